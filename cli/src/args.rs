@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::approvals;
 use crate::commands::bench;
 use crate::commands::cancel;
 use crate::commands::chat;
@@ -72,6 +73,8 @@ pub(crate) enum Command {
     Chat(chat::Chat),
     /// Tell the whole story of a turn, call or task: what decided, where it waits, how it ended.
     Explain(explain::Explain),
+    /// List the calls that wait for a person's consent, show one, approve or deny it.
+    Approvals(approvals::Approvals),
     /// Show tenants, or set one while the fleet runs.
     Tenant(tenant::Tenant),
     /// Show the limits with their fullest counters, or set a counter to zero.

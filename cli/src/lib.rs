@@ -37,8 +37,8 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 use args::{Cli, Command};
 use commands::doctor::acl;
 use commands::{
-    bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
-    submit, tasks, tenant, tools, top, try_tool, usage,
+    approvals, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp,
+    memory, reply, submit, tasks, tenant, tools, top, try_tool, usage,
 };
 use failure::Failure;
 use output::Output;
@@ -82,6 +82,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tasks(args) => tasks::run(&setup, &args, output).await,
         Command::Chat(args) => chat::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
+        Command::Approvals(args) => approvals::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Usage(args) => usage::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,

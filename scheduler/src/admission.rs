@@ -142,6 +142,7 @@ pub(crate) fn admission(
         strict: turn.strict,
         allowed_tools: turn.allowed_tools.clone(),
         parallel_reads: turn.parallel_reads,
+        pending_approval: turn.pending_approval,
         context: turn.context.clone(),
         task: turn.task.clone().map(|task| (task, grant.unwrap_or_default())),
         is_task: false,

@@ -66,6 +66,7 @@ impl Scrape {
                 place(Place::Suspect, |seen| seen.suspect, &|_, seen| seen.oldest_suspect_ms),
                 place(Place::ParkedCapped, |seen| seen.parked, &parked_ms),
                 place(Place::Delayed, |seen| seen.delayed, &|_, seen| seen.oldest_delayed_ms),
+                place(Place::Approval, |seen| seen.approval, &|_, seen| seen.oldest_approval_ms),
                 place(Place::Running, |seen| seen.running, &|_, seen| seen.oldest_pending_ms),
                 place(Place::Dead, |seen| seen.dead, &|_, seen| seen.oldest_dead_ms),
             ],

@@ -144,6 +144,7 @@ impl AgentDojo {
                 required_capabilities: Vec::new(),
                 required_features: Vec::new(),
                 requires_approval: false,
+                approval: None,
                 effect_key: None,
                 durable: None,
                 configured: true,

@@ -82,6 +82,7 @@ pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,

@@ -138,6 +138,7 @@ impl Plan {
                 disabled_tools: self.disabled.iter().cloned().collect(),
                 switched_off: BTreeSet::new(),
                 strict_capabilities: true,
+                approvers: BTreeMap::new(),
             },
             defaults: self.caps.clone(),
             ..Policy::default()

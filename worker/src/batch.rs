@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
-    Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, EffectClaim, EffectEnd, HandBack, Parked, Retry, Settled,
-    Settlement, Store, StoreError, Wait,
+    AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, EffectEnd,
+    HandBack, Parked, Retry, Settled, Settlement, Store, StoreError, UseApproval, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -114,6 +114,26 @@ impl Verb for Conclusion {
             EffectEnd::Ended(result) | EffectEnd::Unknown(result) => IDS_BYTES + result.len(),
             EffectEnd::Undone | EffectEnd::Open => IDS_BYTES,
         }
+    }
+}
+
+impl Verb for AskApproval {
+    const NAME: &'static str = "ask_approval";
+    type Reply = Asked;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Asked>, StoreError> {
+        store.ask_approval(batch).await
+    }
+    fn bytes(&self) -> usize {
+        let early = self.early.as_ref().map_or(0, |(_, reply)| reply.len());
+        2 * IDS_BYTES + 2 * (self.arguments.len() + self.why.len()) + early
+    }
+}
+
+impl Verb for UseApproval {
+    const NAME: &'static str = "use_approval";
+    type Reply = Consent;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Consent>, StoreError> {
+        store.use_approval(batch).await
     }
 }
 

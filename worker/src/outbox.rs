@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_store::{
-    Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, EffectClaim, HandBack, Parked, Queue, Retry, Returned,
-    Settled, Settlement, SliceEntry, Store, TurnName, Wait,
+    AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, HandBack,
+    Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +21,8 @@ pub(crate) struct Outbox {
     begins_replica: Batcher<DurableBegin>,
     claims: Batcher<EffectClaim>,
     conclusions: Batcher<Conclusion>,
+    asked: Batcher<AskApproval>,
+    consents: Batcher<UseApproval>,
     retries: Batcher<Retry>,
     waits: Batcher<Wait>,
     hand_backs: Batcher<HandBack>,
@@ -38,6 +40,8 @@ impl Outbox {
             begins_replica: Batcher::new(store, capacity, now, failed.clone()),
             claims: Batcher::new(store, capacity, now, failed.clone()),
             conclusions: Batcher::new(store, capacity, now, failed.clone()),
+            asked: Batcher::new(store, capacity, now, failed.clone()),
+            consents: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
             waits: Batcher::new(store, capacity, now, failed.clone()),
             hand_backs: Batcher::new(store, capacity, now, failed),
@@ -77,6 +81,16 @@ impl Outbox {
     /// Says what came of a call that had claimed its effect.
     pub(crate) async fn conclude(&self, conclusion: Conclusion) -> Option<Concluded> {
         self.conclusions.ask(conclusion).await
+    }
+
+    /// Asks people about a call, and parks its slice.
+    pub(crate) async fn ask_approval(&self, ask: AskApproval) -> Option<Asked> {
+        self.asked.ask(ask).await
+    }
+
+    /// Asks what people have said about a call, and takes their consent.
+    pub(crate) async fn use_approval(&self, question: UseApproval) -> Option<Consent> {
+        self.consents.ask(question).await
     }
 
     /// Parks a slice for another try.

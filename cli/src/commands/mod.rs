@@ -1,6 +1,7 @@
 //! The commands: each with its arguments and `run`.
 
 pub(crate) mod answer;
+pub(crate) mod approvals;
 pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod chat;

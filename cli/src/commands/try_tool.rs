@@ -148,13 +148,12 @@ fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
         table.add_row([(*step).into(), word, detail.as_str().into()]);
     }
     text.push_str(&lines(table));
-    if let Some(next) = next {
-        text.push_str(&format!("\n\n{next}; without another try, the agent gets:"));
-    } else if result.is_some() {
-        text.push_str("\n\nThe agent gets:");
-    } else {
-        text.push_str("\n\nThe tool was not run.");
-    }
+    text.push_str(&match (next, result) {
+        (Some(next), Some(_)) => format!("\n\n{next}; without another try, the agent gets:"),
+        (Some(next), None) => format!("\n\n{next}."),
+        (None, Some(_)) => "\n\nThe agent gets:".to_owned(),
+        (None, None) => "\n\nThe tool was not run.".to_owned(),
+    });
     if let Some(result) = result {
         // A result is made of text, numbers and JSON: it can be written.
         let json = serde_json::to_string_pretty(result).unwrap_or_default();

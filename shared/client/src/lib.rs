@@ -26,6 +26,7 @@
 //! Delivery: a turn with an id of the producer's own ([`Turn::id`]) may be submitted again after any error and is
 //! carried out once. One without an id may have been taken in although an error was returned.
 
+pub mod approvals;
 mod replies;
 pub mod session;
 pub mod tasks;
@@ -35,7 +36,8 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-pub use replies::{Recorded, Replies, Reply, ReplyStatus};
+pub use approvals::{Approval, ApprovalError, Counted, Verdict};
+pub use replies::{PendingApproval, Recorded, Replies, Reply, ReplyStatus};
 pub use session::{Exchange, InvalidSession, Session, SessionError, SessionId};
 pub use tasks::{Progress, TaskEvent, Watch};
 /// The types of turns, tasks and ids.
@@ -242,6 +244,36 @@ impl Client {
     /// [`StoreError`]; the same may be asked again.
     pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
         tasks::cancel_task(self.store(&task.tenant), task, reason).await
+    }
+
+    /// The approvals of a tenant that wait for people, `count` at most, those first that end first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {
+        approvals::list(self.store(tenant), tenant, count).await
+    }
+
+    /// One approval; none where it was never asked for, or ended longer ago than they are kept.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn approval(&self, tenant: &TenantId, id: &str) -> Result<Option<Approval>, StoreError> {
+        approvals::find(self.store(tenant), tenant, id).await
+    }
+
+    /// A person agrees to a call that waits for it, or denies it. Whether that one is who it says is for the caller to
+    /// know.
+    ///
+    /// # Errors
+    /// [`ApprovalError`] says why it does not count.
+    pub async fn decide_approval(
+        &self,
+        tenant: &TenantId,
+        id: &str,
+        verdict: &Verdict<'_>,
+    ) -> Result<Counted, ApprovalError> {
+        approvals::decide(self.store(tenant), tenant, id, verdict).await
     }
 
     /// Reads the replies of an inbox, from the oldest that is there.

@@ -23,6 +23,23 @@ pub enum ReplyStatus {
     Rejected,
     /// Its id belongs to another turn; [`Reply::results`] is empty, for they are not this producer's.
     Conflict,
+    /// One of its calls waits for people's consent ([`Reply::approval`]). This is not its end: another reply comes.
+    PendingApproval,
+}
+
+/// What people are asked about a call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PendingApproval {
+    /// The approval.
+    pub id: String,
+    /// The call, `<turn>/<position>`.
+    pub call: String,
+    /// The tool.
+    pub tool: String,
+    /// When it was asked for, ms of shard time.
+    pub asked_ms: i64,
+    /// Until when it may be decided, ms of shard time.
+    pub until_ms: i64,
 }
 
 /// The reply to a turn or task: every result, in call order.
@@ -59,6 +76,9 @@ pub struct Reply {
     /// Why it was not accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
+    /// What people are asked about, while a call waits for that: its id, call, tool, and times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<PendingApproval>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
     /// The messages for the model, in the dialect that the turn came in; none for raw turns.
@@ -81,6 +101,12 @@ impl Reply {
     #[must_use]
     pub fn id(&self) -> Option<&TurnId> {
         self.turn_id.as_ref().or(self.task_id.as_ref())
+    }
+
+    /// Returns true if the turn or task has ended: not where it only waits for people.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        self.status != ReplyStatus::PendingApproval
     }
 
     /// Returns true if it was accepted and every call succeeded.
@@ -167,7 +193,7 @@ impl Replies {
     /// # Errors
     /// As [`Self::next`].
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id));
+        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id) && reply.is_final());
         if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
             return Ok(Some(self.hand_out(found)));
         }
@@ -183,7 +209,7 @@ impl Replies {
                 }
                 continue;
             };
-            if reply.id() == Some(id) {
+            if reply.id() == Some(id) && reply.is_final() {
                 return Ok(Some(self.hand_out((entry, reply))));
             }
             self.set_aside.push_back((entry, reply));

@@ -33,6 +33,9 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     if !policy.limits.is_empty() {
         members.insert("limits", one(&*policy.limits));
     }
+    if !permissions.approvers.is_empty() {
+        members.insert("approvers", one(&permissions.approvers));
+    }
     let mut hash = Sha256::new();
     hash.update("{");
     for (name, text) in members {

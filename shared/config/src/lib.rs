@@ -5,6 +5,7 @@
 //! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
 
 mod agents;
+mod approval;
 mod digest;
 mod document;
 mod files;
@@ -223,19 +224,19 @@ fn assemble(
         tools: known_tools.map(|tools| tools.names.clone()),
         tools_and_ids: known_tools.map(|tools| tools.names_and_ids.clone()),
     };
-    let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
+    let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, tools.as_ref(), errors));
     let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
     let limits = limits.map(|limits| limits::with_built_in(limits, settings.as_ref()));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, limits.as_deref(), errors));
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
-    let (settings, agents, tools, (matrix, rule_texts)) = (settings?, agents?, tools?, permitted?);
+    let (settings, agents, tools, mut permitted) = (settings?, agents?, tools?, permitted?);
     let policy = Policy {
         agents: Arc::new(agents.policies),
         tenants: tenants?,
         withheld: BTreeSet::new(),
-        permissions: permissions(matrix, &settings.permission, trees.samples().contains(&"permissions.yaml")),
+        permissions: permissions(&mut permitted, &settings.permission, trees.samples().contains(&"permissions.yaml")),
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
@@ -254,7 +255,7 @@ fn assemble(
         digest,
         warnings,
         samples,
-        rule_texts,
+        rule_texts: permitted.texts,
         trees,
     })
 }
@@ -266,7 +267,8 @@ fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Error
 }
 
 /// The permissions of a matrix; trial tools have rows in the sample business alone.
-fn permissions(mut matrix: BTreeMap<String, ToolGrant>, settings: &PermissionSettings, is_sample: bool) -> Permissions {
+fn permissions(permitted: &mut policy::Permitted, settings: &PermissionSettings, is_sample: bool) -> Permissions {
+    let (mut matrix, approvers) = (std::mem::take(&mut permitted.matrix), std::mem::take(&mut permitted.approvers));
     if settings.trial_tools && is_sample {
         let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
         for tool in TRIAL_TOOLS {
@@ -278,6 +280,7 @@ fn permissions(mut matrix: BTreeMap<String, ToolGrant>, settings: &PermissionSet
         disabled_tools: settings.disabled_tools.clone(),
         switched_off: BTreeSet::new(),
         strict_capabilities: settings.strict_capabilities,
+        approvers,
     }
 }
 

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::approval::{self, NamedRole};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
+use crate::tools::read::Tools;
 use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, limits, suggest};
+use tickfleet_model::{AgentId, ApprovalDemand, Limit, TenantId, TenantUser, limits, suggest};
 use tickfleet_rules::{Refused, check_condition, check_message};
 
 /// People behind one tenant: what lists of them can show.
@@ -64,9 +66,22 @@ impl RuleText {
     }
 }
 
-/// Reads `permissions.yaml`: the rows, and the texts of their rules.
-pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> (BTreeMap<String, ToolGrant>, Vec<RuleText>) {
-    let (mut matrix, mut texts) = (BTreeMap::new(), Vec::new());
+/// The content of `permissions.yaml`.
+#[derive(Debug, Default)]
+pub(super) struct Permitted {
+    pub(super) matrix: BTreeMap<String, ToolGrant>,
+    /// The texts of the rules.
+    pub(super) texts: Vec<RuleText>,
+    /// The people who may approve: name → roles.
+    pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
+    /// The roles that rules ask for.
+    pub(super) roles_named: Vec<NamedRole>,
+}
+
+/// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. What `tools`
+/// and rules ask of approvers, these have to be.
+pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, errors: &Errors) -> Permitted {
+    let mut permitted = Permitted::default();
     let mut root = Section::open(tree, "", errors);
     for (tool, place, cursor) in root.required("permissions").map(|c| c.members()).unwrap_or_default() {
         if let Some(tools) = known.tools.as_ref().filter(|tools| !tools.contains(tool)) {
@@ -75,13 +90,18 @@ pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> (BTree
             let found = format!("the unknown tool `{tool}`");
             errors.suggest(place, &cursor.path, found, expected, suggest::closest(tool, names()));
         }
-        matrix.insert(tool.to_owned(), grant(&cursor, tool, known, &mut texts));
+        let grant = grant(&cursor, tool, known, &mut permitted);
+        permitted.matrix.insert(tool.to_owned(), grant);
     }
+    let people = root.optional("approvers").map(|c| approval::approvers(&c, known.agents.as_ref()));
+    permitted.approvers = people.unwrap_or_default();
+    approval::check_roles(tools.map_or(&[], |tools| &tools.roles_named), &permitted.approvers, errors);
+    approval::check_roles(&permitted.roles_named, &permitted.approvers, errors);
     root.close();
-    (matrix, texts)
+    permitted
 }
 
-fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, texts: &mut Vec<RuleText>) -> ToolGrant {
+fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, permitted: &mut Permitted) -> ToolGrant {
     let mut s = cursor.section();
     let grant = ToolGrant {
         agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
@@ -89,7 +109,7 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, texts: &mut Vec<RuleTex
         deny_agents: s.optional("deny_agents").map(|c| agents(&c, known)).unwrap_or_default(),
         deny_roles: s.optional("deny_roles").map(|c| roles(&c, known)).unwrap_or_default(),
         everyone: s.optional("everyone").and_then(|c| c.boolean()).unwrap_or_default(),
-        rules: s.optional("rules").map(|c| rules(&c, tool, texts)).unwrap_or_default(),
+        rules: s.optional("rules").map(|c| rules(&c, tool, permitted)).unwrap_or_default(),
     };
     s.close();
     grant
@@ -97,7 +117,7 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, texts: &mut Vec<RuleTex
 
 /// Reads the rules of a row. They are compiled here, so that a wrong one is refused with its place, and once more by
 /// whoever evaluates them: a policy carries them as text.
-fn rules(cursor: &Cursor<'_>, tool: &str, texts: &mut Vec<RuleText>) -> Vec<Rule> {
+fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
         cursor.refuse(format!("at most {} rules", limits::RULES_PER_TOOL_MAX));
@@ -109,7 +129,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, texts: &mut Vec<RuleText>) -> Vec<Rule
         let mut checked = |c: Cursor<'_>, is_message| {
             let text = checked(&c, if is_message { check_message } else { check_condition })?;
             let (tool, place, path) = (tool.to_owned(), c.node.place.clone(), c.path.clone());
-            texts.push(RuleText { tool, place, path, text: text.clone(), is_message });
+            permitted.texts.push(RuleText { tool, place, path, text: text.clone(), is_message });
             Some(text)
         };
         let when = s.optional("when").and_then(|c| checked(c, false));
@@ -118,10 +138,22 @@ fn rules(cursor: &Cursor<'_>, tool: &str, texts: &mut Vec<RuleText>) -> Vec<Rule
         let mode = s.optional("mode");
         let mode = mode.and_then(|c| c.choice(&[("enforce", RuleMode::Enforce), ("shadow", RuleMode::Shadow)]));
         let mode = mode.unwrap_or_default();
+        let otherwise_ask = otherwise(&mut s, &mut permitted.roles_named);
         s.close();
-        rules.extend(require.map(|require| Rule { name, when, require, message, mode }));
+        rules.extend(require.map(|require| Rule { name, when, require, message, mode, otherwise_ask }));
     }
     rules
+}
+
+/// What becomes of a call that does not meet a rule: it is denied, or a person is asked.
+fn otherwise(s: &mut Section<'_>, named: &mut Vec<NamedRole>) -> Option<ApprovalDemand> {
+    let (otherwise, approval) = (s.optional("otherwise"), s.optional("approval"));
+    let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
+    let demand = approval.as_ref().map(|c| approval::demand(c, named));
+    if let (false, Some(approval)) = (asks, &approval) {
+        approval.refuse("`otherwise: ask` beside it: what does not meet the rule is denied");
+    }
+    asks.then(|| demand.unwrap_or_default())
 }
 
 /// A name of a rule: part of the place that a denied call is told.

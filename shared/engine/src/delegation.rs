@@ -263,6 +263,7 @@ impl Planned {
             strict: false,
             allowed_tools: None,
             parallel_reads: false,
+            pending_approval: false,
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
             is_task: true,

@@ -77,9 +77,22 @@ impl Head<'_> {
 /// The frame of a turn's or task's reply.
 #[must_use]
 pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
+    // Providers refuse a message that says nothing.
+    let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
+    ReplyFrame {
+        head: head(name, meta).open(),
+        messages,
+        audits: meta.want_audits,
+        calls: Some(meta.calls),
+        wakes: wakes(name, meta),
+    }
+}
+
+/// The head of the reply to a turn or task that has ended.
+fn head<'a>(name: &'a TurnName, meta: &'a SliceMeta) -> Head<'a> {
     let id = Some(name.turn.as_str());
     let delegator = meta.task.as_ref().and_then(|(_, grant)| grant.chain.last());
-    let head = Head {
+    Head {
         turn_id: id.filter(|_| !meta.is_task),
         task_id: id.filter(|_| meta.is_task),
         tenant: name.tenant.as_str(),
@@ -90,16 +103,19 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
         dialect: meta.dialect.as_str(),
         correlation_id: meta.context.correlation_id.as_deref(),
         traceparent: meta.context.traceparent.as_deref(),
-    };
-    // Providers refuse a message that says nothing.
-    let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
-    ReplyFrame {
-        head: head.open(),
-        messages,
-        audits: meta.want_audits,
-        calls: Some(meta.calls),
-        wakes: wakes(name, meta),
     }
+}
+
+/// The reply that says that a call of a turn waits for people, as JSON: the times of the approval are known where it is
+/// asked for, which puts them in the place of `{asked_ms}` and `{until_ms}`.
+#[must_use]
+pub fn pending_approval(name: &TurnName, meta: &SliceMeta, (approval, call, tool): (&str, &CallId, &str)) -> String {
+    let mut head = head(name, meta);
+    head.status = "pending_approval";
+    let open = head.open();
+    let about = serde_json::json!({ "id": approval, "call": call.to_string(), "tool": tool }).to_string();
+    let about = about.trim_end_matches('}');
+    format!(r#"{open}],"approval":{about},"asked_ms":{{asked_ms}},"until_ms":{{until_ms}}}}}}"#)
 }
 
 /// Who may wait for the end of a turn or task: of an inner call's turn, the turn whose call made it; of any other turn, the

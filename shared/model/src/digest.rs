@@ -105,6 +105,7 @@ mod tests {
             strict: false,
             allowed_tools: None,
             parallel_reads: false,
+            pending_approval: false,
             calls,
         }
     }

@@ -77,6 +77,23 @@ pub const LIMITS_MAX: usize = 64;
 /// Counters that one limit may have in one shard: about 200 MB.
 pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 
+/// Approvals of a tenant that wait for people at the same time.
+pub const APPROVALS_WAITING_MAX: u64 = 1_000;
+/// Bytes of a call's arguments that its approval shows to people.
+pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of the values that an approver gives instead of a call's.
+pub const APPROVAL_NARROWED_BYTES_MAX: usize = 16 * 1024;
+/// For how long an approval that has ended is kept, ms.
+pub const APPROVAL_KEPT_MS: i64 = 7 * 24 * 3_600_000;
+/// What a tenant's stream of approvals keeps of its events.
+pub const APPROVAL_EVENTS_MAX: usize = 1_000;
+/// People who may approve.
+pub const APPROVERS_MAX: usize = 1_000;
+/// Roles of one of them.
+pub const APPROVER_ROLES_MAX: usize = 32;
+/// Approvers who have to agree to one call.
+pub const APPROVERS_QUORUM_MAX: u32 = 16;
+
 /// Rules of one tool: each is evaluated for every call of it.
 pub const RULES_PER_TOOL_MAX: usize = 32;
 /// Bytes of one condition: a list of some hundred names fits in.

@@ -106,6 +106,21 @@ pub struct CallResult {
     /// The call whose end this is, where an equal one had been made before and this one was not carried out for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<String>,
+    /// The consent that the call had to have, where people gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<Approved>,
+}
+
+/// People's consent to a call.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Approved {
+    /// The approval.
+    pub id: String,
+    /// Who has agreed.
+    pub by: Vec<String>,
+    /// The arguments that the call ran with, where one of them has changed those of the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
 }
 
 impl CallResult {
@@ -124,6 +139,7 @@ impl CallResult {
             duration_ms: 0,
             attempts: 0,
             repeats: None,
+            approval: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::approval::ApprovalDemand;
 use super::tool::ToolTraits;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
@@ -126,6 +127,9 @@ pub struct Rule {
     /// Whether it stops anything. Left out of digests where it does, as before there was a choice.
     #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
     pub mode: RuleMode,
+    /// Who may let a call pass that does not meet it; none means nobody. Left out of digests likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise_ask: Option<ApprovalDemand>,
 }
 
 /// Whether a rule stops anything.
@@ -194,6 +198,8 @@ pub struct Permissions {
     pub switched_off: BTreeSet<String>,
     /// True if `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
+    /// The people who may consent to calls: name → their roles.
+    pub approvers: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Tools that come with every worker for trying a fleet out. They are there only for whom the matrix names: no agent of a

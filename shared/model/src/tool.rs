@@ -1,7 +1,7 @@
 //! The declaration of a tool. Running it is the worker's business.
 
 mod durable;
-mod effect_key;
+pub(crate) mod effect_key;
 
 pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
@@ -9,6 +9,8 @@ pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use crate::approval::ApprovalDemand;
 
 /// A tool's stable id (`tool_send_telegram`), beside the name that models call it by.
 pub type ToolId = String;
@@ -63,6 +65,9 @@ pub struct ToolSpec {
     pub required_features: Vec<String>,
     /// True if a person has to agree to each call.
     pub requires_approval: bool,
+    /// Whose, and how, where the tool says more about it. Left out of digests where it says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ApprovalDemand>,
     /// False while the tool is declared but nothing can run it: it answers that it is not configured.
     pub configured: bool,
 }

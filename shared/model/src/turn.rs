@@ -122,6 +122,8 @@ pub struct Turn {
     pub allowed_tools: Option<BTreeSet<String>>,
     /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
+    /// True if its inbox is told when one of its calls waits for people's consent.
+    pub pending_approval: bool,
     /// The calls, in order; never empty but for [`Dialect::Text`], whose answers may need no tool.
     pub calls: Vec<Call>,
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::write::{Object, time};
+use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
 
@@ -115,6 +116,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     if let Some(call) = &result.repeats {
         meta.text("repeats", call);
     }
+    if let Some(approval) = &result.approval {
+        meta.raw("approval", &approved(approval, redactor));
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -131,6 +135,17 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
     if let Some(details) = &error.details {
         let details = details.to_string();
         object.raw("details", &cut_output(&redactor.json(&details), limits::ERROR_BYTES_MAX));
+    }
+    object.end()
+}
+
+/// Who has agreed to the call, and the arguments that they had it run with, where these are others.
+fn approved(approval: &Approved, redactor: &Redactor) -> String {
+    let mut object = Object::new(128);
+    object.text("id", &approval.id);
+    object.raw("by", &serde_json::to_string(&approval.by).unwrap_or_else(|_| "[]".into()));
+    if let Some(given) = &approval.arguments {
+        arguments(&mut object, given.get(), redactor);
     }
     object.end()
 }
@@ -199,6 +214,7 @@ mod tests {
             duration_ms: 12,
             attempts: 2,
             repeats: None,
+            approval: None,
         }
     }
 

@@ -44,6 +44,7 @@ pub(super) fn test_tool(name: &str) -> ToolSpec {
         required_capabilities: vec!["secret_plan".into()],
         required_features: vec![],
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,

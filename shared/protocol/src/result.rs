@@ -34,6 +34,10 @@ pub fn result_json(result: &CallResult) -> String {
     if let Some(call) = &result.repeats {
         object.text("repeats", call);
     }
+    if let Some(approval) = &result.approval {
+        // It is plain data, and can be written.
+        object.raw("approval", &serde_json::to_string(approval).unwrap_or_else(|_| "null".into()));
+    }
     object.end()
 }
 
@@ -96,6 +100,7 @@ mod tests {
             duration_ms: 7,
             attempts: 1,
             repeats: None,
+            approval: None,
         }
     }
 

@@ -13,7 +13,7 @@ use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
 /// The fields of a turn on the wire.
-pub const FIELDS: [&str; 21] = [
+pub const FIELDS: [&str; 22] = [
     "turn_id",
     "tenant",
     "agent",
@@ -31,6 +31,7 @@ pub const FIELDS: [&str; 21] = [
     "format",
     "allowed_tools",
     "parallel_reads",
+    "pending_approval",
     "calls",
     "tool_calls",
     "content",
@@ -65,6 +66,7 @@ fn strict(document: &Document<'_>) -> Result<Turn, Problem> {
         strict: fields.flag("strict")?,
         allowed_tools: fields.names("allowed_tools", limits::ALLOWED_TOOLS_MAX, limits::TOOL_NAME_BYTES_MAX)?,
         parallel_reads: fields.flag("parallel_reads")?,
+        pending_approval: fields.flag("pending_approval")?,
         calls,
     })
 }
@@ -92,6 +94,9 @@ pub fn write_turn(turn: &Turn) -> String {
     object.names("allowed_tools", turn.allowed_tools.as_ref());
     if turn.parallel_reads {
         object.raw("parallel_reads", "true");
+    }
+    if turn.pending_approval {
+        object.raw("pending_approval", "true");
     }
     write_calls(&mut object, turn.dialect, &turn.calls);
     object.end()

@@ -30,6 +30,7 @@ fn tool() -> ToolSpec {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,

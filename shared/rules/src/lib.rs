@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tickfleet_model::policy::{Rule, RuleMode, ShadowDenial, ToolGrant};
+use tickfleet_model::{ApprovalDemand, AskedBy};
 
 pub use compile::Refused;
 use evaluate::{Evaluation, Node};
@@ -76,6 +77,8 @@ struct Compiled {
     /// The condition as it is written, for a rule without a message.
     text: String,
     mode: RuleMode,
+    /// Who may let pass what does not meet it, and the whole rule as text, which a consent is bound to.
+    ask: Option<(ApprovalDemand, String)>,
     /// None where something does not compile. A configuration with such a rule is refused when it is read; should one
     /// come another way, the rule stops every call.
     parts: Option<Parts>,
@@ -128,9 +131,23 @@ impl Unmet {
         Self { rule: format!("permissions.{tool}.rules"), why: Why::Undecided, message }
     }
 
+    /// What is asked of people, who may let the call pass all the same.
+    fn asked(self, demand: ApprovalDemand, terms: String) -> AskedBy {
+        AskedBy { place: self.rule, why: self.message, terms, demand }
+    }
+
     fn in_shadow(self) -> ShadowDenial {
         ShadowDenial { rule: self.rule, reason: self.why.reason(), message: self.message }
     }
+}
+
+/// What rules say of a call that they do not deny.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ruling {
+    /// The rules in shadow that would have stopped it.
+    pub shadow: Vec<ShadowDenial>,
+    /// The rules that it does not meet, for which a person may let it pass.
+    pub asked: Vec<AskedBy>,
 }
 
 impl Rulebook {
@@ -157,18 +174,28 @@ impl Rulebook {
         self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
     }
 
-    /// Decides about a call of a tool: every rule of its row has to be met. Answers those in shadow that would have
-    /// stopped it.
+    /// Decides about a call of a tool: every rule of its row has to be met, or a person lets it pass. Answers those in
+    /// shadow that would have stopped it, and those that ask.
     ///
     /// # Errors
-    /// The first rule that is not met, or that cannot be decided.
-    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<Vec<ShadowDenial>, Unmet> {
-        let Some(rules) = self.0.get(tool) else { return Ok(Vec::new()) };
-        let mut evaluation = Evaluation::of(facts);
-        rules.iter().filter(|rule| rule.mode.is_enforced()).try_for_each(|rule| rule.decide(&mut evaluation))?;
+    /// The first rule that is not met and asks nobody, or that cannot be decided.
+    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<Ruling, Unmet> {
+        let Some(rules) = self.0.get(tool) else { return Ok(Ruling::default()) };
+        let (mut evaluation, mut asked) = (Evaluation::of(facts), Vec::new());
+        for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {
+            match (rule.decide(&mut evaluation), &rule.ask) {
+                (Ok(()), _) => {}
+                // What cannot be decided, nobody can be asked about.
+                (Err(unmet), Some((demand, terms))) if unmet.why == Why::NotMet => {
+                    asked.push(unmet.asked(demand.clone(), terms.clone()));
+                }
+                (Err(unmet), _) => return Err(unmet),
+            }
+        }
         // They come last, so that their work is never missing where something is decided.
         let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
-        Ok(shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(Unmet::in_shadow).collect())
+        let shadow = shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(Unmet::in_shadow).collect();
+        Ok(Ruling { shadow, asked })
     }
 }
 
@@ -180,7 +207,10 @@ impl Compiled {
             (Ok(when), Ok(require), Ok(message)) => Some(Parts { when, require, message }),
             _ => None,
         };
-        Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, parts }
+        // A rule is plain data, and can be written.
+        let terms = || serde_json::to_string(rule).unwrap_or_default();
+        let ask = rule.otherwise_ask.clone().map(|demand| (demand, terms()));
+        Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, ask, parts }
     }
 
     fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), Unmet> {

@@ -71,6 +71,7 @@ pub(super) fn spec() -> ToolSpec {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,
@@ -342,7 +343,7 @@ fn a_rule_that_is_not_met_says_why() {
     );
     let said = unmet(Rule { require: "nonsense(".into(), ..Rule::default() });
     assert_eq!(said.why, Why::Undecided, "a rule that does not compile stops every call");
-    assert_eq!(Rulebook::default().decide("send_money", &call.facts()), Ok(vec![]));
+    assert_eq!(Rulebook::default().decide("send_money", &call.facts()), Ok(Ruling::default()));
 }
 
 #[test]
@@ -383,7 +384,7 @@ fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
         (rule("small", "args.amount < 9", RuleMode::Shadow), rule("known", "args.to == 'a'", RuleMode::Shadow));
     let met = rule("met", "args.amount < 900", RuleMode::Enforce);
     let (said, enforced, all) = decided(&[small.clone(), known, met.clone(), Rule { mode: RuleMode::Shadow, ..met }]);
-    let said = said.unwrap();
+    let said = said.unwrap().shadow;
     let short: Vec<_> = said.iter().map(|denial| (denial.rule.as_str(), denial.reason)).collect();
     let place = |name: &str| format!("permissions.send_money.rules.{name}");
     assert_eq!(short, [(&*place("small"), "rule_not_met"), (&*place("known"), "rule_undecided")]);
@@ -395,6 +396,36 @@ fn a_rule_in_shadow_stops_nothing_and_says_what_it_would_have_stopped() {
     let long = Call::with(&json!({"l": vec![1; 2_000]}).to_string());
     let row = vec![rule("costly", costly, RuleMode::Shadow), rule("cheap", "size(args.l) == 2000", RuleMode::Enforce)];
     let book = Rulebook::of(&[("send_money".to_owned(), ToolGrant { rules: row, ..ToolGrant::default() })].into());
-    let said = book.decide("send_money", &long.facts()).unwrap();
+    let said = book.decide("send_money", &long.facts()).unwrap().shadow;
     assert!(said[0].message.contains("more work than a rule may"), "{said:?}: no other rule pays for it");
+}
+
+#[test]
+fn a_rule_that_asks_lets_people_decide_and_never_about_what_cannot_be_said() {
+    let rule = |name: &str, require: &str, asks: bool| Rule {
+        name: Some(name.to_owned()),
+        require: require.to_owned(),
+        message: Some("{args.amount} is too much".into()),
+        otherwise_ask: asks.then(ApprovalDemand::default),
+        ..Rule::default()
+    };
+    let decided = |arguments: &str, rules: &[Rule]| {
+        let row = ToolGrant { rules: rules.to_vec(), ..ToolGrant::default() };
+        Rulebook::of(&[("send_money".to_owned(), row)].into()).decide("send_money", &Call::with(arguments).facts())
+    };
+    let asks = [rule("small", "args.amount <= 500", true), rule("tiny", "args.amount <= 5", true)];
+    let places = |arguments: &str| {
+        let asked = decided(arguments, &asks).unwrap().asked;
+        asked.into_iter().map(|asked| (asked.place, asked.why)).collect::<Vec<_>>()
+    };
+    let place = |name: &str| format!("permissions.send_money.rules.{name}");
+    assert_eq!(places(r#"{"amount": 3}"#), []);
+    assert_eq!(places(r#"{"amount": 50}"#), [(place("tiny"), "50 is too much".to_owned())]);
+    assert_eq!(places(r#"{"amount": 700}"#).len(), 2);
+    let undecided = decided(r#"{"amount": "a lot"}"#, &asks).unwrap_err();
+    assert_eq!((undecided.rule, undecided.why), (place("small"), Why::Undecided));
+    // A rule that denies is heard, wherever it stands.
+    let mixed = [asks[0].clone(), rule("never", "args.amount <= 600", false)];
+    assert_eq!(decided(r#"{"amount": 700}"#, &mixed).unwrap_err().rule, place("never"));
+    assert_eq!(decided(r#"{"amount": 550}"#, &mixed).unwrap().asked.len(), 1);
 }

@@ -52,6 +52,7 @@ pub use records::turn::TurnRecord;
 pub use roles::Role;
 pub use script::ScriptLine;
 pub use verbs::Scripts;
+pub use verbs::approvals::*;
 pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::knowledge::*;

@@ -327,6 +327,7 @@ fn turn(settings: &Settings, number: usize, at: usize, chance: &mut StdRng) -> O
         strict: false,
         allowed_tools: None,
         parallel_reads: made.parallel_reads,
+        pending_approval: false,
         calls,
     };
     Some((wait_ms, turn, made))

@@ -5,6 +5,7 @@ mod limits;
 
 pub(crate) use limits::counts;
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,6 +193,7 @@ impl Settings {
                 disabled_tools: BTreeSet::new(),
                 switched_off: BTreeSet::new(),
                 strict_capabilities: true,
+                approvers: BTreeMap::new(),
             },
             defaults: DefaultCaps {
                 on_day_cap: self.calendar.on_day_cap,

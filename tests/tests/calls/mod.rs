@@ -1,5 +1,6 @@
 //! Calls: arguments, permission, rules, dialects, outcomes, calls of calls, and tools of MCP servers.
 
+mod approvals;
 mod arguments;
 mod cancelled;
 mod composed;

@@ -1,5 +1,6 @@
 //! Bad input, crashes, and a Redis that fails.
 
+mod approval_steps;
 mod bad_input;
 mod chaos;
 mod cluster;

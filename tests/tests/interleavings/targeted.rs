@@ -387,7 +387,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "reject",
         "announce",
     ];
-    let operators = ["set_tenant", "switch_tool", "reset_limit", "repair"];
+    let operators = ["set_tenant", "switch_tool", "reset_limit", "repair", "decide_approval"];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
     }
@@ -400,7 +400,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for verb in ["drop_documents", "forget"] {
         assert_eq!(flags[verb], [true], "{verb} makes room");
     }
-    for verb in ["wait", "step", "hear", "say"] {
+    for verb in ["wait", "ask_approval", "use_approval", "step", "hear", "say"] {
         assert_eq!(flags[verb], [true], "{verb}: tasks that are under way go on to their answers");
     }
     for verb in ["submit", "tell", "keep_document", "remember"] {

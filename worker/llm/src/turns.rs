@@ -92,6 +92,7 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
         strict: false,
         allowed_tools: None,
         parallel_reads: true,
+        pending_approval: false,
         calls: calls.collect(),
     }
 }

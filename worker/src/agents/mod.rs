@@ -112,6 +112,7 @@ fn handler(
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured,

@@ -1,4 +1,4 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`) → begin → execute →
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) → begin → execute →
 //! judge (`attempt`).
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Durability, Effect, Outcome, TurnId, idempotency_key};
+use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId, idempotency_key};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, text};
 use tickfleet_store::{Begun, EndReason, ShardClock, Store, TurnName};
@@ -42,7 +42,7 @@ pub(crate) struct Calls {
     /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
     pub(super) durable: (Durability, Duration),
     /// Takes secrets out of messages.
-    redactor: Arc<Redactor>,
+    pub(super) redactor: Arc<Redactor>,
     /// Cancelled when running calls must stop at once.
     pub(super) now: CancellationToken,
 }
@@ -88,7 +88,7 @@ impl Calls {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
         let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
-        let Passed { tool, arguments, shadow } = match passed(trying, &tools).await {
+        let passed = match passed_with(trying, &tools, &trying.call.arguments).await {
             Ok(passed) => passed,
             Err(ending) => {
                 if let Some(begun) = self.begun_by_another(trying).await {
@@ -97,6 +97,10 @@ impl Calls {
                 messages::count_rule(&ending.error, &self.metrics);
                 return trying.refused(ending.outcome, ending.error);
             }
+        };
+        let (Passed { tool, arguments, shadow, .. }, approval) = match self.consented(trying, &tools, passed).await {
+            Ok(consented) => consented,
+            Err(waits_or_ends) => return waits_or_ends,
         };
         // Each try is judged anew; the call is counted once.
         if trying.attempt == 1 && !trying.waited {
@@ -108,7 +112,7 @@ impl Calls {
             self.execute(trying, &tool, tools, &arguments).await
         };
         match carried {
-            Disposition::Ended(result, _) => Disposition::Ended(result, shadow),
+            Disposition::Ended(result, _) => Disposition::Ended(Box::new(CallResult { approval, ..*result }), shadow),
             other => other,
         }
     }
@@ -219,7 +223,7 @@ impl Calls {
 
     /// As [`Self::begun_by_a_lost_holder`], of a call that is refused, or whose turn is over. It is asked of any that may
     /// not run twice: of a Redis that has just restarted, no heartbeat has told yet.
-    async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
+    pub(super) async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
         match trying.config.registry.effect(&trying.call.tool) {
             Some(Effect::Read | Effect::Idempotent) => self.begun_by_a_lost_holder(trying).await,
             Some(Effect::Once) | None => self.ask(trying).await,
@@ -374,8 +378,12 @@ impl Calls {
     }
 }
 
-/// The tool and its arguments, if the call passes every guard. A task's work is its agent's handler.
-async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<CallEnding>> {
+/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
+pub(super) async fn passed_with(
+    trying: &Trying<'_>,
+    tools: &Toolbox,
+    arguments: &str,
+) -> Result<Passed, Box<CallEnding>> {
     let meta = &trying.slice.meta;
     let asked = if meta.is_task {
         Asked::Task { handlers: &trying.config.task_handlers, agent: &meta.agent }
@@ -384,7 +392,7 @@ async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<Call
         let (strict, context, task) = (meta.strict, &*trying.context, meta.task.as_ref());
         Asked::Tool { tools, tenant, agent: &meta.agent, name, strict, context, task }
     };
-    guards::pass(&asked, &trying.call.arguments, |_, _| {}).await
+    guards::pass(&asked, arguments, |_, _| {}).await
 }
 
 /// The problem of a call in a plain answer that cannot be read.

@@ -116,6 +116,7 @@ impl Ledger {
             Disposition::Again(..)
             | Disposition::Waits(..)
             | Disposition::WaitsForEqual(..)
+            | Disposition::Asks(_)
             | Disposition::HandBack(_)
             | Disposition::Lost => {
                 self.claims.effects.leave(&claim.statement(EffectEnd::Open));
@@ -199,6 +200,7 @@ impl Claim {
             duration_ms: 0,
             attempts: 0,
             repeats: None,
+            approval: None,
         }
     }
 

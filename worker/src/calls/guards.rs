@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::{AgentId, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, AskedBy, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
 use tickfleet_protocol::without_nulls;
+use tickfleet_rules::Ruling;
 
 use crate::agents::TaskHandlers;
 use crate::calls::messages::{self, CallEnding};
@@ -25,7 +26,7 @@ pub enum Guard {
     Validation,
     /// The call meets the rules on its arguments and context.
     Rules,
-    /// A person has agreed, if the tool wants that.
+    /// There are people to agree, if the tool or a rule wants that.
     Approval,
 }
 
@@ -53,7 +54,7 @@ impl Guard {
             Self::Arguments => "the arguments are within bounds, and as the tool's input schema wants them",
             Self::Validation => "the tool itself finds nothing wrong with them",
             Self::Rules => "it meets the rules on its arguments and context",
-            Self::Approval => "a person has agreed, if the tool wants that",
+            Self::Approval => "people agree, if the tool or a rule wants that",
         }
     }
 }
@@ -82,6 +83,8 @@ pub(crate) struct Passed {
     pub(crate) arguments: Box<RawValue>,
     /// The rules in shadow that would have stopped it.
     pub(crate) shadow: Vec<ShadowDenial>,
+    /// What asks for people's consent: the call runs only with it.
+    pub(crate) asked: Vec<AskedBy>,
 }
 
 /// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
@@ -105,11 +108,10 @@ pub(crate) async fn pass(
     validated?;
     let ruled = asked.follows_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
-    let shadow = ruled?;
-    let approved = approved(&tool);
-    observe(Guard::Approval, approved.as_ref().map(|()| &*tool).map_err(Box::as_ref));
-    approved?;
-    Ok(Passed { tool, arguments, shadow })
+    let Ruling { shadow, asked: by_rules } = ruled?;
+    let asked = asked.consent(&tool, by_rules);
+    observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
+    Ok(Passed { asked: asked?, tool, arguments, shadow })
 }
 
 impl Asked<'_> {
@@ -145,8 +147,8 @@ impl Asked<'_> {
 impl Asked<'_> {
     /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
     /// task has no row: whoever delegated it made a call that has.
-    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Vec<ShadowDenial>, Box<CallEnding>> {
-        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Vec::new()) };
+    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Ruling, Box<CallEnding>> {
+        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Ruling::default()) };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
         tools.follow_rules(&call).map_err(|ruled| match ruled {
             Ruled::Unmet(unmet) => {
@@ -154,6 +156,30 @@ impl Asked<'_> {
             }
             Ruled::Unusable(unusable) => not_usable(tools, tenant, agent, name, unusable),
         })
+    }
+}
+
+impl Asked<'_> {
+    /// What asks for people's consent: the tool, and the rules that the call does not meet. Whether they agree is looked at
+    /// by whoever can ask them (`consent`).
+    ///
+    /// # Errors
+    /// The end of a call that nobody could ever agree to: no approvers are configured. A task asks nobody: whoever
+    /// delegated it made a call, which can.
+    fn consent(&self, tool: &RegisteredTool, by_rules: Vec<AskedBy>) -> Result<Vec<AskedBy>, Box<CallEnding>> {
+        let by_tool = tool.spec.requires_approval.then(|| AskedBy {
+            place: format!("tools.{}.approval", tool.spec.name),
+            why: "each call of this tool needs approval".into(),
+            terms: String::new(),
+            demand: tool.spec.approval.clone().unwrap_or_default(),
+        });
+        let asked: Vec<AskedBy> = by_tool.into_iter().chain(by_rules).collect();
+        let can_be_asked = matches!(self, Self::Tool { tools, .. } if !tools.approvers().is_empty());
+        if asked.is_empty() || can_be_asked {
+            return Ok(asked);
+        }
+        let message = "This call needs a person's approval, and this fleet has no way to ask for one.";
+        Err(CallEnding::of(Outcome::ApprovalRefused, message))
     }
 }
 
@@ -206,15 +232,6 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
             Err(Box::new(CallEnding { outcome: Outcome::Internal, error: messages::internal() }))
         }
     }
-}
-
-/// Checks that a person has agreed, if the tool wants that.
-fn approved(tool: &RegisteredTool) -> Result<(), Box<CallEnding>> {
-    if !tool.spec.requires_approval {
-        return Ok(());
-    }
-    let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
-    Err(CallEnding::of(Outcome::ApprovalRefused, message))
 }
 
 #[cfg(test)]

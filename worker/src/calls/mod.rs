@@ -1,13 +1,14 @@
 //! The calls of a slice, from its lease to its last result.
 //!
 //! Read in this order: [`turn`] (one slice from end to end), [`call`] (one call from end to end), [`guards`] (the
-//! conditions before a call runs), `effects` (equal calls of
+//! conditions before a call runs), `consent` (people who have to agree), `effects` (equal calls of
 //! a tool that says what makes them equal), `begin` (what is written down before a call runs), `attempt` (one try), `trying` (what is known of one), `inner` (calls that a tool makes), `messages` (the texts that a model gets), [`trial`] (one call
 //! outside of a fleet).
 
 mod attempt;
 mod begin;
 pub mod call;
+mod consent;
 mod effects;
 pub mod guards;
 mod inner;

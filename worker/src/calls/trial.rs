@@ -8,7 +8,7 @@ use serde::Serialize;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{
-    AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
+    AgentId, AskedBy, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -81,6 +81,10 @@ impl Trial {
         let mut tried = Tried { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
+            Ok(passed) if !passed.asked.is_empty() => {
+                tried.next = Some("A worker would ask people, and run it when they agree".to_owned());
+                return tried;
+            }
             Ok(passed) => (passed.tool, passed.arguments),
             Err(ending) => {
                 let CallEnding { outcome, error } = *ending;
@@ -116,6 +120,13 @@ impl Trial {
             steps.push(Step { step: guard.name(), passed, detail });
         };
         let passed = guards::pass(&asked, &self.arguments, observe).await?;
+        let by_rules = passed.asked.iter().filter(|asked| asked.place.starts_with("permissions.")).count();
+        if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name() && by_rules > 0) {
+            step.detail = format!("{by_rules} of {} ask people; what is left is met", self.tools.rules(&passed.tool));
+        }
+        if let Some(step) = steps.last_mut().filter(|_| !passed.asked.is_empty()) {
+            (step.passed, step.detail) = (false, needs(&passed.asked));
+        }
         if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name()) {
             for ShadowDenial { rule, message, .. } in &passed.shadow {
                 step.detail.push_str(&format!("; {rule} (shadow) would have denied it: {message}"));
@@ -215,4 +226,16 @@ impl Trial {
     fn result(&self, call: &CallId, outcome: Outcome, error: CallError) -> CallResult {
         CallResult::refused(call, None, &self.tool, outcome, error)
     }
+}
+
+/// Who would have to agree, and for what.
+fn needs(asked: &[AskedBy]) -> String {
+    let each = asked.iter().map(|AskedBy { place, why, demand, .. }| {
+        let who = match demand.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
+            roles if roles.is_empty() => "any approver".to_owned(),
+            roles => roles,
+        };
+        format!("{place} asks {} of {who} ({why})", demand.quorum)
+    });
+    each.collect::<Vec<_>>().join("; ")
 }

@@ -7,7 +7,7 @@ use tickfleet_engine::report::{self, Past};
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{Call, CallError, CallId, CallResult, Outcome, TurnId};
 use tickfleet_ops::traces;
-use tickfleet_store::{EndReason, SettledCall, SliceEntry};
+use tickfleet_store::{AskApproval, EndReason, SettledCall, SliceEntry};
 use tracing::Span;
 
 use crate::calls::messages;
@@ -27,6 +27,8 @@ pub(crate) enum Disposition {
     /// Nothing of it has begun: an equal call of this turn is under way, and its outcome will be this one's. It looks
     /// again after this time.
     WaitsForEqual(TurnId, Duration),
+    /// Nothing of it has begun: people are asked for their consent, and it waits for that.
+    Asks(Box<AskApproval>),
     /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True if a handler that
     /// may run twice was broken off.
     HandBack(bool),
@@ -64,7 +66,7 @@ impl Disposition {
             Self::Ended(result, _) => result.outcome.as_str(),
             Self::Kept(_) => "kept",
             Self::Again(..) => "again",
-            Self::Waits(..) | Self::WaitsForEqual(..) => "waits",
+            Self::Waits(..) | Self::WaitsForEqual(..) | Self::Asks(_) => "waits",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }

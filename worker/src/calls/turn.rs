@@ -10,11 +10,11 @@ use tickfleet_engine::report::{self, ReportOptions, Reported};
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome, TurnId};
-use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::metrics::{ApprovalEvent, Metrics};
 use tickfleet_ops::traces;
 use tickfleet_store::{
-    Begin, Begun, EndReason, Parked, Retry, Returned, Settled, SettledCall, Settlement, ShardClock, SliceEntry, Store,
-    Wait, entry_ms,
+    AskApproval, Asked, Begin, Begun, EndReason, Parked, Retry, Returned, Settled, SettledCall, Settlement, ShardClock,
+    SliceEntry, Store, Wait, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -145,8 +145,7 @@ impl Pipeline {
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
         while holding.results.len() < holding.slice.calls.len() {
-            let config = self.config_for(&holding.slice).await;
-            let mut alone = false;
+            let (config, mut alone) = (self.config_for(&holding.slice).await, false);
             let mut carried = self.carry_out_next(&holding, hold, &context, &config).await.into_iter();
             while let Some((attempt, disposition)) = carried.next() {
                 // What ran beside it and came later in the turn is dropped, and read again.
@@ -174,6 +173,7 @@ impl Pipeline {
                     Disposition::WaitsForEqual(turn, at_most) => {
                         return self.wait(holding, attempt, Some(turn), at_most, false).await;
                     }
+                    Disposition::Asks(ask) => return self.ask_people(holding, attempt, *ask).await,
                     Disposition::HandBack(tried) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let why = match (beside, tried) {
@@ -382,6 +382,21 @@ impl Pipeline {
                 self.end_rest(holding, attempt.saturating_sub(1), has_begun).await;
             }
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
+        }
+    }
+
+    /// Asks people about the next call, and parks the slice until they have decided. What is in memory is committed first.
+    async fn ask_people(&self, mut holding: Holding, attempt: u32, ask: AskApproval) {
+        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
+            return;
+        }
+        match self.outbox.ask_approval(ask).await {
+            Some(Asked::Parked(Parked::Ok)) => self.metrics.approval(ApprovalEvent::Asked),
+            Some(Asked::Parked(Parked::Already)) | None => {}
+            Some(Asked::Parked(Parked::Cancelled)) => self.end_rest(holding, attempt.saturating_sub(1), false).await,
+            Some(Asked::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("ask_approval"),
+            // What was said meanwhile is looked at by whoever leases it next.
+            Some(Asked::Decided | Asked::Full) => self.give_back(holding, Returned::Unsent).await,
         }
     }
 

@@ -245,6 +245,11 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
                 // Its lane's timer says when it is looked at, which may be before there is room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
+            if let (State::Retry, Some(id)) = (story.state, &live.record.approval) {
+                let asked = client.approval(&name.tenant, id).await?;
+                let open = asked.filter(|asked| asked.state == "waiting" || asked.state == "approved");
+                story.waits = story.waits.map(|wait| wait.or_for_approval(open));
+            }
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
             }

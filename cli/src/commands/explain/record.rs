@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::Value;
-use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_client::{Approval, Reply, ReplyStatus};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
@@ -30,10 +30,12 @@ pub(super) enum Rule {
     NextLook,
     /// A failed call waits for its next try.
     Backoff,
+    /// People have to decide about its next call.
+    Approval,
 }
 
 /// Why and until when a turn waits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct Wait {
     pub(super) rule: Rule,
     /// When its next call is eligible or looked at, ms of shard time.
@@ -57,6 +59,9 @@ pub(super) struct Wait {
     /// The limit that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
+    /// The approval that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) approval: Option<Approval>,
 }
 
 /// A limit that a turn waits for.
@@ -222,7 +227,24 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         tenant_day_cap: tenant_cap,
         next_try: (state == State::Retry).then(|| u64::from(live.record.attempts) + 1),
         limit: None,
+        approval: None,
     })
+}
+
+impl Wait {
+    /// As it is, or the wait for people, if there is something that they have not decided yet.
+    pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
+        match open {
+            Some(open) => Self {
+                rule: Rule::Approval,
+                next_try: None,
+                until_ms: Some(open.until_ms),
+                approval: Some(open),
+                ..self
+            },
+            None => self,
+        }
+    }
 }
 
 /// A turn that has ended.

@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
+use tickfleet_model::CallResult;
 use tickfleet_store::{AdmissionNote, EndReason, FailedTry};
 
 use super::attendance::Attendance;
 use super::record::{LimitWait, Rule, Wait};
 use super::{State, Story};
+use crate::commands::approvals::tell as approvals;
 use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
@@ -23,7 +25,7 @@ const DESCRIPTION_CHARS: usize = 200;
 pub(super) fn tell(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
-    for line in life(story).into_iter().chain(rules(story)) {
+    for line in life(story).into_iter().chain(rules(story)).chain(consents(story)) {
         let _ = writeln!(text, "  {line}");
     }
     let shown: Vec<_> = match story.position {
@@ -73,6 +75,9 @@ fn head(story: &Story, output: &Output) -> String {
         State::Ready => (Mood::Doubtful, "waits for a worker"),
         State::Running => (Mood::Good, "runs"),
         State::Retry if waits_for_work(story).is_some() => (Mood::Doubtful, "waits for what it has begun"),
+        State::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
+            (Mood::Doubtful, "waits for an approval")
+        }
         State::Retry => (Mood::Doubtful, "waits for its next try"),
         State::Ending => (Mood::Doubtful, "is being ended"),
         State::Done => (Mood::Good, "has ended"),
@@ -179,6 +184,20 @@ fn rules(story: &Story) -> Vec<String> {
     lines
 }
 
+/// Who has agreed to calls that needed it.
+fn consents(story: &Story) -> Vec<String> {
+    let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
+    let consent = |result: &CallResult| {
+        let approval = result.approval.as_ref().filter(|_| here(&result.call))?;
+        let (by, id) = (approval.by.join(" and "), &approval.id);
+        let call = result.call.rsplit('/').next().unwrap_or_default();
+        let others =
+            approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", short(given.get(), 200)));
+        Some(format!("{by} approved call /{call} ({id}){}", others.unwrap_or_default()))
+    };
+    story.results.iter().filter_map(consent).collect()
+}
+
 /// What a task waits for that has begun a turn or another task.
 fn waits_for_work(story: &Story) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
@@ -232,6 +251,9 @@ fn failed_try(failed: &FailedTry) -> String {
 }
 
 fn waiting(wait: &Wait, now_ms: i64) -> String {
+    if let Some(approval) = &wait.approval {
+        return format!("It waits: {}", approvals::waits(approval, now_ms));
+    }
     let of = |used: i64, cap: Option<u32>| cap.map_or_else(|| used.to_string(), |cap| format!("{used} of {cap}"));
     let ahead = wait.turns_ahead.filter(|ahead| *ahead > 0).map(|ahead| {
         format!(", after {} on the lane", plural(usize::try_from(ahead).unwrap_or(usize::MAX), "other turn"))
@@ -246,6 +268,7 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::Limit => wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up),
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
+        Rule::Approval => "people have to decide about the next call".into(),
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
@@ -326,6 +349,7 @@ mod tests {
             tenant_day_cap: None,
             next_try: None,
             limit: None,
+            approval: None,
         };
         let said = waiting(&wait, 1_000);
         assert!(

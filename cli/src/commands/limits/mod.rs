@@ -6,7 +6,7 @@
 
 mod caps;
 mod listing;
-mod reset;
+pub(crate) mod reset;
 mod seen;
 mod show;
 mod views;

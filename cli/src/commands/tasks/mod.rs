@@ -149,7 +149,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
 }
 
 /// All tenants that the configuration knows, or that were set at run time.
-async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
         tenants.extend(store.at_run_time().await?.declared.into_keys());

@@ -38,6 +38,7 @@ fn every_page_with_commands_is_played() {
     let played_elsewhere = [
         "docs/agents.md",
         "docs/examples.md",
+        "docs/governance.md",
         "docs/permissions.md",
         "docs/tools-http.md",
         "docs/tools-mcp.md",

@@ -91,12 +91,16 @@ fn masked(line: &str) -> String {
         }
         out
     };
-    // A producer's own random id: hexadecimal after a prefix.
-    let mut parts = line.split("py-");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        plain.push_str("py-#");
-        plain.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    // A random id or a hash: hexadecimal after a prefix.
+    let mut plain = line.to_owned();
+    for prefix in ["py-", "apr-"] {
+        let mut parts = plain.split(prefix);
+        let mut without = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            without.push_str(&format!("{prefix}#"));
+            without.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+        }
+        plain = without;
     }
     plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
 }

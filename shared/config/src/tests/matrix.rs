@@ -64,6 +64,7 @@ fn spec(configuration: &Configuration, name: &str) -> ToolSpec {
         required_capabilities: capabilities.into_iter().collect(),
         required_features: features.into_iter().collect(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,

@@ -285,3 +285,53 @@ fn an_http_task_handler_names_what_a_task_has() {
          mean `description`?",
     );
 }
+
+#[test]
+fn approvals_name_roles_that_approvers_have_and_nobody_has_the_name_of_an_agent() {
+    let rule = |rule: &str, people: &str| {
+        permissions(&format!(
+            "permissions:\n  echo: {{everyone: true, rules: [{{require: args.a, {rule}}}]}}\n{people}"
+        ))
+    };
+    let ann = "approvers: {ann: {roles: [finance]}}\n";
+    rule("otherwise: ask, approval: {by: [finanse]}", ann).assert_refused(
+        "permissions.yaml:2:84: permissions.echo.rules[0].approval.by[0]: found the unknown role `finanse`; expected a role \
+         that an approver of permissions.yaml has: finance; did you mean `finance`?",
+    );
+    rule("approval: {quorum: 2}", ann).assert_refused(
+        "permissions.yaml:2:62: permissions.echo.rules[0].approval: found a mapping; expected `otherwise: ask` beside it: what \
+         does not meet the rule is denied",
+    );
+    for (text, people, expected) in [
+        ("otherwise: aks", ann, "did you mean `ask`?"),
+        ("otherwise: ask, approval: {quorum: 0}", ann, "a whole number from 1 to 16"),
+        ("otherwise: ask, approval: {expires: 1ms}", ann, "a duration from 1s to"),
+        ("otherwise: ask, approval: {narrow: [amount]}", ann, "JSON pointers to arguments, such as [/amount]"),
+        ("otherwise: ask, approval: {roles: [finance]}", ann, "by, quorum, expires, narrow"),
+        ("otherwise: ask", "approvers: {ada: {}}\n", "the name of a person: no agent may approve"),
+        ("otherwise: ask", "approvers: {\"an n\": {}}\n", "a name: 1 to 64 of"),
+        ("otherwise: ask", "approvers: {ann: {roles: [\"a,b\"]}}\n", "roles, each 1 to 64 of"),
+    ] {
+        let errors = rule(text, people).errors();
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{text}: {errors:?}");
+    }
+    let loaded =
+        rule("otherwise: ask, approval: {by: [finance], quorum: 2, expires: 1h, narrow: [/a]}", ann).load().unwrap();
+    let row = &loaded.policy.permissions.matrix["echo"];
+    let demand = row.rules[0].otherwise_ask.clone().unwrap();
+    assert_eq!((demand.quorum, demand.expires_ms, demand.narrow.len()), (2, Some(3_600_000), 1));
+    assert!(loaded.policy.permissions.approvers["ann"].contains("finance"));
+}
+
+#[test]
+fn a_policy_without_approvals_has_the_digest_that_it_had_before_there_were_any() {
+    let digest = |rule: &str, people: &str| {
+        let text = format!("permissions:\n  echo: {{everyone: true, rules: [{{require: args.a{rule}}}]}}\n{people}");
+        permissions(&text).load().unwrap().digest
+    };
+    let none = digest("", "");
+    assert_eq!(none, digest(", otherwise: deny", "approvers: {}\n"));
+    assert_ne!(none, digest(", otherwise: ask", ""));
+    assert_ne!(none, digest("", "approvers: {ann: {}}\n"));
+    assert_ne!(digest(", otherwise: ask", ""), digest(", otherwise: ask, approval: {quorum: 2}", ""));
+}

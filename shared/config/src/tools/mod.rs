@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use tickfleet_model::{Durability, Effect, EffectKey};
+use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey};
 
 pub use python::{PythonDef, PythonSandbox};
 
@@ -68,6 +68,9 @@ pub struct ToolDef {
     /// True if a person has to agree to each call.
     #[serde(default)]
     pub requires_approval: bool,
+    /// Whose, and how: with it, each call needs one.
+    #[serde(default)]
+    pub approval: Option<ApprovalDemand>,
     /// The way in which the call is made, for an HTTP tool.
     pub http: Option<HttpDef>,
     /// The command that the call runs, for a shell tool.

@@ -58,7 +58,7 @@ fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
 }
 
 /// The value at a JSON pointer, as it was written: nothing is lost of a number with many digits.
-fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
+pub(crate) fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     pointer.split('/').skip(1).try_fold(value, |value, token| {
         let token = token.replace("~1", "/").replace("~0", "~");
         if value.get().trim_start().starts_with('[') {
@@ -73,7 +73,7 @@ fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
 }
 
 /// Writes a value so that equal ones have one text; none for what is no JSON. What is nested too deep was refused before.
-fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
+pub(crate) fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
     let text = value.get().trim();
     match text.as_bytes().first()? {
         b'{' => {

@@ -92,6 +92,10 @@ catalogue! {
          `other`"), "action": Words(|| labels::RULE_ACTIONS.to_vec())],
         "Calls that a rule on arguments and context denied, because they do not meet it (deny) or because that cannot be \
          said (undecided), and calls that it would have denied (shadow), by rule.";
+    APPROVALS = "approvals_total", Counter, Workers, ["event": Words(|| labels::APPROVAL_EVENTS.to_vec())],
+        "What became of calls that need people's consent: people were asked (asked), they agreed and the call went on \
+         (approved), one of them denied it, they did not decide in time (expired), what they had changed of the arguments \
+         could not be used (not_narrowed), nobody could be asked (not_asked).";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
@@ -108,7 +112,7 @@ catalogue! {
         "How much waits or runs in all shards, asked of Redis at each scrape. Every scheduler sees the whole fleet: \
          take the maximum over them, not the sum. Absent while Redis does not answer. Entries for inbound and dead, \
          slices for ready, suspect and running (and in ready the turns that wait for their tenant's share of the slots), \
-         turns for parked_capped and delayed.";
+         turns for parked_capped, delayed and approval.";
     OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::places)],
         "Age of the oldest entry, slice or turn in a state, 0 where there is none. For running it is the oldest \
          pending age: since the slice was dispatched. For parked_capped it counts from admission and is sampled.";

@@ -2,7 +2,7 @@
 
 use prometheus::IntCounterVec;
 
-use super::labels::{LimitAction, RuleAction};
+use super::labels::{ApprovalEvent, LimitAction, RuleAction};
 use super::make::Maker;
 use super::tool_labels::RuleLabels;
 use super::{Metrics, catalogue as c};
@@ -13,6 +13,7 @@ pub(super) struct GovernanceMetrics {
     limits_reached: IntCounterVec,
     rules: RuleLabels,
     rules_unmet: IntCounterVec,
+    approvals: IntCounterVec,
 }
 
 impl GovernanceMetrics {
@@ -21,6 +22,7 @@ impl GovernanceMetrics {
             limits_reached: make.counters(&c::LIMITS_REACHED)?,
             rules: RuleLabels::default(),
             rules_unmet: make.counters(&c::RULES_UNMET)?,
+            approvals: make.counters(&c::APPROVALS)?,
         })
     }
 }
@@ -41,5 +43,9 @@ impl Metrics {
     pub fn rule_unmet(&self, rule: &str, action: RuleAction) {
         let rule = self.governance.rules.label(rule);
         self.governance.rules_unmet.with_label_values(&[&*rule, action.as_str()]).inc();
+    }
+    /// Something became of a call that needs people's consent.
+    pub fn approval(&self, event: ApprovalEvent) {
+        self.governance.approvals.with_label_values(&[event.as_str()]).inc();
     }
 }

@@ -92,6 +92,41 @@ impl RuleAction {
     }
 }
 
+/// What became of a call that needs people's consent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ApprovalEvent {
+    /// People were asked.
+    Asked,
+    /// They agreed, and the call went on.
+    Approved,
+    /// One of them denied it.
+    Denied,
+    /// They did not decide in time.
+    Expired,
+    /// What they had changed of the arguments cannot be used.
+    Narrowed,
+    /// Nobody could be asked.
+    NotAsked,
+}
+
+/// The labels of [`ApprovalEvent`].
+pub(crate) const APPROVAL_EVENTS: [&str; 6] = ["asked", "approved", "denied", "expired", "not_narrowed", "not_asked"];
+
+impl ApprovalEvent {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Expired => "expired",
+            Self::Narrowed => "not_narrowed",
+            Self::NotAsked => "not_asked",
+        }
+    }
+}
+
 /// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -105,6 +140,8 @@ pub enum Place {
     ParkedCapped,
     /// Parked after a transient failure, for its next try.
     Delayed,
+    /// Parked until people have decided about its next call.
+    Approval,
     /// Leased by a worker.
     Running,
     /// On the dead stream.
@@ -113,8 +150,16 @@ pub enum Place {
 
 impl Place {
     /// All places.
-    pub const ALL: [Self; 7] =
-        [Self::Inbound, Self::Ready, Self::Suspect, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
+    pub const ALL: [Self; 8] = [
+        Self::Inbound,
+        Self::Ready,
+        Self::Suspect,
+        Self::ParkedCapped,
+        Self::Delayed,
+        Self::Approval,
+        Self::Running,
+        Self::Dead,
+    ];
 
     /// The label.
     #[must_use]
@@ -125,6 +170,7 @@ impl Place {
             Self::Suspect => "suspect",
             Self::ParkedCapped => "parked_capped",
             Self::Delayed => "delayed",
+            Self::Approval => "approval",
             Self::Running => "running",
             Self::Dead => "dead",
         }
@@ -192,8 +238,20 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// The verbs that a fence may refuse.
-pub(super) const FENCED: [&str; 10] =
-    ["settle", "retry", "wait", "claim", "begin", "assert", "execute", "touch", "finish", OTHER];
+pub(super) const FENCED: [&str; 12] = [
+    "settle",
+    "retry",
+    "wait",
+    "claim",
+    "ask_approval",
+    "use_approval",
+    "begin",
+    "assert",
+    "execute",
+    "touch",
+    "finish",
+    OTHER,
+];
 
 /// The verbs and questions that Redis is asked: the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =

@@ -89,6 +89,63 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     entry.open()
 }
 
+/// What a person said about a call that needs people's consent.
+#[derive(Debug, Clone, Copy)]
+pub struct ApprovalSaid<'a> {
+    /// When, ms since the epoch of the shard's clock.
+    pub timestamp_ms: i64,
+    /// Whose call it is.
+    pub tenant: &'a TenantId,
+    /// Who, as that one says.
+    pub by: &'a str,
+    /// True where that one agreed.
+    pub agrees: bool,
+    /// Why.
+    pub reason: &'a str,
+    /// The approval.
+    pub approval: &'a str,
+    /// The call, `<turn>/<position>`.
+    pub call: &'a str,
+    /// The agent that makes it.
+    pub agent: &'a str,
+    /// The tool.
+    pub tool: &'a str,
+    /// What that one changed of the arguments, JSON: pointer to value; empty where nothing.
+    pub narrowed: &'a str,
+    /// Takes out secrets.
+    pub redactor: &'a Redactor,
+}
+
+/// The entry of a person's word as JSON, open: the step in which it counts writes `state`, what the approval has come to,
+/// and `missing`, how many more have to agree, behind the last member of `meta`, and closes both objects.
+#[must_use]
+pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
+    let by = said.redactor.text(said.by);
+    let mut meta = Object::new(512 + said.reason.len() + said.narrowed.len());
+    meta.text("approval", said.approval);
+    meta.text("about", said.call);
+    meta.text("agent", said.agent);
+    meta.text("tool", said.tool);
+    meta.text("verdict", if said.agrees { "approve" } else { "deny" });
+    meta.text("reason", said.reason);
+    if !said.narrowed.is_empty() {
+        meta.text("narrowed", &said.redactor.json(said.narrowed));
+    }
+    let mut entry = Object::new(1_024 + said.reason.len() + said.narrowed.len());
+    entry.text("timestamp", &time(said.timestamp_ms));
+    entry.text("level", "info");
+    entry.text("action", "APPROVAL");
+    entry.text("entity_type", "approval");
+    entry.text("entity_id", said.approval);
+    entry.text("actor_type", "operator");
+    entry.text("actor_id", &by);
+    entry.text("tenant", said.tenant.as_str());
+    let did = if said.agrees { "approved" } else { "denied" };
+    entry.text("message", &format!("{by} {did} {} of {}", said.tool, said.agent));
+    entry.raw("meta", &meta.open());
+    entry.open()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -25,14 +25,24 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
 /// carried out, for an equal one had been, it says so: a model that repeats itself has to know that nothing happened now.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
-    match &result.repeats {
+    match note(result) {
         None => text,
-        Some(call) => Cow::Owned(format!("{text}\n({})", repeated(call))),
+        Some(note) => Cow::Owned(format!("{text}\n({note})")),
     }
 }
 
+/// What a model is told beside the result: that nothing was carried out now, or something else than it had asked for.
+pub(super) fn note(result: &CallResult) -> Option<String> {
+    let narrowed = result.approval.as_ref().and_then(|approval| {
+        let (given, by) = (approval.arguments.as_ref()?, approval.by.join(" and "));
+        let given = cut_output(given.get(), limits::ERROR_BYTES_MAX);
+        Some(format!("{by} approved this call with other arguments, and it was made with these: {given}"))
+    });
+    narrowed.or_else(|| result.repeats.as_deref().map(repeated))
+}
+
 /// What a model is told of a call that was not carried out, for the equal `call` had been made before.
-pub(super) fn repeated(call: &str) -> String {
+fn repeated(call: &str) -> String {
     format!("An equal call had been made before, {call}. This is its outcome; it was not carried out again.")
 }
 

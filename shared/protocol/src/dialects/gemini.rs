@@ -8,7 +8,7 @@ use super::super::message::problem::Problem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
-use super::content::{content, repeated};
+use super::content::{content, note};
 use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
@@ -98,8 +98,8 @@ impl DialectRules for Rules {
             response.text("error", &content(result));
         } else {
             response.raw("output", output);
-            if let Some(call) = &result.repeats {
-                response.text("note", &repeated(call));
+            if let Some(note) = note(result) {
+                response.text("note", &note);
             }
         }
         let response = response.end();

@@ -33,6 +33,8 @@ questions! {
     Look: "look",
     /// The time in the shard.
     Now: "now",
+    /// What people are asked about calls.
+    Approvals: "approvals",
     /// The amounts that wait, by place.
     Backlog: "backlog",
     /// What models have used.

@@ -33,6 +33,8 @@ pub struct Backlog {
     pub running: u64,
     /// Turns that are parked for another try.
     pub delayed: u64,
+    /// Turns that are parked until people have decided about their next call.
+    pub approval: u64,
     /// Turns that wait on lanes, of the tenants that were asked about. One whose ending is just being written counts
     /// among them.
     pub parked: u64,
@@ -52,6 +54,8 @@ pub struct Backlog {
     pub oldest_pending_ms: i64,
     /// The time for which the turn has been parked that is parked for a try the longest, ms.
     pub oldest_delayed_ms: i64,
+    /// The time for which people have been asked the longest, ms.
+    pub oldest_approval_ms: i64,
     /// Age of the oldest dead entry, ms.
     pub oldest_dead_ms: i64,
     /// Timers that are due, and by how much the oldest, ms.
@@ -102,11 +106,14 @@ impl Store {
         backlog.delayed = read(next())?;
         let parked = read::<Vec<(String, f64)>>(next())?;
         backlog.oldest_delayed_ms = parked.first().map_or(0, |(_, since)| (backlog.now_ms - *since as i64).max(0));
+        backlog.approval = read(next())?;
+        let asked = read::<Vec<(String, f64)>>(next())?;
+        backlog.oldest_approval_ms = asked.first().map_or(0, |(_, since)| (backlog.now_ms - *since as i64).max(0));
         backlog.memory = memory_of(&read::<String>(next())?);
         self.add_streams(&mut backlog, &streams, clock_ms).await?;
         let (waiting, lanes) = self.unfinished_and_not_out(tenants, shares).await?;
         let for_slots = lanes.iter().map(|(_, turns)| turns).sum::<u64>();
-        backlog.parked = waiting.saturating_sub(backlog.delayed + for_slots);
+        backlog.parked = waiting.saturating_sub(backlog.delayed + backlog.approval + for_slots);
         backlog.ready += for_slots;
         let oldest_ms = self.oldest_on(&lanes).await?.map_or(0, |since_ms| backlog.now_ms - since_ms);
         backlog.oldest_ready_ms = backlog.oldest_ready_ms.max(oldest_ms);
@@ -125,6 +132,8 @@ impl Store {
         pipe.cmd("ZRANGE").arg(&timers).arg(0).arg(0).arg("WITHSCORES");
         pipe.cmd("XLEN").arg(&dead).cmd("XRANGE").arg(&dead).arg("-").arg("+").arg("COUNT").arg(1);
         pipe.cmd("ZCARD").arg(&delayed).cmd("ZRANGE").arg(&delayed).arg(0).arg(0).arg("WITHSCORES");
+        let asked = self.keys.key("asked");
+        pipe.cmd("ZCARD").arg(&asked).cmd("ZRANGE").arg(&asked).arg(0).arg(0).arg("WITHSCORES");
         pipe.cmd("INFO").arg("memory");
         pipe
     }

@@ -78,6 +78,8 @@ records! {
         WAITED = "wt",
         /// The inner turn that this call has begun last, and has waited for: whoever cancels the turn cancels it, too.
         INNER = "in",
+        /// The approval that its next call waits for, or has waited for last.
+        APPROVAL = "av",
         /// Why it was cancelled.
         CANCELLED = "cx",
         /// Why its calls end without running.
@@ -222,6 +224,49 @@ records! {
         UNTIL_MS = "e",
         /// A turn that waits for that call; `<tenant>:<turn>` stands behind.
         WAITER = "w:",
+    }
+
+    /// What people are asked about a call: the hash `approval:<tenant>:<approval>`.
+    approval as "APPROVAL" {
+        /// `waiting`, `approved` (nothing has begun yet), `used` (the call has it), `denied`, `expired`, or `void` (its call
+        /// has ended otherwise, or is another one by now).
+        STATE = "s",
+        /// The hash of all that it is about.
+        BINDING = "b",
+        /// The call, `<turn>/<position>`.
+        CALL = "c",
+        /// The agent that makes it.
+        AGENT = "ag",
+        /// The tool.
+        TOOL = "t",
+        /// Its version.
+        VERSION = "v",
+        /// The arguments as people see them, without secrets, JSON.
+        ARGUMENTS = "a",
+        /// What asks, JSON: a list of `place` and `why`.
+        WHY = "w",
+        /// Who has to agree: `<quorum>:<role>,<role>`, with `;` between; no role stands for any.
+        DEMANDS = "d",
+        /// The arguments that may be changed, JSON: a list of pointers.
+        MAY_NARROW = "n",
+        /// What was changed of them, JSON: pointer to value; empty where nothing was.
+        NARROWED = "nv",
+        /// When it was asked for, ms of shard time.
+        ASKED_MS = "ts",
+        /// Until when it may be decided, and once it was given, until when it counts, ms of shard time.
+        UNTIL_MS = "e",
+        /// For so long it counts once it was given, ms; empty: as long as its turn may run.
+        EXPIRES_MS = "x",
+        /// When it ended, ms of shard time.
+        ENDED_MS = "te",
+        /// Who denied it.
+        ENDED_BY = "by",
+        /// Why.
+        ENDED_WHY = "er",
+        /// A person who has agreed; the name stands behind: `<ms> <role>,<role>`.
+        VOTE = "y:",
+        /// What that person said about it; the name stands behind.
+        REASON = "r:",
     }
 }
 

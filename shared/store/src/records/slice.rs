@@ -45,6 +45,9 @@ pub struct SliceMeta {
     /// True if consecutive calls of `read` tools may run at the same time.
     #[serde(rename = "pr", default, skip_serializing_if = "std::ops::Not::not")]
     pub parallel_reads: bool,
+    /// True if its inbox is told when one of its calls waits for people's consent.
+    #[serde(rename = "pa", default, skip_serializing_if = "std::ops::Not::not")]
+    pub pending_approval: bool,
     /// The context that handlers see.
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,

@@ -47,6 +47,8 @@ pub struct TurnRecord {
     pub crashes: Option<u64>,
     /// The turn or task that its next call waits for, where it does; empty where it waits for a time.
     pub awaits: Option<String>,
+    /// The approval that its next call waits for, or has waited for last.
+    pub approval: Option<String>,
     /// Why it was cancelled, where it was.
     pub cancelled: Option<String>,
     /// Why its calls end without running, where they do.
@@ -92,6 +94,7 @@ impl TurnRecord {
             meta: text(turn::META),
             first_call: text(&format!("{}0", turn::CALL)),
             awaits: text(turn::AWAITS),
+            approval: text(turn::APPROVAL),
             cancelled: text(turn::CANCELLED),
             end_reason: text(turn::END_REASON).filter(|reason| !reason.is_empty()),
             ..record

@@ -27,6 +27,9 @@ verbs! {
     Assert: "slices" / "assert" [],
     Claim: "effects" / "claim" [],
     Conclude: "effects" / "conclude" [],
+    AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
+    UseApproval: "approvals" / "use_approval" [],
+    DecideApproval: "approvals" / "decide_approval" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
     Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
@@ -116,6 +119,19 @@ pub(crate) mod effects {
 
     pub use claim::*;
     pub use conclude::*;
+}
+
+/// Approvals: what people are asked about calls, what they say, and what comes of that.
+pub(crate) mod approvals {
+    mod ask_approval;
+    mod decide_approval;
+    mod facts;
+    mod use_approval;
+
+    pub use ask_approval::*;
+    pub use decide_approval::*;
+    pub use facts::*;
+    pub use use_approval::*;
 }
 
 /// Tasks, and the runtimes outside that carry them out.

@@ -95,6 +95,7 @@ fn tool(input_schema: Value) -> ToolSpec {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        approval: None,
         effect_key: None,
         durable: None,
         configured: true,

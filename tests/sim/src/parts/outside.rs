@@ -232,6 +232,7 @@ impl Runtime {
             strict: false,
             allowed_tools: None,
             parallel_reads: false,
+            pending_approval: false,
             calls,
         };
         let (client, world) = (client.clone(), self.world.clone());

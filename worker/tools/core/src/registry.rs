@@ -31,6 +31,8 @@ pub struct RegisteredTool {
     pub output: Option<OutputCheck>,
     /// The handler that runs it.
     pub handler: Arc<dyn Handler>,
+    /// What its declaration says of how it runs, beside the specification: an approval is bound to it.
+    pub runs: String,
 }
 
 impl fmt::Debug for RegisteredTool {
@@ -54,7 +56,7 @@ impl RegisteredTool {
         };
         let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
         let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
-        Ok(Self { spec, arguments, output, handler })
+        Ok(Self { spec, arguments, output, handler, runs: String::new() })
     }
 
     /// Holds what the tool returned against its output schema: every kind of tool comes through here.
@@ -394,7 +396,8 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
         timeout: timeout_of(&typed.name, def)?.unwrap_or(typed.timeout),
         required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
         required_features: union(typed.required_features, &def.required_features),
-        requires_approval: typed.requires_approval || def.requires_approval,
+        requires_approval: typed.requires_approval || def.requires_approval || def.approval.is_some(),
+        approval: def.approval.clone().or(typed.approval),
         configured: typed.configured,
         name: typed.name,
     })
@@ -439,7 +442,8 @@ fn declared(
         timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
         required_capabilities: def.required_capabilities.iter().cloned().collect(),
         required_features: def.required_features.iter().cloned().collect(),
-        requires_approval: def.requires_approval,
+        requires_approval: def.requires_approval || def.approval.is_some(),
+        approval: def.approval.clone(),
         configured: true,
     };
     let made = match (&def.http, &def.shell) {
@@ -452,7 +456,8 @@ fn declared(
         Some(made) => match made {
             Ok(Made { handler, configured }) => {
                 spec.configured = configured;
-                return RegisteredTool::new(spec, handler);
+                let tool = RegisteredTool::new(spec, handler)?;
+                return Ok(RegisteredTool { runs: runs(def), ..tool });
             }
             Err(unset @ DeclarationError::Unset { .. }) => unset.to_string(),
             Err(source) => return Err(RegistryError::Declaration { tool: name.to_owned(), source }),
@@ -460,6 +465,11 @@ fn declared(
     };
     spec.configured = false;
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
+}
+
+/// How a declared tool runs, as its declaration has it: secrets stand there as references alone.
+fn runs(def: &ToolDef) -> String {
+    format!("{:?} {:?}", def.http, def.shell)
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The tools that an agent may call, as one call sees them: the tools, the policy, and what the turn was narrowed to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
-use tickfleet_model::policy::{Caller, Denial, ShadowDenial, Unknown};
+use tickfleet_model::policy::{Caller, Denial, Unknown};
 use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId};
-use tickfleet_rules::{Facts, Unmet};
+use tickfleet_rules::{Facts, Ruling, Unmet};
 
 use serde_json::value::RawValue;
 
@@ -112,16 +112,22 @@ impl Toolbox {
         self.active.rules.enforced(&tool.spec.name)
     }
 
+    /// The people who may approve calls, with their roles.
+    #[must_use]
+    pub fn approvers(&self) -> &BTreeMap<String, BTreeSet<String>> {
+        &self.active.policy.permissions.approvers
+    }
+
     /// Decides by the rules of the tool's row about a call's arguments and context. Answers the rules in shadow that would
-    /// have stopped it.
+    /// have stopped it, and those for which a person may let it pass.
     ///
     /// # Errors
     /// [`Ruled`] says which rule stops it.
-    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<Vec<ShadowDenial>, Ruled> {
+    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<Ruling, Ruled> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
         if declared == 0 {
-            return Ok(Vec::new());
+            return Ok(Ruling::default());
         }
         if declared != self.active.rules.count(name) {
             return Err(Ruled::Unmet(Unmet::not_compiled(name)));

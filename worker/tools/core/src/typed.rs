@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::{Durability, Effect, EffectKey, ToolSpec, TurnId};
+use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
 use super::kind::NotConfigured;
@@ -177,6 +177,7 @@ impl TypedTool {
             required_capabilities: Vec::new(),
             required_features: Vec::new(),
             requires_approval: false,
+            approval: None,
             effect_key: None,
             durable: None,
             configured: true,
@@ -325,6 +326,14 @@ impl TypedTool {
     #[must_use]
     pub fn requires_approval(mut self) -> Self {
         self.spec.requires_approval = true;
+        self
+    }
+
+    /// Has people agree to each call, and says whose consent that is.
+    #[must_use]
+    pub fn approval(mut self, demand: ApprovalDemand) -> Self {
+        self.spec.requires_approval = true;
+        self.spec.approval = Some(demand);
         self
     }
 

@@ -161,6 +161,7 @@ fn spec(def: &McpServerDef, tool: &McpDefinition, timeout: Duration, configured:
         required_capabilities: def.required_capabilities.iter().cloned().collect(),
         required_features: def.required_features.iter().cloned().collect(),
         requires_approval: def.requires_approval,
+        approval: None,
         effect_key: None,
         durable: None,
         configured,

@@ -48,6 +48,7 @@ impl Definition {
             required_capabilities: self.required_capabilities.clone(),
             required_features: self.required_features.clone(),
             requires_approval: self.requires_approval,
+            approval: None,
             effect_key: None,
             durable: None,
             configured,

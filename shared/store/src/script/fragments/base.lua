@@ -15,6 +15,8 @@ local function tasks_key(tenant) return P .. 'tasks:' .. tenant end
 local function children_key(tt) return P .. 'children:' .. tt end
 local function usage_key(tenant, day) return P .. 'usage:' .. tenant .. ':' .. day end
 local function effect_key(effect) return P .. 'effect:' .. effect end
+-- What a person is asked about a call: `<tenant>:<approval>`.
+local function approval_key(name) return P .. 'approval:' .. name end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
@@ -229,4 +231,34 @@ local function ack_and_trim(stream, entries)
     end
   end
   trim(stream, #entries <= 1000 and entries or nil)
+end
+
+-- Approvals: records, the sets of those that wait for people, and a stream of what happens to them.
+
+-- For how long an approval is kept that has ended, ms, and its stream.
+local APPROVAL_KEPT = 604800000
+
+-- Whoever looks on hears of it; nobody has to. Further fields come in pairs.
+local function tell_approval(tenant, id, event, about, now, ...)
+  local key = P .. 'approvals:' .. tenant
+  local written = redis.pcall('XADD', key, 'MAXLEN', '~', '1000', '*', 'event', event, 'approval', id, 'call', about,
+    'at_ms', string.format('%d', now), ...)
+  if type(written) == 'string' then call('PEXPIRE', key, APPROVAL_KEPT) end
+end
+
+-- Nobody has to decide any more. Keys may hold anything (rule 18).
+local function waits_no_more(tenant, id)
+  redis.pcall('ZREM', P .. 'asked:' .. tenant, id)
+  redis.pcall('ZREM', P .. 'asked', tenant .. ':' .. id)
+end
+
+-- Ends one that nobody has decided, or that counts no more.
+local function end_approval(tenant, id, state, now)
+  local key = approval_key(tenant .. ':' .. id)
+  waits_no_more(tenant, id)
+  local found = redis.pcall('HMGET', key, APPROVAL.state, APPROVAL.call)
+  if found.err or found[1] ~= 'waiting' and found[1] ~= 'approved' then return end
+  call('HSET', key, APPROVAL.state, state, APPROVAL.ended_ms, string.format('%d', now))
+  call('PEXPIRE', key, APPROVAL_KEPT)
+  tell_approval(tenant, id, state, found[2] or '', now)
 end

@@ -1,0 +1,256 @@
+//! `tickfleet approvals`: what waits for people's consent, and what they say. [`tell`] says it in words.
+
+pub(crate) mod tell;
+
+use std::collections::BTreeSet;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tickfleet_client::approvals::APPROVALS_LISTED_MAX;
+use tickfleet_client::{Approval, ApprovalError, Client, Verdict};
+use tickfleet_model::approval::Narrowed;
+use tickfleet_model::suggest::{closest, list as listed_names};
+use tickfleet_model::{TenantId, TurnId, limits};
+use tickfleet_store::TurnName;
+
+use crate::commands::cancel::named;
+use crate::commands::limits::reset::{by_environment, who};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Approvals of a tenant that are listed where nobody says how many.
+const LISTED: usize = 50;
+
+/// List the calls that wait for a person's consent, show one, approve or deny it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet approvals list
+  tickfleet approvals show demo:apr-3f2a91c04b77d1e0
+  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --reason 'agreed with Ben'
+  tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set /amount=400
+  tickfleet approvals deny demo:apr-3f2a91c04b77d1e0 --by ann --reason 'not this month'
+
+Who may decide stands in permissions.yaml, under approvers. Whoever may run this command with a user of
+Redis that may decide is believed to be who --by says.")]
+pub(crate) struct Approvals {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The calls that wait, those first that end first.
+    List(List),
+    /// One of them, with what asks, who has to agree and what was said.
+    Show(One),
+    /// Agree to a call.
+    Approve(Approve),
+    /// Deny a call: it ends, and its agent is told why.
+    Deny(Deny),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// Whose. Without it, those of every tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// So many of a tenant at most, from 1 to 500.
+    #[arg(long, default_value_t = LISTED, value_parser = limit)]
+    limit: usize,
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=APPROVALS_LISTED_MAX).contains(limit));
+    limit.ok_or_else(|| format!("expected a number from 1 to {APPROVALS_LISTED_MAX}"))
+}
+
+#[derive(Debug, Args)]
+struct One {
+    /// The tenant, or tenant:id.
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The approval's id.
+    #[arg(value_name = "ID")]
+    id: Option<TurnId>,
+}
+
+#[derive(Debug, Args)]
+struct Approve {
+    #[command(flatten)]
+    which: One,
+    /// Who, of the approvers in permissions.yaml. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+    /// Why, for the audit log.
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
+    reason: String,
+    /// Another value for an argument that may be changed: /pointer=JSON. May be given several times.
+    #[arg(long = "set", value_name = "POINTER=JSON", value_parser = setting)]
+    set: Vec<(String, Box<RawValue>)>,
+    /// Agree to the arguments as another approver has changed them.
+    #[arg(long)]
+    narrowed: bool,
+}
+
+#[derive(Debug, Args)]
+struct Deny {
+    #[command(flatten)]
+    which: One,
+    /// Who, of the approvers in permissions.yaml. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+    /// Why, for the agent and the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: String,
+}
+
+fn reason(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let (bytes, max) = (text.len(), limits::CANCEL_REASON_BYTES_MAX);
+    if bytes > max { Err(format!("it has {bytes} bytes; at most {max} are allowed")) } else { Ok(text.to_owned()) }
+}
+
+/// `/amount=400`; what is no JSON is taken as text.
+fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
+    let (pointer, value) = text
+        .split_once('=')
+        .filter(|(pointer, _)| pointer.starts_with('/'))
+        .ok_or_else(|| "expected a JSON pointer and a value, as /amount=400".to_owned())?;
+    let value = serde_json::from_str::<Box<RawValue>>(value).or_else(|_| serde_json::value::to_raw_value(value));
+    Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
+}
+
+/// Lists, shows or decides.
+///
+/// # Errors
+/// Nothing of that name is known; whoever decides may not; it does not count any more.
+pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    match &args.what {
+        What::List(args) => list(setup, &client, args, output).await,
+        What::Show(which) => {
+            let (name, approval) = find(&client, which).await?;
+            let now_ms = client.store(&name.tenant).now_ms().await?;
+            output.show(&approval, |approval| tell::story(approval, now_ms, output))
+        }
+        What::Approve(args) => {
+            let said = Said { by: args.by.clone(), agrees: true, reason: &args.reason };
+            let narrow = args.set.iter().cloned().collect();
+            decide(setup, &client, &args.which, said, (narrow, args.narrowed), output).await
+        }
+        What::Deny(args) => {
+            let said = Said { by: args.by.clone(), agrees: false, reason: &args.reason };
+            decide(setup, &client, &args.which, said, (Narrowed::new(), false), output).await
+        }
+    }
+}
+
+async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Failure> {
+    let name = named(&which.tenant, which.id.as_ref())?;
+    let found = client.approval(&name.tenant, name.turn.as_str()).await?;
+    let unknown = || Failure::failed(anyhow::anyhow!("{name}: {}", ApprovalError::Unknown));
+    let approval = found.ok_or_else(unknown)?;
+    Ok((name, approval))
+}
+
+async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+    let tenants = match &args.tenant {
+        Some(tenant) => BTreeSet::from([tenant.clone()]),
+        None => crate::commands::tasks::tenants(setup, client).await?,
+    };
+    let mut found = Vec::new();
+    let mut now_ms = 0;
+    for tenant in &tenants {
+        found.extend(client.approvals(tenant, args.limit).await?);
+        now_ms = client.store(tenant).now_ms().await?;
+    }
+    found.sort_by_key(|approval| approval.until_ms);
+    output.show(&found, |found| tell::listed(found, now_ms))
+}
+
+/// What somebody says, and who.
+struct Said<'a> {
+    by: Option<String>,
+    agrees: bool,
+    reason: &'a str,
+}
+
+/// What was done.
+#[derive(Serialize)]
+struct Done<'a> {
+    tenant: &'a TenantId,
+    id: &'a str,
+    call: &'a str,
+    by: &'a str,
+    state: &'a str,
+    /// So many more have to agree.
+    missing: u32,
+}
+
+async fn decide(
+    setup: &Setup,
+    client: &Client,
+    which: &One,
+    said: Said<'_>,
+    (narrow, as_narrowed): (Narrowed, bool),
+    output: &Output,
+) -> Result<(), Failure> {
+    let by = said.by.map_or_else(by_environment, Ok)?;
+    let approvers = &setup.configuration.policy.permissions.approvers;
+    let Some(roles) = approvers.get(&by) else { return Err(nobody(&by, approvers.keys().map(String::as_str))) };
+    let (name, approval) = find(client, which).await?;
+    let verdict = Verdict {
+        by: &by,
+        roles,
+        agrees: said.agrees,
+        reason: said.reason,
+        seen: approval.narrowed.as_deref().filter(|_| as_narrowed || !narrow.is_empty()),
+        narrow,
+        redactor: &setup.report().redactor,
+    };
+    let counted = client.decide_approval(&name.tenant, &approval.id, &verdict).await;
+    let counted = counted.map_err(|error| not_counted(error, &name, &approval))?;
+    let done = Done {
+        tenant: &name.tenant,
+        id: &approval.id,
+        call: &approval.call,
+        by: &by,
+        state: &counted.state,
+        missing: counted.missing,
+    };
+    output.show(&done, |done| tell::decided(&done.tenant.to_string(), (done.id, done.call), done.state, done.missing))
+}
+
+fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Failure {
+    match error {
+        ApprovalError::Store(error) => Failure::from(error),
+        ApprovalError::Changed => {
+            let now = approval.narrowed.as_ref().map_or("none", |narrowed| narrowed.get());
+            Failure::failed(anyhow::anyhow!(
+                "{name}: another approver has changed arguments: {now}. With --narrowed you agree to these, with --set you \
+                 change more of them"
+            ))
+        }
+        ApprovalError::Role(by) => {
+            let needs: Vec<String> = approval.needs.iter().map(tickfleet_client::approvals::Needed::in_words).collect();
+            Failure::failed(anyhow::anyhow!(
+                "{name}: {by} may not decide about this call; it needs {}",
+                needs.join(" and ")
+            ))
+        }
+        other => Failure::failed(anyhow::anyhow!("{name}: {other}")),
+    }
+}
+
+fn nobody<'a>(by: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
+    if names.clone().next().is_none() {
+        return Failure::failed(anyhow::anyhow!(
+            "no approvers are configured: permissions.yaml names them under approvers"
+        ));
+    }
+    let meant = closest(by, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
+    Failure::failed(anyhow::anyhow!("{by:?} is no approver.{meant} Approvers: {}", listed_names(names)))
+}

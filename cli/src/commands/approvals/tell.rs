@@ -1,0 +1,120 @@
+//! Approvals in words.
+
+use std::fmt::Write as _;
+
+use comfy_table::Cell;
+use tickfleet_client::Approval;
+use tickfleet_client::approvals::Needed;
+
+use crate::output::time_format::{clock, from_now};
+use crate::output::{Mood, Output, lines, short, table};
+
+/// Characters of arguments in a list.
+const ARGUMENTS_CHARS: usize = 48;
+/// And where one approval is told.
+const ARGUMENTS_TOLD_CHARS: usize = 2_000;
+
+/// What waits, a row each.
+pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
+    if found.is_empty() {
+        return "Nothing waits for an approval.".into();
+    }
+    let mut rows = table(&["APPROVAL", "AGENT", "TOOL", "ARGUMENTS", "NEEDS", "ENDS"]);
+    for approval in found {
+        rows.add_row([
+            Cell::new(format!("{}:{}", approval.tenant, approval.id)),
+            Cell::new(&approval.agent),
+            Cell::new(&approval.tool),
+            Cell::new(short(approval.arguments.get(), ARGUMENTS_CHARS)),
+            Cell::new(needs(approval)),
+            Cell::new(from_now(approval.until_ms, now_ms)),
+        ]);
+    }
+    lines(rows)
+}
+
+/// Who has to agree.
+fn needs(approval: &Approval) -> String {
+    let all: Vec<String> = approval.needs.iter().map(Needed::in_words).collect();
+    all.join(" and ")
+}
+
+/// What asks.
+fn why(approval: &Approval) -> String {
+    let all: Vec<String> = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, asked.why)).collect();
+    all.join("; ")
+}
+
+/// What a turn waits for, within a sentence.
+pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
+    let Approval { id, tenant, asked_ms, until_ms, .. } = approval;
+    if approval.state == "approved" {
+        return format!("the approval {tenant}:{id} was given, and its call goes on at once");
+    }
+    let agreed = match approval.agreed.as_slice() {
+        [] => String::new(),
+        some => format!("; so far agreed: {}", some.iter().map(|said| said.by.as_str()).collect::<Vec<_>>().join(", ")),
+    };
+    format!(
+        "the approval {tenant}:{id} was asked for {}, by {}. Who may give it: {}{agreed}. It ends {} ({})",
+        clock(*asked_ms),
+        why(approval),
+        needs(approval),
+        clock(*until_ms),
+        from_now(*until_ms, now_ms)
+    )
+}
+
+/// Everything about one.
+pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
+    let mut text = String::new();
+    let (mood, word) = match approval.state.as_str() {
+        "waiting" => (Mood::Doubtful, "waits for people"),
+        "approved" => (Mood::Good, "was given; its call has not begun yet"),
+        "used" => (Mood::Good, "was given, and its call has it"),
+        "denied" => (Mood::Bad, "was denied"),
+        "expired" => (Mood::Bad, "has expired"),
+        "void" => (Mood::Doubtful, "counts no more: its call is over, or another one"),
+        other => (Mood::Doubtful, other),
+    };
+    let id = output.paint(Mood::Strong, &format!("{}:{}", approval.tenant, approval.id));
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "Approval {id} {}", output.paint(mood, word));
+    let call = (&approval.agent, &approval.tool, &approval.version);
+    let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);
+    let _ = writeln!(text, "  Arguments: {}", short(approval.arguments.get(), ARGUMENTS_TOLD_CHARS));
+    if let Some(narrowed) = &approval.narrowed {
+        let _ = writeln!(text, "  Changed: {}", narrowed.get());
+    }
+    let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
+    let _ = writeln!(text, "  It needs {}", needs(approval));
+    if !approval.may_narrow.is_empty() {
+        let _ = writeln!(text, "  Whoever approves may change {}", approval.may_narrow.join(", "));
+    }
+    for (word, said) in
+        approval.agreed.iter().map(|said| ("agreed", said)).chain(approval.denied.iter().map(|s| ("denied it", s)))
+    {
+        let at = said.at_ms.map(clock).unwrap_or_default();
+        let because = if said.reason.is_empty() { String::new() } else { format!(": {}", said.reason) };
+        let _ = writeln!(text, "  {at}  {} {word}{because}", said.by);
+    }
+    match approval.ended_ms {
+        Some(ended) => drop(writeln!(text, "  {}  ended", clock(ended))),
+        None => {
+            let until = (clock(approval.until_ms), from_now(approval.until_ms, now_ms));
+            let what = if approval.state == "approved" { "It counts until" } else { "It ends" };
+            let _ = writeln!(text, "  {what} {} ({})", until.0, until.1);
+        }
+    }
+    text
+}
+
+/// What a decision came to.
+pub(super) fn decided(tenant: &str, (id, call): (&str, &str), state: &str, missing: u32) -> String {
+    match (state, missing) {
+        ("approved", _) => format!("{tenant}:{id} is approved: {call} goes on"),
+        ("denied", _) => format!("{tenant}:{id} is denied: {call} ends, and its agent is told why"),
+        (_, 1) => format!("{tenant}:{id}: noted; 1 more approver has to agree"),
+        (_, more) => format!("{tenant}:{id}: noted; {more} more approvers have to agree"),
+    }
+}

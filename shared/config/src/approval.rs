@@ -1,0 +1,92 @@
+//! Approvals in the configuration: who has to agree to a call (`approval` of a tool or a rule), and the people who may
+//! (`approvers` of `permissions.yaml`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tickfleet_model::approval::{ApprovalDemand, is_approver_word};
+use tickfleet_model::{AgentId, limits, suggest};
+
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::Cursor;
+
+/// Arguments that one approval lets be changed at most.
+const NARROW_MAX: usize = 16;
+/// A name or role, in words.
+const WORD: &str = "1 to 64 of A-Z a-z 0-9 _ . @ -";
+
+/// A role that an approval asks for, where it was written: whether an approver has it can be said once those are known.
+#[derive(Debug, Clone)]
+pub(super) struct NamedRole {
+    place: Place,
+    path: String,
+    role: String,
+}
+
+/// Reads the section `approval`, and notes the roles that it names.
+pub(super) fn demand(cursor: &Cursor<'_>, named: &mut Vec<NamedRole>) -> ApprovalDemand {
+    let mut s = cursor.section();
+    let mut by = BTreeSet::new();
+    for item in s.optional("by").map(|c| c.items()).unwrap_or_default() {
+        let Some(role) = item.some_text() else { continue };
+        let (place, path) = (item.node.place.clone(), item.path.clone());
+        named.push(NamedRole { place, path, role: role.clone() });
+        if !by.insert(role) {
+            item.refuse("each name once");
+        }
+    }
+    let quorum = s.optional("quorum").and_then(|c| c.integer(1, i128::from(limits::APPROVERS_QUORUM_MAX)));
+    let most = Duration::from_millis(limits::DEADLINE_MS_MAX.unsigned_abs());
+    let expires = s.optional("expires").and_then(|c| c.duration(Duration::from_secs(1), most));
+    let narrow = s.optional("narrow").map(|c| pointers(&c)).unwrap_or_default();
+    s.close();
+    let expires_ms = expires.and_then(|expires| i64::try_from(expires.as_millis()).ok());
+    ApprovalDemand { by, quorum: quorum.unwrap_or(1), expires_ms, narrow }
+}
+
+fn pointers(cursor: &Cursor<'_>) -> BTreeSet<String> {
+    let words = cursor.words();
+    if words.is_empty() || words.len() > NARROW_MAX || words.iter().any(|pointer| !pointer.starts_with('/')) {
+        cursor.refuse(format!("1 to {NARROW_MAX} JSON pointers to arguments, such as [/amount]"));
+    }
+    words
+}
+
+/// Reads the section `approvers`: name → roles. Nobody has the name of an agent, which never agrees to its own call.
+pub(super) fn approvers(cursor: &Cursor<'_>, agents: Option<&BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    let mut approvers = BTreeMap::new();
+    for (name, place, person) in cursor.members() {
+        if !is_approver_word(name) {
+            cursor.errors.push(place, &person.path, format!("the name {name:?}"), format!("a name: {WORD}"));
+        } else if agents.is_some_and(|agents| agents.contains(name)) && AgentId::new(name).is_ok() {
+            let expected = "the name of a person: no agent may approve";
+            cursor.errors.push(place, &person.path, format!("the agent {name:?}"), expected);
+        }
+        let mut s = person.section();
+        let roles = s.optional("roles").map(|c| roles(&c)).unwrap_or_default();
+        s.close();
+        approvers.insert(name.to_owned(), roles);
+    }
+    if approvers.len() > limits::APPROVERS_MAX {
+        cursor.refuse(format!("at most {} approvers", limits::APPROVERS_MAX));
+    }
+    approvers
+}
+
+fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
+    let roles = cursor.words();
+    if roles.iter().any(|role| !is_approver_word(role)) || roles.len() > limits::APPROVER_ROLES_MAX {
+        cursor.refuse(format!("at most {} roles, each {WORD}", limits::APPROVER_ROLES_MAX));
+    }
+    roles
+}
+
+/// Holds the roles that approvals ask for against those that there are: nobody could give an approval of another one.
+pub(super) fn check_roles(named: &[NamedRole], approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
+    let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
+    for NamedRole { place, path, role } in named.iter().filter(|named| !known.contains(named.role.as_str())) {
+        let names = || known.iter().copied();
+        let expected = format!("a role that an approver of permissions.yaml has: {}", suggest::list(names()));
+        errors.suggest(place, path, format!("the unknown role `{role}`"), expected, suggest::closest(role, names()));
+    }
+}

@@ -1,0 +1,187 @@
+//! What a consent is bound to: change any of it, and it is the consent to another call.
+
+use serde_json::value::RawValue;
+
+use super::AskedBy;
+use crate::digest::hash_of;
+use crate::tool::effect_key::write_canonical;
+use crate::{AgentId, TenantId, ToolSpec, TurnId};
+
+/// Hexadecimal characters of an approval's id: enough that no tenant has one twice.
+const ID_CHARS: usize = 16;
+
+/// Everything that a consent is about.
+#[derive(Debug, Clone, Copy)]
+pub struct ApprovalBinding<'a> {
+    /// Whose call it is.
+    pub tenant: &'a TenantId,
+    /// The agent that calls.
+    pub agent: &'a AgentId,
+    /// The turn.
+    pub turn: &'a TurnId,
+    /// Position of the call.
+    pub position: usize,
+    /// Digest of the turn's content.
+    pub digest: &'a str,
+    /// When the turn was submitted and when it expires, ms: another turn of the same id and content is another one.
+    pub times_ms: (i64, i64),
+    /// The tool, as this agent gets it.
+    pub tool: &'a ToolSpec,
+    /// What else says how the tool runs (an address, a command); empty where its specification says it all.
+    pub runs: &'a str,
+    /// The arguments, as the tool would get them.
+    pub arguments: &'a RawValue,
+    /// What asks for consent.
+    pub asked: &'a [AskedBy],
+}
+
+impl ApprovalBinding<'_> {
+    /// The hash of all of it, 64 hexadecimal characters. Arguments that say the same, however they are written, count as
+    /// the same.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        let mut arguments = String::new();
+        if write_canonical(self.arguments, &mut arguments).is_none() {
+            self.arguments.get().clone_into(&mut arguments);
+        }
+        // A specification is plain data, and can be written.
+        let definition = serde_json::to_string(self.tool).unwrap_or_default();
+        let (position, times) = (self.position.to_string(), format!("{} {}", self.times_ms.0, self.times_ms.1));
+        let fixed = [
+            self.tenant.as_str(),
+            self.agent.as_str(),
+            self.turn.as_str(),
+            &position,
+            self.digest,
+            &times,
+            &definition,
+            self.runs,
+            &arguments,
+        ];
+        let asked = self.asked.iter().flat_map(|asked| [asked.place.as_str(), asked.terms.as_str()]);
+        hash_of(fixed.into_iter().chain(asked))
+    }
+
+    /// The id of the approval with this hash.
+    #[must_use]
+    pub fn id(hash: &str) -> String {
+        format!("apr-{}", hash.get(..ID_CHARS).unwrap_or(hash))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Effect;
+    use crate::approval::ApprovalDemand;
+
+    fn spec(version: &str) -> ToolSpec {
+        ToolSpec {
+            id: "tool_pay".into(),
+            name: "pay".into(),
+            display_name: "Pay".into(),
+            description: "Pays.".into(),
+            input_schema: serde_json::json!({"type": "object"}),
+            output_schema: None,
+            category: "money".into(),
+            version: version.into(),
+            effect: Effect::Once,
+            effect_key: None,
+            durable: None,
+            timeout: Duration::from_secs(1),
+            required_capabilities: Vec::new(),
+            required_features: Vec::new(),
+            requires_approval: true,
+            approval: None,
+            configured: true,
+        }
+    }
+
+    /// The hash of a call of which one thing is said by the caller, and the rest is always the same.
+    fn hash(change: impl FnOnce(&mut Said)) -> String {
+        let mut said = Said::default();
+        change(&mut said);
+        let arguments: Box<RawValue> = serde_json::from_str(&said.arguments).unwrap();
+        let demand = ApprovalDemand { quorum: said.quorum, ..ApprovalDemand::default() };
+        let terms = format!("{} {demand:?}", said.rule);
+        let asked = [AskedBy { place: "tools.pay".into(), why: String::new(), terms, demand }];
+        ApprovalBinding {
+            tenant: &TenantId::new(&said.tenant).unwrap(),
+            agent: &AgentId::new(&said.agent).unwrap(),
+            turn: &TurnId::new(&said.turn).unwrap(),
+            position: said.position,
+            digest: &said.digest,
+            times_ms: said.times_ms,
+            tool: &spec(&said.version),
+            runs: &said.runs,
+            arguments: &arguments,
+            asked: &asked,
+        }
+        .hash()
+    }
+
+    struct Said {
+        tenant: String,
+        agent: String,
+        turn: String,
+        position: usize,
+        digest: String,
+        times_ms: (i64, i64),
+        version: String,
+        runs: String,
+        arguments: String,
+        rule: String,
+        quorum: u32,
+    }
+
+    impl Default for Said {
+        fn default() -> Self {
+            Self {
+                tenant: "acme".into(),
+                agent: "kelly".into(),
+                turn: "t1".into(),
+                position: 0,
+                digest: "d".into(),
+                times_ms: (1, 2),
+                version: "1.0.0".into(),
+                runs: "POST /pay".into(),
+                arguments: r#"{"amount": 700, "to": "kim"}"#.into(),
+                rule: "args.amount <= 500".into(),
+                quorum: 1,
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_changes_about_a_call_makes_it_another_one() {
+        let base = hash(|_| {});
+        let changes: [fn(&mut Said); 12] = [
+            |said| said.tenant = "bolt".into(),
+            |said| said.agent = "fran".into(),
+            |said| said.turn = "t2".into(),
+            |said| said.position = 1,
+            |said| said.digest = "e".into(),
+            |said| said.times_ms = (2, 2),
+            |said| said.times_ms = (1, 3),
+            |said| said.version = "1.0.1".into(),
+            |said| said.runs = "POST /charge".into(),
+            |said| said.arguments = r#"{"amount": 701, "to": "kim"}"#.into(),
+            |said| said.rule = "args.amount <= 600".into(),
+            |said| said.quorum = 2,
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            assert_ne!(hash(change), base, "change {at}");
+        }
+        assert_eq!(hash(|said| said.arguments = r#"{"to":"kim","amount":7e2}"#.into()), base);
+    }
+
+    #[test]
+    fn an_id_begins_as_its_hash_does() {
+        let hash = hash(|_| {});
+        assert_eq!(ApprovalBinding::id(&hash), format!("apr-{}", &hash[..16]));
+    }
+}

@@ -1,0 +1,110 @@
+//! Approvals: who has to agree to a call before it runs, and what exactly that agreement is about.
+
+mod binding;
+mod narrowed;
+
+pub use binding::ApprovalBinding;
+pub use narrowed::{Narrowed, NotNarrowed, narrow};
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+/// Whose consent a tool or a rule demands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApprovalDemand {
+    /// Roles of approvers, one of which each of them must have; none: every approver may decide.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub by: BTreeSet<String>,
+    /// So many approvers have to agree, each of whom counts once.
+    #[serde(default = "one")]
+    pub quorum: u32,
+    /// For so long they may decide, and a consent counts, ms; none: as long as the turn may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<i64>,
+    /// Arguments that an approver may change, by their JSON pointers (RFC 6901).
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub narrow: BTreeSet<String>,
+}
+
+impl Default for ApprovalDemand {
+    fn default() -> Self {
+        Self { by: BTreeSet::new(), quorum: 1, expires_ms: None, narrow: BTreeSet::new() }
+    }
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// One reason for which a call needs consent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedBy {
+    /// Where the configuration has it (`tools.pay`, `permissions.pay.rules.large`).
+    pub place: String,
+    /// The same in words (`amount 700 exceeds 500`).
+    pub why: String,
+    /// Its whole text, so that a consent to another one does not count.
+    pub terms: String,
+    /// Who has to agree.
+    pub demand: ApprovalDemand,
+}
+
+/// For how long people may decide, ms, where several things ask: as long as the one that waits the shortest.
+#[must_use]
+pub fn expires_ms(asked: &[AskedBy]) -> Option<i64> {
+    asked.iter().filter_map(|asked| asked.demand.expires_ms).min()
+}
+
+/// The arguments that an approver may change: those that everything that asks lets be changed.
+#[must_use]
+pub fn may_narrow(asked: &[AskedBy]) -> BTreeSet<String> {
+    let mut all = asked.iter().map(|asked| asked.demand.narrow.clone());
+    let first = all.next().unwrap_or_default();
+    all.fold(first, |both, next| both.intersection(&next).cloned().collect())
+}
+
+/// The demands as records have them: `<quorum>:<role>,<role>` each, with `;` between. A role has no such characters.
+#[must_use]
+pub fn demands_text(asked: &[AskedBy]) -> String {
+    let one = |demand: &ApprovalDemand| {
+        let roles: Vec<&str> = demand.by.iter().map(String::as_str).collect();
+        format!("{}:{}", demand.quorum, roles.join(","))
+    };
+    let each: BTreeSet<String> = asked.iter().map(|asked| one(&asked.demand)).collect();
+    each.into_iter().collect::<Vec<_>>().join(";")
+}
+
+/// Returns true if a text may be the name or a role of an approver: 1 to 64 of `A-Z a-z 0-9 _ . @ -`.
+#[must_use]
+pub fn is_approver_word(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+    (1..=crate::limits::NAME_BYTES_MAX).contains(&text.len()) && text.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(quorum: u32, by: &[&str], expires_ms: Option<i64>, narrow: &[&str]) -> AskedBy {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        let demand = ApprovalDemand { by: words(by), quorum, expires_ms, narrow: words(narrow) };
+        AskedBy { place: "tools.pay".into(), why: String::new(), terms: String::new(), demand }
+    }
+
+    #[test]
+    fn where_several_ask_the_strictest_of_each_holds() {
+        let all = [asked(1, &[], None, &["/a", "/b"]), asked(2, &["legal", "finance"], Some(9), &["/b", "/c"])];
+        assert_eq!(expires_ms(&all), Some(9));
+        assert_eq!(may_narrow(&all), BTreeSet::from(["/b".to_owned()]));
+        assert_eq!(demands_text(&all), "1:;2:finance,legal");
+        assert_eq!((expires_ms(&all[..1]), may_narrow(&[])), (None, BTreeSet::new()));
+    }
+
+    #[test]
+    fn a_demand_that_says_nothing_is_one_approver_of_any_role() {
+        let demand: ApprovalDemand = serde_json::from_str("{}").unwrap_or_default();
+        assert_eq!(demand, ApprovalDemand::default());
+        assert_eq!(serde_json::to_string(&demand).ok().as_deref(), Some(r#"{"quorum":1}"#));
+    }
+}

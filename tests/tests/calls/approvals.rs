@@ -1,0 +1,565 @@
+//! Approvals: calls that need people's consent, whoever asks for it, and whatever happens while they wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
+use tickfleet_model::policy::Rule;
+use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId};
+use tickfleet_store::{Begin, Begun, Consent, UseApproval};
+use tickfleet_testkit::{RedisOptions, RedisServer};
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+use tickfleet_tools::{ToolError, TypedTool};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Payment {
+    /// Who gets it.
+    to: String,
+    /// How much.
+    amount: u32,
+}
+
+/// Counts what is paid, beside the fleet.
+#[derive(Clone, Default)]
+struct Bank(Arc<AtomicUsize>);
+
+impl Bank {
+    fn pay(&self) -> TypedTool {
+        let paid = Arc::clone(&self.0);
+        TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
+            let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
+            async move { Ok::<_, ToolError>(json!({"number": number, "to": payment.to, "amount": payment.amount})) }
+        })
+    }
+
+    /// A fleet whose payments all need consent.
+    fn gated(&self, demand: ApprovalDemand) -> Plan {
+        Plan { tools: vec![self.pay().approval(demand)], policy: people, ..Plan::default() }
+    }
+
+    /// One whose payments of more than 500 do.
+    fn ruled(&self) -> Plan {
+        Plan { tools: vec![self.pay()], policy: large_payments_ask, ..Plan::default() }
+    }
+
+    fn paid(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Ann and Bob look after money, Bob after contracts too, Eve after nothing; somebody gave a person an agent's name.
+fn people(policy: &mut Policy) {
+    let approver = |name: &str, roles: &[&str]| (name.to_owned(), roles.iter().map(ToString::to_string).collect());
+    let all = [
+        approver("ann", &["finance"]),
+        approver("bob", &["finance", "legal"]),
+        approver("eve", &[]),
+        approver("kelly", &[]),
+    ];
+    policy.permissions.approvers = all.into();
+}
+
+fn of(quorum: u32, roles: &[&str]) -> ApprovalDemand {
+    ApprovalDemand { quorum, by: roles.iter().map(ToString::to_string).collect(), ..ApprovalDemand::default() }
+}
+
+fn large_payments_ask(policy: &mut Policy) {
+    people(policy);
+    let demand = ApprovalDemand { narrow: ["/amount".to_owned()].into(), ..of(1, &["finance"]) };
+    let rule = |name: &str, require: &str, ask: Option<ApprovalDemand>| Rule {
+        name: Some(name.into()),
+        require: require.into(),
+        message: Some("amount {args.amount} is too much".into()),
+        otherwise_ask: ask,
+        ..Rule::default()
+    };
+    let row = policy.permissions.matrix.get_mut("pay").unwrap();
+    row.rules = vec![rule("large", "args.amount <= 500", Some(demand)), rule("never", "args.amount <= 9000", None)];
+}
+
+fn acme() -> TenantId {
+    TenantId::new("acme").unwrap()
+}
+
+fn pay(amount: u32) -> (&'static str, Value) {
+    ("pay", json!({"to": "kim", "amount": amount}))
+}
+
+/// The next approval that waits, waited for.
+async fn asked(fleet: &Fleet) -> Approval {
+    asked_but(fleet, "").await
+}
+
+/// As [`asked`], another one than this.
+async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
+    let client = Client::over(vec![fleet.store.clone()]);
+    loop {
+        let found = client.approvals(&acme(), 10).await.unwrap();
+        if let Some(found) = found.into_iter().find(|found| found.id != id) {
+            return found;
+        }
+        // Redis tells nobody; the test ends by itself after a minute.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn state(fleet: &Fleet, id: &str) -> String {
+    let client = Client::over(vec![fleet.store.clone()]);
+    client.approval(&acme(), id).await.unwrap().map_or_else(|| "unknown".into(), |found| found.state)
+}
+
+/// A word about a call.
+struct Word<'a> {
+    by: &'a str,
+    agrees: bool,
+    set: &'a [(&'a str, &'a str)],
+    seen: Option<&'a RawValue>,
+}
+
+impl<'a> Word<'a> {
+    fn yes(by: &'a str) -> Self {
+        Self { by, agrees: true, set: &[], seen: None }
+    }
+
+    async fn about(&self, fleet: &Fleet, id: &str) -> Result<Counted, ApprovalError> {
+        let approvers = fleet.active.load().policy.permissions.approvers.clone();
+        let narrow = self.set.iter().map(|(at, value)| ((*at).to_owned(), serde_json::from_str(value).unwrap()));
+        let verdict = Verdict {
+            by: self.by,
+            roles: &approvers[self.by],
+            agrees: self.agrees,
+            reason: "as we said",
+            narrow: narrow.collect(),
+            seen: self.seen,
+            redactor: &Redactor::default(),
+        };
+        Client::over(vec![fleet.store.clone()]).decide_approval(&acme(), id, &verdict).await
+    }
+}
+
+async fn approve(fleet: &Fleet, by: &str, id: &str) -> Counted {
+    Word::yes(by).about(fleet, id).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(Plan { slots: 1, ..bank.gated(of(1, &["finance"])) }).await;
+    let turn = fleet.submit(&[("echo", json!({})), pay(700), ("echo", json!({}))]).await;
+    let asked = asked(&fleet).await;
+    assert_eq!(
+        (asked.call.as_str(), asked.agent.as_str(), asked.tool.as_str()),
+        (&*format!("{turn}/1"), "kelly", "pay")
+    );
+    assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
+    assert_eq!(
+        (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
+        ("tools.pay.approval", "1 of finance")
+    );
+    // The one slot is free, and its agent's other turns go on.
+    let other = fleet.submit(&[("echo", json!({"value": 1}))]).await;
+    assert_eq!(fleet.reply().await["turn_id"], other);
+    let counted = approve(&fleet, "ann", &asked.id).await;
+    assert_eq!((counted.state.as_str(), counted.missing), ("approved", 0));
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), bank.paid()), (vec!["ok"; 3], 1), "{reply}");
+    assert_eq!(reply["results"][1]["approval"], json!({"id": asked.id, "by": ["ann"]}));
+    assert!(reply["results"][0].get("approval").is_none(), "{reply}");
+    assert_eq!(state(&fleet, &asked.id).await, "used");
+    let denied = Word { agrees: false, ..Word::yes("bob") }.about(&fleet, &asked.id).await.unwrap_err();
+    assert_eq!(denied.to_string(), "it has ended: used", "nobody takes back what a call has");
+    let audits = fleet.audits().await;
+    let said = audits.iter().find(|entry| entry["action"] == "APPROVAL").unwrap();
+    assert_eq!((&said["actor_id"], &said["meta"]["about"]), (&json!("ann"), &json!(format!("{turn}/1"))), "{said}");
+    assert_eq!((&said["meta"]["reason"], &said["meta"]["state"]), (&json!("as we said"), &json!("approved")), "{said}");
+    let call = audits.iter().find(|entry| entry["meta"]["call"] == format!("{turn}/1")).unwrap();
+    assert_eq!(call["meta"]["approval"]["by"], json!(["ann"]), "{call}");
+    let events: Vec<Vec<String>> = events(&fleet).await;
+    assert_eq!(
+        events,
+        [["asked", &asked.id], ["approved", &asked.id], ["used", &asked.id]].map(|e| e.map(String::from).to_vec())
+    );
+    fleet.stop().await;
+}
+
+/// The tenant's stream of approvals: event and approval of each entry.
+async fn events(fleet: &Fleet) -> Vec<Vec<String>> {
+    let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
+    let field =
+        |fields: &[String], name: &str| fields.iter().skip_while(|field| *field != name).nth(1).cloned().unwrap();
+    found.iter().map(|(_, fields)| vec![field(fields, "event"), field(fields, "approval")]).collect()
+}
+
+#[tokio::test]
+async fn a_denial_ends_the_call_and_its_agent_is_told_why() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
+    fleet.submit(&[pay(1), ("echo", json!({}))]).await;
+    let asked = asked(&fleet).await;
+    assert_eq!(approve(&fleet, "bob", &asked.id).await.missing, 1);
+    let denied = Word { agrees: false, ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
+    assert_eq!(denied.state, "denied", "one is enough");
+    let late = Word::yes("eve").about(&fleet, &asked.id).await.unwrap_err();
+    assert_eq!(late.to_string(), "it has ended: denied");
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused", "ok"], 0), "{reply}");
+    let error = &reply["results"][0]["error"];
+    assert_eq!(error["message"], "ann was asked to approve this call and denied it: as we said. It was not executed.");
+    assert_eq!(error["details"], json!({"reason": "denied", "approval": asked.id, "by": "ann"}));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_decides_expires_and_so_does_a_consent_that_comes_too_late() {
+    let bank = Bank::default();
+    let demand = ApprovalDemand { expires_ms: Some(400), ..of(1, &[]) };
+    let mut fleet = Fleet::start(bank.gated(demand)).await;
+    fleet.submit(&[pay(1)]).await;
+    let asked = asked(&fleet).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
+    assert_eq!(
+        (&result["error"]["code"], &result["error"]["details"]["reason"]),
+        (&json!("approval_expired"), &json!("expired"))
+    );
+    let late = Word::yes("ann").about(&fleet, &asked.id).await.unwrap_err();
+    assert_eq!(late.to_string(), "it has ended: expired");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn several_have_to_agree_each_counts_once_and_only_those_who_may() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(2, &["finance"]))).await;
+    fleet.submit(&[pay(1)]).await;
+    let id = asked(&fleet).await.id;
+    assert!(matches!(Word::yes("eve").about(&fleet, &id).await, Err(ApprovalError::Role(_))));
+    assert!(matches!(Word::yes("kelly").about(&fleet, &id).await, Err(ApprovalError::Own)), "its own call");
+    let elsewhere = Client::over(vec![fleet.store.clone()]).approval(&TenantId::new("bolt").unwrap(), &id).await;
+    assert!(elsewhere.unwrap().is_none(), "another tenant's name does not find it");
+    assert_eq!((approve(&fleet, "ann", &id).await.state, bank.paid()), ("waiting".into(), 0));
+    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Again(_))));
+    assert_eq!(approve(&fleet, "bob", &id).await.state, "approved");
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["approval"]["by"], json!(["ann", "bob"]), "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_who_decide_at_once_both_are_told_the_same() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
+    for _ in 0..10 {
+        fleet.submit(&[pay(1)]).await;
+        let (paid, id) = (bank.paid(), asked(&fleet).await.id);
+        let (yes, no) = (Word::yes("ann"), Word { agrees: false, ..Word::yes("bob") });
+        let (yes, no) = tokio::join!(yes.about(&fleet, &id), no.about(&fleet, &id));
+        let outcome = fleet.reply().await["results"][0]["outcome"].clone();
+        // A denial that comes before the call has begun counts still; after that it is refused.
+        assert_eq!(no.is_ok(), outcome == "approval_refused", "{yes:?} {no:?} {outcome}");
+        assert!(yes.is_ok() || no.is_ok());
+        assert_eq!(bank.paid(), paid + usize::from(outcome == "ok"));
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_rule_asks_about_what_does_not_meet_it_and_lets_all_else_pass() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    fleet.submit(&[pay(400), pay(9_001)]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "denied"], "a rule that denies is never asked about: {reply}");
+    fleet.submit(&[pay(700)]).await;
+    let asked = asked(&fleet).await;
+    let by = &asked.asked_by[0];
+    assert_eq!((by.place.as_str(), by.why.as_str()), ("permissions.pay.rules.large", "amount 700 is too much"));
+    approve(&fleet, "ann", &asked.id).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent_is_told() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{\"to\":\"kim\",\"amount\":700}"}}]);
+    fleet.submit_turn(json!({"tool_calls": call})).await;
+    let asked_first = asked(&fleet).await;
+    let id = &asked_first.id;
+    let other = Word { set: &[("/to", "\"eve\"")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap_err();
+    assert_eq!(other.to_string(), "the argument at '/to' may not be changed; these may: /amount");
+    let counted = Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap();
+    assert_eq!(counted.state, "approved");
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&result["output"]["amount"], &result["output"]["to"]), (&json!(400), &json!("kim")), "{reply}");
+    assert_eq!(result["approval"]["arguments"], json!({"to": "kim", "amount": 400}));
+    let told = reply["messages"][0]["content"].as_str().unwrap();
+    assert!(told.contains("ann approved this call with other arguments"), "{told}");
+    let audits = fleet.audits().await;
+    let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
+    assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
+    // What they are changed to passes every guard again.
+    for (value, outcome) in [("\"much\"", "invalid_arguments"), ("9001", "denied"), ("800", "ok")] {
+        fleet.submit(&[pay(700)]).await;
+        let id = asked(&fleet).await.id;
+        Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+        let reply = fleet.reply().await;
+        assert_eq!(outcomes(&reply), [outcome], "{value}: {reply}");
+    }
+    assert_eq!(bank.paid(), 2);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_consent_to_other_arguments_is_none_to_these() {
+    let bank = Bank::default();
+    let demand = ApprovalDemand { narrow: ["/amount".to_owned()].into(), ..of(2, &[]) };
+    let mut fleet = Fleet::start(bank.gated(demand)).await;
+    fleet.submit(&[pay(700)]).await;
+    let id = asked(&fleet).await.id;
+    approve(&fleet, "ann", &id).await;
+    let narrowed = Word { set: &[("/amount", "400")], ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
+    assert_eq!((narrowed.state.as_str(), narrowed.missing), ("waiting", 1), "Ann has agreed to 700");
+    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Changed)));
+    let seen = asked(&fleet).await.narrowed.unwrap();
+    let agreed = Word { seen: Some(&seen), ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+    assert_eq!(agreed.state, "approved");
+    assert_eq!(fleet.reply().await["results"][0]["output"]["amount"], 400);
+    fleet.stop().await;
+}
+
+/// A worker on the fleet's Redis that goes by another plan and policy.
+fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> Doomed {
+    let active = plan.active();
+    Doomed::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_asked_for_anew() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    let stricter: fn(&mut Policy) = |policy| {
+        large_payments_ask(policy);
+        policy.permissions.matrix.get_mut("pay").unwrap().rules[0].require = "args.amount <= 5".into();
+    };
+    let plans = [
+        Plan { policy: stricter, ..bank.ruled() },
+        Plan { tools: vec![bank.pay().timeout(Duration::from_secs(9))], ..bank.ruled() },
+    ];
+    for (at, plan) in plans.into_iter().enumerate() {
+        fleet.submit(&[pay(700)]).await;
+        let first = asked(&fleet).await;
+        fleet.drain_worker().await;
+        let other = another_worker(&fleet, plan, &format!("other{at}"));
+        approve(&fleet, "ann", &first.id).await;
+        let again = asked_but(&fleet, &first.id).await;
+        assert_eq!((bank.paid(), state(&fleet, &first.id).await), (at, "void".into()));
+        let why = &again.asked_by[0].why;
+        assert!(again.asked_by[0].place == "asked anew" && why.contains(&first.id), "{why}");
+        approve(&fleet, "ann", &again.id).await;
+        let reply = fleet.reply().await;
+        assert_eq!((outcomes(&reply), bank.paid()), (vec!["ok"], at + 1), "{reply}");
+        other.kill();
+        fleet.add_worker();
+    }
+    fleet.stop().await;
+}
+
+/// A fleet without workers, whose one call was approved and is about to be leased. Answers turn and approval.
+async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
+    let first = Doomed::start(fleet, "first");
+    let turn = fleet.submit(&[pay(700)]).await;
+    let asked = asked(fleet).await;
+    first.kill();
+    (turn, asked)
+}
+
+/// Takes the one slice in the name of a worker that says nothing more. Answers its fence.
+async fn leased_by_a_ghost(fleet: &Fleet) -> String {
+    loop {
+        let ready = fleet.store.keys().key("ready:normal");
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("workers").arg("ghost").arg("COUNT").arg(1).arg("STREAMS").arg(ready).arg(">");
+        let found: Option<Vec<(String, Vec<(String, Vec<String>)>)>> =
+            read.query_async(&mut fleet.server.connection().await).await.unwrap();
+        if let Some(found) = found {
+            return found[0].1[0].0.clone();
+        }
+        // A scheduler promotes it; the test ends by itself after a minute.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn binding(fleet: &Fleet, id: &str) -> String {
+    fleet.ask("HGET", &format!("approval:acme:{id}"), &["b"]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it_twice() {
+    for begins in [false, true] {
+        let bank = Bank::default();
+        let mut plan = Plan { workers: 0, ..bank.ruled() };
+        plan.store.lease_ms = 1_000;
+        let mut fleet = Fleet::start(plan).await;
+        let (turn, asked) = approved_without_worker(&mut fleet).await;
+        approve(&fleet, "ann", &asked.id).await;
+        let fence = leased_by_a_ghost(&fleet).await;
+        let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
+        let question =
+            UseApproval { name: name.clone(), fence: fence.clone(), position: 0, id: asked.id.clone(), binding };
+        let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
+        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given.clone()]);
+        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given], "it may ask again");
+        // Nobody else may: neither another call, nor whoever does not hold this one, nor for something else.
+        let others = [
+            (UseApproval { position: 1, ..question.clone() }, Consent::Others),
+            (UseApproval { fence: "1-1".into(), ..question.clone() }, Consent::Stale),
+            (UseApproval { binding: "0".repeat(64), ..question }, Consent::Others),
+        ];
+        for (question, said) in others {
+            assert_eq!(fleet.store.use_approval(&[question]).await.unwrap(), [said]);
+        }
+        if begins {
+            let (nonce, digest) = (Some("ghost".to_owned()), String::new());
+            let begin = Begin { name: name.clone(), fence, position: 0, nonce, digest, knows: None };
+            assert_eq!(fleet.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
+        }
+        fleet.add_worker();
+        let reply = fleet.reply().await;
+        let expected = if begins { ("outcome_unknown", 0) } else { ("ok", 1) };
+        assert_eq!((outcomes(&reply), bank.paid()), (vec![expected.0], expected.1), "{turn}: {reply}");
+        fleet.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_restart_of_redis_has_lost_is_asked_for_anew() {
+    let bank = Bank::default();
+    let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
+    let mut plan = Plan { workers: 0, ..bank.ruled() };
+    plan.store.lease_ms = 1_000;
+    let mut fleet = Fleet::start_on(RedisServer::start_with(options).await, plan).await;
+    let (_, first) = approved_without_worker(&mut fleet).await;
+    approve(&fleet, "ann", &first.id).await;
+    let gone: u32 = fleet.ask("DEL", &format!("approval:acme:{}", first.id), &[]).await;
+    assert_eq!(gone, 1);
+    fleet.server.restart().await;
+    fleet.until_redis_answers().await;
+    fleet.add_worker();
+    let again = asked(&fleet).await;
+    assert_eq!(
+        (again.id.as_str(), again.agreed.len(), bank.paid()),
+        (first.id.as_str(), 0, 0),
+        "it is the same question"
+    );
+    approve(&fleet, "ann", &again.id).await;
+    assert_eq!((outcomes(&fleet.reply().await), bank.paid()), (vec!["ok"], 1));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_ends_while_it_waits_leaves_nothing_to_decide() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
+    let turn = fleet.submit(&[pay(1)]).await;
+    let cancelled = asked(&fleet).await;
+    fleet.cancel_turn(&turn).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["cancelled"]);
+    let deadline = fleet.in_ms(400).await;
+    fleet.submit_turn(json!({"deadline": deadline, "calls": [{"name": "pay", "arguments": pay(1).1}]})).await;
+    let expired = asked(&fleet).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["expired"]);
+    for ended in [cancelled, expired] {
+        assert_eq!(state(&fleet, &ended.id).await, "void");
+        let late = Word::yes("ann").about(&fleet, &ended.id).await.unwrap_err();
+        assert_eq!(late.to_string(), "it has ended: void");
+    }
+    assert_eq!((bank.paid(), fleet.ask::<u32>("ZCARD", "asked", &[]).await), (0, 0));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_of_the_same_id_and_content_is_asked_about_anew() {
+    let bank = Bank::default();
+    let mut plan = bank.gated(of(1, &[]));
+    plan.store.dedupe_ms = 1;
+    plan.store.retain_ms = 1;
+    let mut fleet = Fleet::start(plan).await;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let turn = json!({"turn_id": "again", "calls": [{"name": "pay", "arguments": pay(1).1}]});
+        fleet.submit_turn(turn).await;
+        let asked = asked(&fleet).await;
+        approve(&fleet, "ann", &asked.id).await;
+        assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+        let is_forgotten = async |fleet: &Fleet| fleet.ask::<u32>("EXISTS", "id:acme:again", &[]).await == 0;
+        fleet.until("its id is free again", is_forgotten).await;
+        ids.push(asked.id);
+    }
+    assert_ne!(ids[0], ids[1], "a consent is used once");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
+    let calls = json!([{"name": "pay", "arguments": pay(1).1}]);
+    let turn = fleet.submit_turn(json!({"pending_approval": true, "correlation_id": "c-9", "calls": calls})).await;
+    let early = fleet.reply().await;
+    let asked = asked(&fleet).await;
+    assert_eq!((&early["status"], &early["turn_id"]), (&json!("pending_approval"), &json!(turn)), "{early}");
+    assert_eq!((&early["results"], &early["correlation_id"]), (&json!([]), &json!("c-9")), "{early}");
+    let about = json!({"id": asked.id, "call": format!("{turn}/0"), "tool": "pay", "asked_ms": asked.asked_ms, "until_ms": asked.until_ms});
+    assert_eq!(early["approval"], about);
+    approve(&fleet, "ann", &asked.id).await;
+    let client = Client::over(vec![fleet.store.clone()]);
+    let mut replies = client.replies(&acme(), &"box".parse().unwrap());
+    let reply = replies.await_reply(&turn.parse().unwrap(), Duration::from_secs(60)).await.unwrap().unwrap();
+    assert!(reply.is_final() && reply.is_success(), "the one before it is no end: {reply:?}");
+    fleet.reply().await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn approvals_that_wait_are_bounded_for_each_tenant() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
+    let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
+    let mut many = redis::cmd("ZADD");
+    many.arg(fleet.store.keys().key("asked:acme"));
+    for number in 0..1_000 {
+        many.arg(&far).arg(format!("apr-{number}"));
+    }
+    let () = many.query_async(&mut fleet.server.connection().await).await.unwrap();
+    fleet.submit(&[pay(1)]).await;
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
+    assert_eq!(reply["results"][0]["error"]["details"]["reason"], "too_many_waiting", "{reply}");
+    let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_fleet_without_approvers_refuses_at_once() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(Plan { policy: |_| {}, ..bank.gated(of(1, &[])) }).await;
+    fleet.submit(&[pay(1)]).await;
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
+    let said = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert_eq!(said, "This call needs a person's approval, and this fleet has no way to ask for one.");
+    fleet.stop().await;
+}

@@ -1,0 +1,120 @@
+//! Everything dies at each step of a payment that a person has to agree to: the consent is neither lost nor used twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tickfleet_client::{Client, Verdict};
+use tickfleet_model::{Effect, Redactor, TenantId};
+use tickfleet_store::{Scripts, Store, StoreOptions};
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{ToolError, TypedTool};
+
+use super::steps::steps_asked_for;
+
+/// The verbs that bring the turn on. Others (beats, looks at timers) come at any time.
+const VERBS: [&str; 6] = ["admit", "ask_approval", "decide_approval", "use_approval", "begin", "settle"];
+
+/// What a run came to.
+#[derive(Debug)]
+struct Played {
+    /// Scripts that brought the turn on.
+    scripts: usize,
+    result: Value,
+    paid: usize,
+    /// Approvals that were given.
+    given: usize,
+    killed: bool,
+}
+
+fn pay(paid: &Arc<AtomicUsize>) -> TypedTool {
+    let paid = Arc::clone(paid);
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: Value| {
+        let number = paid.fetch_add(1, Ordering::SeqCst) + 1;
+        async move { Ok::<_, ToolError>(json!({"number": number})) }
+    });
+    pay.requires_approval()
+}
+
+/// Ann agrees to whatever waits, until nobody asks any more. Answers to how many.
+async fn agrees(store: Store, given: Arc<AtomicUsize>) {
+    let (client, acme) = (Client::over(vec![store]), TenantId::new("acme").unwrap());
+    let (roles, redactor) = (BTreeSet::new(), Redactor::default());
+    loop {
+        for waiting in client.approvals(&acme, 10).await.unwrap() {
+            let narrow = std::collections::BTreeMap::new();
+            let verdict =
+                Verdict { by: "ann", roles: &roles, agrees: true, reason: "", narrow, seen: None, redactor: &redactor };
+            let said = client.decide_approval(&acme, &waiting.id, &verdict).await;
+            given.fetch_add(usize::from(said.is_ok()), Ordering::SeqCst);
+        }
+        // Redis tells nobody; whoever started this ends it.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Plays the turn; after so many scripts everything but Ann dies, and starts anew.
+async fn play(kill_after: usize) -> Played {
+    let (paid, given) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let plan = Plan {
+        schedulers: 0,
+        workers: 0,
+        tools: vec![pay(&paid)],
+        policy: |policy| drop(policy.permissions.approvers.insert("ann".into(), BTreeSet::new())),
+        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        ..Plan::default()
+    };
+    let mut fleet = Fleet::start(plan).await;
+    let of_verbs = Scripts::embedded();
+    let of_verbs = of_verbs.iter().filter(|(verb, _)| VERBS.contains(verb));
+    let digests: Vec<String> = of_verbs.map(|(_, text)| redis::Script::new(text).get_hash().to_owned()).collect();
+    let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
+    let mut commands = monitor.into_on_message::<String>();
+    let mut first = Some(Doomed::both(&fleet, "a"));
+    let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
+    fleet.submit(&[("pay", json!({}))]).await;
+    let (mut scripts, mut second) = (0, None);
+    let reply = loop {
+        tokio::select! {
+            command = commands.next() => {
+                let command = command.unwrap();
+                let is_ours = command.contains("\"EVALSHA\"") && digests.iter().any(|digest| command.contains(digest));
+                scripts += usize::from(is_ours);
+                if is_ours && scripts == kill_after {
+                    first.take().unwrap().kill();
+                    second = Some(Doomed::both(&fleet, "b"));
+                }
+            }
+            reply = fleet.try_reply(Duration::from_secs(60)) => break reply.expect("a reply within a minute"),
+        }
+    };
+    ann.abort();
+    let (killed, paid, given) = (second.is_some(), paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
+    drop((first, second));
+    Played { scripts, result: reply["results"][0].clone(), paid, given, killed }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everything_dies() {
+    let whole = play(usize::MAX).await;
+    assert_eq!((whole.paid, whole.given, whole.killed), (1, 1, false), "{whole:?}");
+    let steps = steps_asked_for().unwrap_or(4);
+    let every = (whole.scripts / steps).max(1);
+    for kill_after in (1..=whole.scripts).step_by(every) {
+        let played = play(kill_after).await;
+        let outcome = played.result["outcome"].as_str().unwrap_or_default();
+        assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");
+        // She is asked once: what she has said is not lost.
+        assert_eq!(played.given, 1, "killed after {kill_after}: {played:?}");
+        assert!(["ok", "outcome_unknown"].contains(&outcome), "killed after {kill_after}: {played:?}");
+        assert!(outcome != "ok" || played.paid == 1, "killed after {kill_after}: told wrongly: {played:?}");
+        assert!(
+            outcome != "ok" || played.result["approval"]["by"][0] == "ann",
+            "killed after {kill_after}: {played:?}"
+        );
+    }
+}

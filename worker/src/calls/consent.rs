@@ -1,0 +1,252 @@
+//! People's consent to a call, where its tool or a rule demands it: whether it is there, how it is asked for, and what it
+//! lets run.
+//!
+//! A consent is bound to all that the call is (see `tickfleet_model::approval`): the worker reckons anew what that is each
+//! time, and one that was given to anything else is not found. It is taken before the call begins, under the call's fence,
+//! so that a crash in between neither loses it nor lets another have it.
+
+use std::collections::BTreeSet;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tickfleet_engine::report;
+use tickfleet_engine::time::rfc3339;
+use tickfleet_model::approval::{Narrowed, demands_text, expires_ms, may_narrow, narrow};
+use tickfleet_model::outcome::Approved;
+use tickfleet_model::{ApprovalBinding, AskedBy, CallError, InboxName, Outcome, limits};
+use tickfleet_ops::metrics::ApprovalEvent;
+use tickfleet_protocol::bounded_output;
+use tickfleet_store::{AskApproval, Consent, UseApproval};
+
+use crate::calls::call::{Calls, passed_with};
+use crate::calls::guards::Passed;
+use crate::calls::messages;
+use crate::calls::trying::{Disposition, Trying};
+use crate::tools::Toolbox;
+
+/// Bytes of the reasons for which a call asks, as people see them.
+const WHY_BYTES_MAX: usize = 2 * 1024;
+
+impl Calls {
+    /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with
+    /// other arguments, if they have changed some.
+    ///
+    /// # Errors
+    /// What becomes of the call instead: it asks and waits, or ends.
+    pub(super) async fn consented(
+        &self,
+        trying: &Trying<'_>,
+        tools: &Toolbox,
+        passed: Passed,
+    ) -> Result<(Passed, Option<Approved>), Disposition> {
+        if passed.asked.is_empty() {
+            return Ok((passed, None));
+        }
+        let binding = binding(trying, &passed);
+        let id = ApprovalBinding::id(&binding);
+        let question = UseApproval {
+            name: trying.slice.name.clone(),
+            fence: trying.slice.fence.clone(),
+            position: trying.id.position,
+            id: id.clone(),
+            binding: binding.clone(),
+        };
+        match self.outbox.use_approval(question).await {
+            Some(Consent::Given { narrowed, by }) => {
+                // Each try looks anew; the call is counted once.
+                if trying.attempt == 1 && !trying.waited {
+                    self.metrics.approval(ApprovalEvent::Approved);
+                }
+                let approved = Approved { id, by, arguments: None };
+                match narrowed {
+                    None => Ok((passed, Some(approved))),
+                    Some(values) => self.narrowed(trying, tools, passed, (approved, &values)).await,
+                }
+            }
+            Some(Consent::Waits) => Err(self.asks(trying, &passed, (id, binding), None).await),
+            Some(Consent::None(before)) => Err(self.asks(trying, &passed, (id, binding), before).await),
+            Some(Consent::Denied { by, why }) => {
+                let error = denied(&self.redactor.text(&by), &self.redactor.text(&why), &id);
+                Err(self.refused(trying, error, ApprovalEvent::Denied).await)
+            }
+            Some(Consent::Expired(since_ms)) => {
+                Err(self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await)
+            }
+            Some(Consent::Full) => Err(self.refused(trying, too_many(), ApprovalEvent::NotAsked).await),
+            Some(Consent::Others) => {
+                tracing::error!(call = %trying.id, approval = id, "the id of an approval is another call's; the call ends");
+                Err(self.refused(trying, cannot_be_asked(), ApprovalEvent::NotAsked).await)
+            }
+            Some(Consent::Stale) | None => {
+                self.metrics.fenced("use_approval");
+                Err(Disposition::Lost)
+            }
+        }
+    }
+
+    /// The call with the arguments that people have given it: they pass every guard again, and whatever asks about these
+    /// had asked about the others.
+    async fn narrowed(
+        &self,
+        trying: &Trying<'_>,
+        tools: &Toolbox,
+        passed: Passed,
+        (approved, values): (Approved, &str),
+    ) -> Result<(Passed, Option<Approved>), Disposition> {
+        let values: Narrowed = serde_json::from_str(values).unwrap_or_default();
+        let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
+            Ok(given) => given,
+            Err(problem) => {
+                return Err(self.refused(trying, not_narrowed(&problem.to_string()), ApprovalEvent::Narrowed).await);
+            }
+        };
+        let again = match passed_with(trying, tools, &given).await {
+            Ok(again) => again,
+            Err(ending) => {
+                if let Some(begun) = self.begun_by_another(trying).await {
+                    return Err(begun);
+                }
+                messages::count_rule(&ending.error, &self.metrics);
+                let message = format!("A person approved this call with other arguments. {}", ending.error.message);
+                return Err(trying.refused(ending.outcome, CallError { message, ..ending.error }));
+            }
+        };
+        let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
+        if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
+            let problem = format!("{} asks about the new ones, and nobody was asked for that", more.place);
+            return Err(self.refused(trying, not_narrowed(&problem), ApprovalEvent::Narrowed).await);
+        }
+        let approved = Approved { arguments: Some(again.arguments.clone()), ..approved };
+        Ok((again, Some(approved)))
+    }
+
+    /// The end of a call that people did not agree to; unless somebody who is gone has begun it when they did.
+    async fn refused(&self, trying: &Trying<'_>, error: CallError, event: ApprovalEvent) -> Disposition {
+        if let Some(begun) = self.begun_by_another(trying).await {
+            return begun;
+        }
+        self.metrics.approval(event);
+        trying.refused(Outcome::ApprovalRefused, error)
+    }
+
+    /// People are asked, and the call waits.
+    async fn asks(
+        &self,
+        trying: &Trying<'_>,
+        passed: &Passed,
+        (id, binding): (String, String),
+        before: Option<(String, String)>,
+    ) -> Disposition {
+        // What somebody who is gone has begun may have happened: nobody needs to agree to it any more.
+        if let Some(begun) = self.begun_by_another(trying).await {
+            return begun;
+        }
+        let (meta, spec) = (&trying.slice.meta, &passed.tool.spec);
+        let ask = AskApproval {
+            name: trying.slice.name.clone(),
+            fence: trying.slice.fence.clone(),
+            queue: trying.slice.queue.clone(),
+            position: trying.id.position,
+            expires_ms: expires_ms(&passed.asked),
+            agent: meta.agent.clone(),
+            tool: (spec.name.clone(), spec.version.clone()),
+            arguments: self.shown(&passed.arguments),
+            why: self.why_asked(&passed.asked, before),
+            demands: demands_text(&passed.asked),
+            may_narrow: json!(may_narrow(&passed.asked)).to_string(),
+            early: early(trying, &id, &spec.name),
+            id,
+            binding,
+        };
+        Disposition::Asks(Box::new(ask))
+    }
+
+    /// Arguments as people see them: without secrets, within a bound.
+    fn shown(&self, arguments: &RawValue) -> String {
+        let clean = self.redactor.json(arguments.get()).into_owned();
+        match RawValue::from_string(clean) {
+            Ok(clean) => bounded_output(clean, limits::APPROVAL_ARGUMENTS_BYTES_MAX).get().to_owned(),
+            Err(_) => "null".to_owned(),
+        }
+    }
+
+    /// What asks, as JSON, within a bound.
+    fn why_asked(&self, asked: &[AskedBy], before: Option<(String, String)>) -> String {
+        let again = before.filter(|(_, state)| state == "waiting" || state == "approved").map(|(before, _)| {
+            let why = format!("{before} was asked for before; the call, its tool or what asks has changed since then");
+            json!({"place": "asked anew", "why": why})
+        });
+        let each = asked.iter().map(|asked| json!({"place": asked.place, "why": self.redactor.text(&asked.why)}));
+        let mut all: Vec<Value> = again.into_iter().chain(each).collect();
+        while json!(all).to_string().len() > WHY_BYTES_MAX && all.len() > 1 {
+            all.pop();
+        }
+        json!(all).to_string()
+    }
+}
+
+/// What the turn's inbox is told at once, where the turn asks for that.
+fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxName, String)> {
+    let (name, meta) = (&trying.slice.name, &trying.slice.meta);
+    let inbox = meta.reply_to.clone().filter(|_| meta.pending_approval)?;
+    Some((inbox, report::pending_approval(name, meta, (id, &trying.id, tool))))
+}
+
+/// The hash of all that a consent to this call is about.
+fn binding(trying: &Trying<'_>, passed: &Passed) -> String {
+    let meta = &trying.slice.meta;
+    ApprovalBinding {
+        tenant: &trying.slice.name.tenant,
+        agent: &meta.agent,
+        turn: &trying.id.turn,
+        position: trying.id.position,
+        digest: &meta.digest,
+        times_ms: (meta.submitted_ms, meta.deadline_ms),
+        tool: &passed.tool.spec,
+        runs: &passed.tool.runs,
+        arguments: &passed.arguments,
+        asked: &passed.asked,
+    }
+    .hash()
+}
+
+fn refusal(reason: &str, message: String, details: &Value) -> CallError {
+    let mut all = json!({ "reason": reason });
+    if let (Some(all), Some(details)) = (all.as_object_mut(), details.as_object()) {
+        all.extend(details.clone());
+    }
+    CallError { details: Some(all), ..messages::error(Outcome::ApprovalRefused, message) }
+}
+
+fn denied(by: &str, why: &str, id: &str) -> CallError {
+    let because = if why.is_empty() { String::new() } else { format!(": {}", why.trim_end_matches('.')) };
+    let message = format!("{by} was asked to approve this call and denied it{because}. It was not executed.");
+    refusal("denied", message, &json!({ "approval": id, "by": by }))
+}
+
+fn expired(since_ms: i64, id: &str) -> CallError {
+    let until = rfc3339(since_ms);
+    let message = format!(
+        "A person had to approve this call by {until}, and no approval that counts was there by then. It was not executed; \
+         calling again asks again."
+    );
+    let error = refusal("expired", message, &json!({ "approval": id, "expired_at": until }));
+    CallError { code: "approval_expired".into(), ..error }
+}
+
+fn too_many() -> CallError {
+    let message = "A person has to approve this call, and too many approvals wait already. It was not executed; try again \
+                   later or use another approach.";
+    refusal("too_many_waiting", message.to_owned(), &json!({}))
+}
+
+fn cannot_be_asked() -> CallError {
+    refusal("not_asked", "A person has to approve this call, and nobody can be asked.".to_owned(), &json!({}))
+}
+
+fn not_narrowed(problem: &str) -> CallError {
+    let message = format!(
+        "A person approved this call with other arguments, which cannot be used: {problem}. It was not executed."
+    );
+    refusal("narrowed", message, &json!({}))
+}
