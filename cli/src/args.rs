@@ -13,6 +13,7 @@ use crate::commands::dev;
 use crate::commands::doctor;
 use crate::commands::doctor::acl;
 use crate::commands::explain;
+use crate::commands::gateway;
 use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     /// Run a worker: carries calls out, until SIGTERM.
     #[command(after_help = RUN_HELP)]
     Worker,
+    /// Serve the HTTP API of the fleet until SIGTERM, or make a key for it.
+    Gateway(gateway::GatewayArgs),
     /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
     Dev(dev::Dev),
     /// Play a day of the agents on a fleet of its own, and show what came of it.

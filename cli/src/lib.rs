@@ -37,8 +37,8 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 use args::{Cli, Command};
 use commands::doctor::acl;
 use commands::{
-    approvals, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp,
-    memory, reply, submit, tasks, tenant, tools, top, try_tool, usage,
+    approvals, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb, limits,
+    mcp, memory, reply, submit, tasks, tenant, tools, top, try_tool, usage,
 };
 use failure::Failure;
 use output::Output;
@@ -53,6 +53,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Bench(args) => return bench::command(&args, output).await,
         Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
         Command::Demo(args) => return demo::run(&args, output).await,
+        Command::Gateway(args) if gateway::needs_nothing(&args) => return gateway::aside(&args, output),
         Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
             return import::run(&args, &cli.global, output);
         }
@@ -75,6 +76,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,
         Command::Dev(args) => dev::run(&setup, &args, output).await,
+        Command::Gateway(args) => gateway::run(&setup, &args).await,
         Command::Submit(args) => submit::run(&setup, &args, output).await,
         Command::Delegate(args) => delegate::run(&setup, &args, output).await,
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,

@@ -13,6 +13,7 @@ pub(crate) mod dev;
 pub(crate) mod dev_socket;
 pub(crate) mod doctor;
 pub(crate) mod explain;
+pub(crate) mod gateway;
 pub(crate) mod import;
 pub(crate) mod kb;
 pub(crate) mod limits;

@@ -1,6 +1,5 @@
 //! `tickfleet submit`: a turn from a file, from stdin or from arguments.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
-use tickfleet_protocol::{about, parse_turn};
+use tickfleet_protocol::{about, parse_turn, with_owner};
 
 use crate::commands::answer;
 use crate::failure::Failure;
@@ -174,24 +173,6 @@ fn read(file: &str) -> Result<Vec<u8>, Failure> {
     };
     read.map_err(|error| Failure::failed(anyhow::anyhow!("{file} cannot be read: {error}")))?;
     Ok(bytes)
-}
-
-/// Adds tenant and agent to a message that leaves them out, as a provider's response does.
-fn with_owner(bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
-    let Ok(members) = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(&bytes) else { return bytes };
-    let Some(open) = bytes.iter().position(|b| *b == b'{') else { return bytes };
-    // Ids need no escaping: their characters are bounded.
-    let mut added = String::new();
-    for (name, id) in [("tenant", tenant.map(TenantId::as_str)), ("agent", agent.map(AgentId::as_str))] {
-        if let Some(id) = id.filter(|_| !members.contains_key(name)) {
-            added.push_str(&format!("\"{name}\":\"{id}\","));
-        }
-    }
-    if members.is_empty() {
-        added.pop();
-    }
-    let (head, tail) = bytes.split_at(open + 1);
-    [head, added.as_bytes(), tail].concat()
 }
 
 fn from_arguments(args: &Submit) -> Result<Turn, Failure> {

@@ -32,6 +32,7 @@ pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
 pub use dialects::{About, Definitions, RejectedCall, about};
 pub use message::glance;
+pub use message::owner::with_owner;
 pub use names::{NameMap, mangle, unmangle};
 pub use rejected_message::RejectedMessage;
 pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};

@@ -2,6 +2,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod fields;
+pub(crate) mod owner;
 pub(crate) mod problem;
 
 use super::json::{Bounds, Document, JsonError};

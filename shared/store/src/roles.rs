@@ -17,7 +17,7 @@ pub enum Role {
     Worker,
     /// Sets, cancels, resets, looks.
     Operator,
-    /// Submits turns, reads replies, and looks at everything.
+    /// Submits, cancels, talks with agents, reads replies, and looks at everything.
     Gateway,
     /// Submits turns and reads replies.
     Producer,
@@ -168,7 +168,8 @@ impl Role {
             Self::Scheduler => SCHEDULER.to_vec(),
             Self::Worker => WORKER.to_vec(),
             Self::Operator => OPERATOR.to_vec(),
-            Self::Gateway | Self::Producer => vec![Verb::Submit],
+            Self::Gateway => vec![Verb::Submit, Verb::Cancel, Verb::Say],
+            Self::Producer => vec![Verb::Submit],
             Self::Onlooker => Vec::new(),
         }
     }
@@ -214,10 +215,8 @@ impl Role {
             writes.chain(reads).collect::<Vec<_>>()
         };
         match self {
-            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
-            Self::Gateway => {
-                [CLIENT_WRITES.iter().map(|suffix| key("", suffix)).collect(), vec![key("%R", "*")]].concat()
-            }
+            // A cancel takes a turn from wherever it is.
+            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => vec![key("", "*")],
             Self::Producer => own(),
             Self::Onlooker => vec![key("%R", "*")],
         }
@@ -319,6 +318,7 @@ mod tests {
             (Role::Scheduler, ["scheduler/src", "shared/engine/src"]),
             (Role::Worker, ["worker/src", "shared/engine/src"]),
             (Role::Worker, ["worker/llm/src", "worker/tools/knowledge/src"]),
+            (Role::Gateway, ["cli/gateway/src", "cli/gateway/src"]),
         ] {
             let texts: Vec<String> = folders
                 .iter()

@@ -31,6 +31,20 @@ impl Store {
         self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.keys.key("tools"))).await
     }
 
+    /// Reads the list of one agent; none where nobody has written one, or it has ended.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tool_list(
+        &self,
+        tenant: &TenantId,
+        agent: &AgentId,
+        dialect: Dialect,
+    ) -> Result<Option<String>, StoreError> {
+        let key = self.keys.key(format_args!("tools:{tenant}:{agent}:{}", dialect.as_str()));
+        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(key)).await
+    }
+
     /// Writes `lists`, which end after `ttl_ms`, and that they were made of `fingerprint`, which is forgotten after
     /// `fresh_ms`: whoever looks then writes them again.
     ///

@@ -1,0 +1,79 @@
+//! Who asks: the holder of an API key, and what that key may do.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::header;
+use axum::http::request::Parts;
+use chrono::Utc;
+use tickfleet_model::{AgentId, TenantId};
+
+use crate::Shared;
+use crate::keys::{KeyRow, Verb};
+use crate::problem::Problem;
+
+/// Whoever sent a request with a key that is good.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    row: Arc<KeyRow>,
+}
+
+impl FromRequestParts<Arc<Shared>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let secret =
+            sent.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, secret)) = secret else {
+            return Err(Problem::unauthorized("send an API key as the header Authorization: Bearer <key>"));
+        };
+        match shared.keys.in_force().find(secret.trim(), now()) {
+            Some(row) => Ok(Self { row }),
+            // Whether it never was one or has ended is not for everybody to know.
+            None => Err(Problem::unauthorized("this API key is not known here, or its time is over")),
+        }
+    }
+}
+
+impl Caller {
+    /// The tenant that the key belongs to.
+    pub(crate) fn tenant(&self) -> &TenantId {
+        &self.row.tenant
+    }
+
+    /// Lets a request pass that the key is for.
+    ///
+    /// # Errors
+    /// 403, with what the key may not.
+    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
+        if self.row.verbs.contains(&verb) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("the key {:?} may not {}", self.row.id, verb.as_str())))
+    }
+
+    /// Lets a request pass that is about an agent that the key covers.
+    ///
+    /// # Errors
+    /// 403.
+    pub(crate) fn speaks_for(&self, agent: &AgentId) -> Result<(), Problem> {
+        if self.row.covers(agent.as_str()) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("the key {:?} does not speak for the agent {:?}", self.row.id, agent.as_str())))
+    }
+
+    /// Returns true if the key may see what is an agent's. What has no agent is nobody's: only a key for all sees it.
+    pub(crate) fn sees(&self, agent: Option<&str>) -> bool {
+        self.row.covers(agent.unwrap_or_default())
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the edge: whether a key has expired is a question to the clock on the wall"
+)]
+fn now() -> chrono::DateTime<Utc> {
+    Utc::now()
+}

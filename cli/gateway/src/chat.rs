@@ -1,0 +1,91 @@
+//! Conversations with an agent: what is said becomes a task, and what happens to it is told as it happens.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::response::Response;
+use futures::StreamExt;
+use futures::stream;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::{Exchange, Session, SessionId};
+use tickfleet_model::{AgentId, Context};
+use utoipa::ToSchema;
+
+use crate::Shared;
+use crate::caller::Caller;
+use crate::events::{event, named, respond};
+use crate::keys::Verb;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::{path, whole};
+
+/// What is said to an agent.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Said {
+    /// The words.
+    message: String,
+    /// The conversation that goes on, 1 to 64 letters, digits and `_ -`. Without it, a new one begins.
+    session_id: Option<String>,
+}
+
+/// The first event: where to go on.
+#[derive(Serialize)]
+struct Opened<'a> {
+    session_id: &'a str,
+    task_id: &'a str,
+}
+
+/// Say something to an agent. The answer is a stream of server-sent events: `session` (the conversation's id and the
+/// task's), then what happens to the task, `answer` or `failed` at last.
+#[utoipa::path(post, path = "/v1/agents/{agent}/chat", tag = "agents", params(("agent" = String, Path, description = "The agent")),
+    request_body = Said,
+    responses((status = 200, description = "Events: session, accepted, plan, result, waiting, answer, failed …", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "It cannot be read", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 409, description = "The conversation is another agent's", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
+        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+pub(crate) async fn say(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    agent: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Submit)?;
+    let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    caller.speaks_for(&agent)?;
+    let said: Said = serde_json::from_slice(&whole(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    let id = said
+        .session_id
+        .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
+    let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
+    let exchange = session.send(&said.message).await?;
+    let opened = Opened { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
+    let first = named("session", &opened);
+    Ok(respond(stream::iter([first]).chain(stream::unfold(Some(exchange), next)), shared.draining.clone()))
+}
+
+async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event, Option<Exchange>)> {
+    let mut exchange = exchange?;
+    match exchange.next().await {
+        Ok(Some(progress)) => Some((event(Ok(progress)), Some(exchange))),
+        Ok(None) => None,
+        Err(error) => Some((event(Err(error)), None)),
+    }
+}
+
+/// The name of a conversation that nobody can guess.
+fn new_session() -> Result<SessionId, Problem> {
+    let mut bytes = [0_u8; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| Problem::no_randomness())?;
+    let mut id = String::from("s-");
+    // Writing to a String cannot fail.
+    bytes.iter().for_each(|byte| _ = write!(id, "{byte:02x}"));
+    SessionId::new(id).map_err(|error| Problem::invalid(error.to_string()))
+}

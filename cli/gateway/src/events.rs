@@ -1,0 +1,57 @@
+//! What happens to a task as server-sent events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::{Stream, StreamExt};
+use serde::Serialize;
+use tickfleet_client::{Progress, StoreError, Watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::problem::Problem;
+
+/// A line that says nothing, so that proxies keep a quiet connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The position that a watcher goes on from.
+pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(0) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.ok_or_else(|| Problem::invalid("Last-Event-ID: expected the id of an event, a number"))
+}
+
+/// A task's events, until its end.
+pub(crate) fn of_task(watch: Watch, draining: CancellationToken) -> Response {
+    respond(watch.into_stream().map(event), draining)
+}
+
+/// Events as an answer. When the process drains the stream ends: whoever listens comes back with the last id.
+pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
+    let events = events.map(Ok::<_, Infallible>).take_until(draining.cancelled_owned());
+    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
+}
+
+/// One step of a task. Its name is the event's, and its id where to go on after it.
+pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
+    match progress {
+        Ok(progress) => {
+            let json = serde_json::to_value(&progress).unwrap_or_default();
+            let name = json.get("event").and_then(serde_json::Value::as_str).unwrap_or("event").to_owned();
+            named(&name, &json).id(progress.position.to_string())
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a watched task could not be read");
+            named("interrupted", &serde_json::json!({"message": "Redis did not answer; come back with Last-Event-ID"}))
+        }
+    }
+}
+
+/// An event with JSON.
+pub(crate) fn named(name: &str, data: &impl Serialize) -> Event {
+    let event = Event::default().event(name);
+    // It has no member that JSON could not say.
+    event.json_data(data).unwrap_or_else(|_| Event::default().event(name))
+}

@@ -1,0 +1,340 @@
+//! API keys: a file of rows, each with the hash of a key and what its holder may do. The keys themselves are nowhere.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use chrono::{DateTime, Utc};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tickfleet_model::TenantId;
+use tokio_util::sync::CancellationToken;
+
+/// Random bytes of a key: nobody finds one by trying, and so a plain hash of it gives nothing away.
+const KEY_BYTES: usize = 32;
+/// What every key begins with, so that scanners for leaked secrets know it.
+const PREFIX: &str = "tfk_";
+/// Bytes of the file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Characters of a row's name.
+const ID_CHARS_MAX: usize = 64;
+/// The file is looked at so often: a Secret that is mounted changes by swapping links, without an event.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What the holder of a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    /// Submit turns, delegate tasks, talk with agents.
+    Submit,
+    /// Read replies, tasks and lists of tools.
+    Read,
+    /// End turns and tasks before their time.
+    Cancel,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
+
+    /// The verb as the file has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Submit => "submit",
+            Self::Read => "read",
+            Self::Cancel => "cancel",
+        }
+    }
+}
+
+/// One key's row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyRow {
+    /// A name for people and logs; no secret.
+    pub id: String,
+    /// SHA-256 of the key, 64 hexadecimal characters.
+    pub sha256: String,
+    /// The tenant whose agents it may speak for.
+    pub tenant: TenantId,
+    /// Those agents; `*` stands for all, at the end of a name for all that begin so.
+    pub agents: Vec<String>,
+    /// What it may do.
+    pub verbs: BTreeSet<Verb>,
+    /// When it ends to be good, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<DateTime<Utc>>,
+}
+
+impl KeyRow {
+    /// Returns true if the key may speak for this agent.
+    #[must_use]
+    pub fn covers(&self, agent: &str) -> bool {
+        self.agents.iter().any(|row| match row.strip_suffix('*') {
+            Some(beginning) => agent.starts_with(beginning),
+            None => agent == row,
+        })
+    }
+}
+
+/// A key that was just made: the one time that it is seen.
+#[derive(Clone)]
+pub struct NewKey {
+    /// What its holder sends as `Authorization: Bearer …`.
+    pub secret: String,
+    /// Its hash, for the row.
+    pub sha256: String,
+}
+
+impl std::fmt::Debug for NewKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewKey").field("sha256", &self.sha256).finish_non_exhaustive()
+    }
+}
+
+impl NewKey {
+    /// Makes a key from 256 random bits.
+    ///
+    /// # Errors
+    /// The system has no randomness.
+    pub fn random() -> Result<Self, KeyError> {
+        let mut bytes = [0; KEY_BYTES];
+        SystemRandom::new().fill(&mut bytes).map_err(|_| KeyError::NoRandomness)?;
+        let secret = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
+        let sha256 = hash(&secret);
+        Ok(Self { secret, sha256 })
+    }
+}
+
+/// Why keys cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read.
+    #[error("the file of API keys {path} cannot be read: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// It is no list of keys.
+    #[error("the file of API keys {path}: {problem}")]
+    Invalid {
+        /// Which.
+        path: String,
+        /// What is wrong, and where.
+        problem: String,
+    },
+    /// The system has no randomness.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
+}
+
+/// The rows of a file, by the hash of their keys.
+#[derive(Debug, Default)]
+pub struct ApiKeys {
+    by_hash: HashMap<String, Arc<KeyRow>>,
+}
+
+impl ApiKeys {
+    /// Reads the text of a file, YAML: a list of [`KeyRow`].
+    ///
+    /// # Errors
+    /// What is wrong with it, with the line where that is known.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        // A file from which every row was taken out says nothing at all.
+        let rows: Option<Vec<KeyRow>> = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let mut by_hash = HashMap::new();
+        let mut ids = BTreeSet::new();
+        for row in rows.unwrap_or_default() {
+            check(&row)?;
+            if !ids.insert(row.id.clone()) {
+                return Err(format!("two keys have the id {:?}", row.id));
+            }
+            let hash = row.sha256.to_ascii_lowercase();
+            if let Some(other) = by_hash.insert(hash, Arc::new(row)) {
+                return Err(format!("the key {:?} has the hash of another one", other.id));
+            }
+        }
+        Ok(Self { by_hash })
+    }
+
+    /// The row of a key as its holder sends it; none where there is no such key, or its time is over at `now`.
+    ///
+    /// A key is 256 random bits: looking its hash up tells whoever measures the time nothing that helps to find one.
+    #[must_use]
+    pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<KeyRow>> {
+        let row = self.by_hash.get(&hash(secret))?;
+        row.expires.is_none_or(|end| now < end).then(|| Arc::clone(row))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_hash.len()
+    }
+
+    /// Returns true if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_hash.is_empty()
+    }
+}
+
+fn check(row: &KeyRow) -> Result<(), String> {
+    let KeyRow { id, sha256, agents, verbs, .. } = row;
+    if id.is_empty() || id.chars().count() > ID_CHARS_MAX || id.chars().any(char::is_control) {
+        return Err(format!(
+            "the id {id:?} of a key: expected 1 to {ID_CHARS_MAX} characters, none of them control characters"
+        ));
+    }
+    if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(format!(
+            "key {id:?}: sha256: expected 64 hexadecimal characters, as tickfleet gateway key prints them"
+        ));
+    }
+    if agents.is_empty() {
+        return Err(format!("key {id:?}: agents: expected at least one, or \"*\""));
+    }
+    if let Some(odd) = agents.iter().find(|row| row.is_empty() || row[..row.len() - 1].contains('*')) {
+        return Err(format!("key {id:?}: agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
+    }
+    if verbs.is_empty() {
+        return Err(format!("key {id:?}: verbs: expected at least one of submit, read, cancel"));
+    }
+    Ok(())
+}
+
+fn hash(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The keys of a file, read again when it changes. One that cannot be read leaves those that were in force.
+#[derive(Debug, Clone)]
+pub struct KeysFile {
+    path: PathBuf,
+    keys: Arc<ArcSwap<ApiKeys>>,
+}
+
+impl KeysFile {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn open(path: &Path) -> Result<Self, KeyError> {
+        let keys = read(path).and_then(|text| parse(path, &text))?;
+        Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
+    }
+
+    /// The keys that are in force.
+    #[must_use]
+    pub fn in_force(&self) -> Arc<ApiKeys> {
+        self.keys.load_full()
+    }
+
+    /// Follows the file until `stop`: a key that is taken out of it is refused a second later.
+    pub async fn follow(self, stop: CancellationToken) {
+        let mut known = read(&self.path).ok();
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+            let found = read(&self.path);
+            let text = found.as_ref().ok().cloned();
+            if text == known {
+                continue;
+            }
+            known = text;
+            match found.and_then(|text| parse(&self.path, &text)) {
+                Ok(keys) => {
+                    tracing::info!(keys = keys.len(), "the API keys were read again");
+                    self.keys.store(Arc::new(keys));
+                }
+                Err(error) => tracing::error!(%error, "the API keys stay what they were"),
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, KeyError> {
+    let failed = |source| KeyError::File { path: path.display().to_string(), source };
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > FILE_BYTES_MAX {
+        let problem = format!("it has {length} bytes; at most {FILE_BYTES_MAX} are read");
+        return Err(KeyError::Invalid { path: path.display().to_string(), problem });
+    }
+    std::fs::read_to_string(path).map_err(failed)
+}
+
+fn parse(path: &Path, text: &str) -> Result<ApiKeys, KeyError> {
+    ApiKeys::parse(text).map_err(|problem| KeyError::Invalid { path: path.display().to_string(), problem })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        text.parse().unwrap()
+    }
+
+    fn file(key: &NewKey, more: &str) -> String {
+        format!(
+            "- id: shop\n  sha256: {}\n  tenant: demo\n  agents: [kelly, fran*]\n  verbs: [submit]\n{more}",
+            key.sha256
+        )
+    }
+
+    #[test]
+    fn a_key_is_known_by_its_hash_until_it_expires() {
+        let (key, other) = (NewKey::random().unwrap(), NewKey::random().unwrap());
+        assert_ne!(key.secret, other.secret);
+        let keys = ApiKeys::parse(&file(&key, "  expires: 2027-01-01T00:00:00Z\n")).unwrap();
+        let row = keys.find(&key.secret, at("2026-12-31T23:59:59Z")).unwrap();
+        assert_eq!((row.id.as_str(), row.tenant.as_str()), ("shop", "demo"));
+        assert!(keys.find(&key.secret, at("2027-01-01T00:00:00Z")).is_none());
+        assert!(keys.find(&other.secret, at("2026-01-01T00:00:00Z")).is_none());
+        assert!(keys.find(&key.sha256, at("2026-01-01T00:00:00Z")).is_none(), "the hash itself opens nothing");
+        assert!(!format!("{key:?}").contains(&key.secret), "a key is not printed by mistake");
+    }
+
+    #[test]
+    fn a_row_covers_agents_by_name_and_by_their_beginning() {
+        let keys = ApiKeys::parse(&file(&NewKey::random().unwrap(), "")).unwrap();
+        let row = keys.by_hash.values().next().unwrap();
+        assert_eq!(
+            ["kelly", "kelly2", "fran", "francis", "fra"].map(|agent| row.covers(agent)),
+            [true, false, true, true, false]
+        );
+    }
+
+    #[test]
+    fn a_file_that_says_less_or_more_than_it_means_is_refused() {
+        let (key, other) = (NewKey::random().unwrap(), NewKey::random().unwrap());
+        let good = file(&key, "");
+        let refused = |text: &str| ApiKeys::parse(text).unwrap_err();
+        assert!(refused(&good.replace("[submit]", "[submitt]")).contains("submitt"));
+        assert!(refused(&good.replace("[submit]", "[]")).contains("at least one of submit, read, cancel"));
+        assert!(refused(&good.replace("[kelly, fran*]", "[]")).contains("at least one"));
+        assert!(refused(&good.replace("fran*", "f*n")).contains("a * at the end"));
+        assert!(refused(&good.replace(&key.sha256, &key.secret)).contains("64 hexadecimal characters"));
+        assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
+        assert!(refused(&format!("{good}{good}")).contains("two keys have the id"));
+        assert!(refused(&format!("{good}{}", good.replace("shop", "till"))).contains("the hash of another one"));
+        let two = format!("{good}{}", good.replace("shop", "till").replace(&key.sha256, &other.sha256));
+        assert_eq!(ApiKeys::parse(&two).unwrap().len(), 2);
+        for none in ["", "[]", "# nobody any more\n"] {
+            assert!(ApiKeys::parse(none).unwrap().is_empty(), "{none:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The HTTP API of a fleet, for services that speak no Redis: turns and their replies, tasks and what happens to them,
+//! conversations with agents, the tools of an agent.
+//!
+//! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
+//! what; `waiting` is how many callers wait on one reader of replies. Every verb is the [`Client`]'s: a gateway decides
+//! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
+
+mod caller;
+mod chat;
+mod doc;
+mod events;
+mod keys;
+mod problem;
+mod tasks;
+mod tools;
+mod turns;
+mod waiting;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use tickfleet_client::Client;
+use tickfleet_model::limits;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use doc::openapi;
+pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey, Verb};
+
+use problem::Problem;
+use waiting::Waiting;
+
+/// Bytes of a body beside the turn itself: white space, mostly.
+const BODY_SLACK_BYTES: usize = 64 * 1024;
+
+/// What every request is answered from.
+struct Shared {
+    client: Client,
+    keys: KeysFile,
+    waiting: Waiting,
+    /// Cancelled when no request is to wait any longer.
+    draining: CancellationToken,
+}
+
+/// The gateway of one process.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// Answers for the fleet of `client` those who have one of `keys`, until `draining`.
+    #[must_use]
+    pub fn new(client: Client, keys: KeysFile, draining: CancellationToken) -> Self {
+        let waiting = Waiting::new(client.clone(), draining.clone());
+        Self { shared: Arc::new(Shared { client, keys, waiting, draining }) }
+    }
+
+    /// Listens on `addr` (port 0: any free one), and gives the address. When it drains, those who wait are told to ask
+    /// again, open requests end, and nothing new is taken.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub async fn serve(self, addr: SocketAddr) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+        let listener = TcpListener::bind(addr).await?;
+        let bound = listener.local_addr()?;
+        let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
+        let serving = tokio::spawn(async move {
+            let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
+            if let Err(error) = served {
+                tracing::error!(%error, "the gateway's server ended");
+            }
+            shared.waiting.ended().await;
+        });
+        Ok((bound, serving))
+    }
+
+    fn router(self) -> Router {
+        Router::new()
+            .route("/v1/turns", post(turns::submit))
+            .route("/v1/turns/{turn_id}", get(turns::reply))
+            .route("/v1/turns/{turn_id}/cancel", post(turns::cancel))
+            .route("/v1/tasks", post(tasks::delegate).get(tasks::list))
+            .route("/v1/tasks/{task_id}", get(tasks::story))
+            .route("/v1/tasks/{task_id}/events", get(tasks::events))
+            .route("/v1/tasks/{task_id}/cancel", post(tasks::cancel))
+            .route("/v1/agents/{agent}/tools", get(tools::list))
+            .route("/v1/agents/{agent}/chat", post(chat::say))
+            .route("/v1/openapi.json", get(doc::document))
+            .fallback(|| async {
+                Problem::not_found("there is nothing at this path: GET /v1/openapi.json says what there is")
+            })
+            .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+            .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
+            .with_state(self.shared)
+    }
+}

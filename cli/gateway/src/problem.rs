@@ -1,0 +1,147 @@
+//! What a caller is told where a request fails: one shape, `{"error": {"code", "message"}}`, and the status that fits.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
+use utoipa::ToSchema;
+
+/// Seconds after which a full queue is worth another try.
+const TRY_AGAIN_S: u64 = 1;
+
+/// Why a request was refused or failed.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    code: String,
+    message: String,
+    /// Seconds after which the same request may do better.
+    retry_after_s: Option<u64>,
+}
+
+/// The body of every answer that is no success.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ProblemBody {
+    /// What failed.
+    error: ProblemError,
+}
+
+/// What failed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ProblemError {
+    /// A word that programs tell apart, such as `queue_full` or `conflict`.
+    #[schema(example = "queue_full")]
+    code: String,
+    /// What is wrong, where, and what was expected.
+    message: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+    }
+
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+    }
+
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        let message = "this path takes another method: GET /v1/openapi.json says which";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+    }
+
+    pub(crate) fn too_large() -> Self {
+        let max = tickfleet_model::limits::TURN_BYTES_MAX;
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("a body has at most {max} bytes"))
+    }
+
+    pub(crate) fn no_randomness() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's system gives no random numbers")
+    }
+
+    fn later(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
+    }
+
+    /// So many callers wait on this process already.
+    pub(crate) fn too_many_wait(max: usize) -> Self {
+        let message = format!("{max} requests wait on this gateway already; ask again, or without waiting");
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", message)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        // What it says of addresses and users is for those who run the fleet.
+        tracing::warn!(%error, "a request failed at Redis");
+        Self::later(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "unavailable",
+            "the fleet's Redis does not answer now; the same request with the same id may be sent again",
+        )
+    }
+}
+
+impl From<SubmitError> for Problem {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::Invalid(_) => Self::invalid(message),
+            SubmitError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", message),
+            SubmitError::QueueFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
+            SubmitError::InboxFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "inbox_full", message),
+            SubmitError::Pressure => Self::later(StatusCode::SERVICE_UNAVAILABLE, "pressure", message),
+            SubmitError::Store(error) => {
+                tracing::warn!(%error, "a turn was not submitted");
+                let message = "the fleet's Redis did not answer; sent again with the same id, it is carried out once";
+                Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+            }
+        }
+    }
+}
+
+impl From<SessionError> for Problem {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::Submit(error) => error.into(),
+            SessionError::Store(error) => error.into(),
+            SessionError::Others(_) => Self::new(StatusCode::CONFLICT, "conflict", message),
+            SessionError::Busy => Self::later(StatusCode::TOO_MANY_REQUESTS, "busy", message),
+            SessionError::Length { .. } => Self::invalid(message),
+        }
+    }
+}
+
+impl From<Box<RejectedMessage>> for Problem {
+    fn from(refused: Box<RejectedMessage>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = ProblemBody { error: ProblemError { code: self.code, message: self.message } };
+        let mut response = (self.status, Json(body)).into_response();
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

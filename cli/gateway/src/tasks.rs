@@ -1,0 +1,222 @@
+//! Tasks: delegated, listed, told, watched, ended.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary};
+use tickfleet_model::{AgentId, TurnId};
+use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
+use tickfleet_store::TurnName;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::Shared;
+use crate::caller::Caller;
+use crate::events::{self, position};
+use crate::keys::Verb;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::{Reason, Wait, ended, given, owned, path, query, reason, whole};
+use crate::waiting::Found;
+
+/// Tasks that are listed where nobody says how many, and at most.
+const LISTED: (usize, usize) = (20, 500);
+
+/// A task that was taken in.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Delegated {
+    /// Its id: `GET /v1/tasks/{task_id}/events` tells what happens to it.
+    task_id: String,
+    /// `accepted`.
+    state: &'static str,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Standing {
+    /// Nobody holds it.
+    Waiting,
+    /// Somebody carries it out.
+    Running,
+    /// It has ended.
+    Ended,
+}
+
+/// Which tasks are wanted.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Those that this agent does.
+    agent: Option<String>,
+    /// Those that stand there.
+    #[param(inline)]
+    state: Option<Standing>,
+    /// So many at most, from 1 to 500; 20 unless said otherwise.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<usize>,
+}
+
+/// Delegate a task to an agent. The body is a task as the protocol has it, without its tenant, which is the key's. Sent
+/// again with the same id (`task_id`, or the header `Idempotency-Key`), it is one task.
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the task, where the body has none: A-Z a-z 0-9 _ . -")),
+    request_body = crate::doc::TaskBody,
+    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+        (status = 202, description = "It was taken in, and has not ended", body = Delegated),
+        (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 422, description = "It was refused: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
+        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+pub(crate) async fn delegate(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    wait: Result<Query<Wait>, QueryRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Submit)?;
+    let wait = query(wait)?.time()?;
+    let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
+    let TaskMessage::Delegate(mut task) = parse_task_message(&body)? else {
+        return Err(Problem::invalid(
+            "op: expected delegate, or nothing; what is under way is cancelled by its own path",
+        ));
+    };
+    if task.tenant != *caller.tenant() {
+        return Err(Problem::forbidden("the task names another tenant than the key's; leave it out"));
+    }
+    caller.speaks_for(&task.target)?;
+    task.delegator.as_ref().map_or(Ok(()), |delegator| caller.speaks_for(delegator))?;
+    if task.id.is_none() {
+        task.id = given(&headers)?;
+    }
+    if task.reply_to.is_none() {
+        task.reply_to = Some(shared.waiting.inbox(&task.tenant));
+    }
+    let id = shared.client.delegate(*task).await?;
+    let name = TurnName::task(caller.tenant(), &id);
+    if !wait.is_zero()
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
+    {
+        return Ok(ended(&reply));
+    }
+    Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
+}
+
+/// The tenant's tasks that the key may see, the newest first.
+#[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(Wanted),
+    responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Vec<TaskSummary>>, Problem> {
+    caller.may(Verb::Read)?;
+    let wanted = query(wanted)?;
+    let agent =
+        wanted.agent.map(AgentId::new).transpose().map_err(|error| Problem::invalid(format!("agent: {error}")))?;
+    let limit = wanted.limit.unwrap_or(LISTED.0);
+    if !(1..=LISTED.1).contains(&limit) {
+        return Err(Problem::invalid(format!("limit: expected a number from 1 to {}", LISTED.1)));
+    }
+    let state = wanted.state.map(|state| match state {
+        Standing::Waiting => TaskState::Waiting,
+        Standing::Running => TaskState::Running,
+        Standing::Ended => TaskState::Ended,
+    });
+    let mut tasks = shared.client.tasks(caller.tenant(), &TaskFilter { agent, state, limit }).await?;
+    tasks.retain(|task| caller.sees(task.agent.as_deref()));
+    Ok(Json(tasks))
+}
+
+/// The story of a task: its steps, its calls, what it waits for, the tasks below it.
+#[utoipa::path(get, path = "/v1/tasks/{task_id}", tag = "tasks", params(("task_id" = String, Path, description = "The task's id")),
+    responses((status = 200, description = "Its story", body = Object),
+        (status = 400, description = "That is no id", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "No such task is known", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn story(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<TaskStory>, Problem> {
+    caller.may(Verb::Read)?;
+    let name = named(&caller, id)?;
+    let story = shared.client.task(&name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
+    story.map(Json).ok_or_else(|| unknown(&name))
+}
+
+/// What happens to a task, as server-sent events, from its beginning to its end; with the header `Last-Event-ID`, from
+/// there on.
+#[utoipa::path(get, path = "/v1/tasks/{task_id}/events", tag = "tasks", params(("task_id" = String, Path, description = "The task's id"),
+        ("last-event-id" = Option<String>, Header, description = "The id of the last event that was heard")),
+    responses((status = 200, description = "Events: accepted, plan, execute, result, waiting, capped, answer, failed …", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "That is no id", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "No such task is known", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn events(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Read)?;
+    let name = named(&caller, id)?;
+    let position = position(&headers)?;
+    let known = shared.client.task(&name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
+    if known.is_none() {
+        return Err(unknown(&name));
+    }
+    Ok(events::of_task(shared.client.watch_from(&name, position), shared.draining.clone()))
+}
+
+/// End a task, its turn that is out, and the tasks below it.
+#[utoipa::path(post, path = "/v1/tasks/{task_id}/cancel", tag = "tasks", params(("task_id" = String, Path, description = "The task's id")),
+    request_body = Option<Reason>,
+    responses((status = 200, description = "What became of each", body = Object),
+        (status = 400, description = "That is no id, or no reason", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "No such task is known", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<CancelledTask>, Problem> {
+    caller.may(Verb::Cancel)?;
+    let name = named(&caller, id)?;
+    let reason = reason(&whole(body)?)?;
+    owned(&shared, &caller, &name).await?;
+    Ok(Json(shared.client.cancel_task(&name, &reason).await?))
+}
+
+fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
+    let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    Ok(TurnName { tenant: caller.tenant().clone(), turn })
+}
+
+fn unknown(name: &TurnName) -> Problem {
+    Problem::not_found(format!(
+        "no task {} is known: not accepted yet, refused, or ended longer ago than records are kept",
+        name.turn
+    ))
+}

@@ -1,0 +1,273 @@
+//! Turns: from a body to a reply.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::{Recorded, Reply, ReplyStatus};
+use tickfleet_model::{IdError, TurnId};
+use tickfleet_protocol::{parse_turn, with_owner};
+use tickfleet_store::{Cancelled, TurnName, TurnView};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::Shared;
+use crate::caller::Caller;
+use crate::keys::Verb;
+use crate::problem::{Problem, ProblemBody};
+use crate::waiting::Found;
+
+/// Seconds that a request may wait: below the time-out of most proxies.
+const WAIT_S_MAX: u64 = 60;
+/// The header with an id of the caller's own for what is submitted.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wait {
+    /// Wait for the end so many seconds, 60 at most. Without it, the answer comes at once.
+    #[param(minimum = 0, maximum = 60)]
+    wait: Option<u64>,
+}
+
+impl Wait {
+    pub(crate) fn time(self) -> Result<Duration, Problem> {
+        match self.wait.unwrap_or_default() {
+            seconds if seconds <= WAIT_S_MAX => Ok(Duration::from_secs(seconds)),
+            _ => Err(Problem::invalid(format!("wait: at most {WAIT_S_MAX} seconds; ask again for more"))),
+        }
+    }
+}
+
+/// A turn that was taken in, or is under way.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Accepted {
+    /// The turn's id: ask for its reply with `GET /v1/turns/{turn_id}?wait=60`.
+    turn_id: String,
+    /// `accepted`, or `under_way` where it was asked for by its id.
+    state: &'static str,
+    /// True if it was submitted before: it is not carried out again.
+    duplicate: bool,
+}
+
+/// Why something is to end.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reason {
+    /// For the record and for whoever waits; at most 1,000 characters.
+    reason: Option<String>,
+}
+
+/// What became of a cancel.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Ending {
+    /// `ok` (it ends now), `flagged` (it ends as soon as its worker has heard of it), `ended` (it had), `waiting` (when it
+    /// comes, it ends), `full` (too many cancels wait already: this one was not kept), `unknown`.
+    answer: &'static str,
+}
+
+/// Submit a turn: the tool calls of one model response. The body is a turn as the protocol has it, without its tenant,
+/// which is the key's. Sent again with the same id (`turn_id`, or the header `Idempotency-Key`), it is carried out once.
+#[utoipa::path(post, path = "/v1/turns", tag = "turns", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the turn, where the body has none: A-Z a-z 0-9 _ . -")),
+    request_body = crate::doc::TurnBody,
+    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+        (status = 202, description = "It was taken in, and has not ended", body = Accepted),
+        (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 409, description = "The id belongs to a turn with other content", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
+        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+pub(crate) async fn submit(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    wait: Result<Query<Wait>, QueryRejection>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Submit)?;
+    let wait = query(wait)?.time()?;
+    let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
+    let mut turn = parse_turn(&body)?;
+    if turn.tenant != *caller.tenant() {
+        return Err(Problem::forbidden("the turn names another tenant than the key's; leave it out"));
+    }
+    caller.speaks_for(&turn.agent)?;
+    if turn.id.is_none() {
+        turn.id = given(&headers)?;
+    }
+    if turn.reply_to.is_none() {
+        turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
+    }
+    let submitted = shared.client.submit(turn).await?;
+    let name = TurnName { tenant: caller.tenant().clone(), turn: submitted.turn_id };
+    let accepted = Accepted { turn_id: name.turn.to_string(), state: "accepted", duplicate: submitted.duplicate };
+    if !wait.is_zero()
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
+    {
+        return Ok(ended(&reply));
+    }
+    Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
+}
+
+/// The reply to a turn.
+#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id"), Wait),
+    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+        (status = 202, description = "It has not ended", body = Accepted),
+        (status = 400, description = "That is no id", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "Nothing is known of it: not admitted yet, refused, or ended longer ago than records are kept", body = ProblemBody),
+        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 429, description = "Too many wait", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn reply(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    wait: Result<Query<Wait>, QueryRejection>,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Read)?;
+    let name = named(&caller, id)?;
+    let found = shared.waiting.reply(&name, query(wait)?.time()?).await?;
+    told(&shared, &caller, &name, found).await
+}
+
+/// End a turn before its time. Calls that run already end first.
+#[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id")),
+    request_body = Option<Reason>,
+    responses((status = 200, description = "What became of it", body = Ending),
+        (status = 400, description = "That is no id, or no reason", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "It is not the key's to cancel, or not known yet and the key is for some agents only", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn cancel(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Ending>, Problem> {
+    caller.may(Verb::Cancel)?;
+    let name = named(&caller, id)?;
+    let reason = reason(&whole(body)?)?;
+    owned(&shared, &caller, &name).await?;
+    let answer = match shared.client.cancel(&name, &reason).await? {
+        Cancelled::Ok => "ok",
+        Cancelled::Flagged => "flagged",
+        Cancelled::Ended => "ended",
+        Cancelled::Waiting => "waiting",
+        Cancelled::Full => "full",
+        Cancelled::Unknown => "unknown",
+    };
+    Ok(Json(Ending { answer }))
+}
+
+/// What a caller is told of a turn or task that it asked for by its id.
+pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, found: Found) -> Result<Response, Problem> {
+    match found {
+        Found::Ended(reply) if caller.sees(Some(&reply.agent)) => Ok(ended(&reply)),
+        // As if it were not there: whose it is, is nobody else's business.
+        Found::Ended(_) | Found::Unknown => Err(unknown(name)),
+        Found::UnderWay => {
+            if let TurnView::Live(live) = shared.client.store(&name.tenant).look(name).await?
+                && !caller.sees(live.record.agent.as_deref())
+            {
+                return Err(unknown(name));
+            }
+            let accepted = Accepted { turn_id: name.turn.to_string(), state: "under_way", duplicate: false };
+            Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
+        }
+        Found::InInbox => Err(Problem::not_found(format!(
+            "{} has ended; memory was short then, and its reply went to its inbox alone",
+            name.turn
+        ))),
+    }
+}
+
+/// What is of an agent that the key does not cover is not there. Nor is what has not come yet, for a key that covers some
+/// agents only: whose it will be is not known.
+pub(crate) async fn owned(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<(), Problem> {
+    let agent = match shared.client.store(&name.tenant).look(name).await? {
+        TurnView::Live(live) => live.record.agent,
+        TurnView::Finished(_) => match shared.client.reply(name).await? {
+            Recorded::Ended(reply) => Some(reply.agent),
+            Recorded::InInbox | Recorded::UnderWay | Recorded::Unknown => None,
+        },
+        TurnView::Unknown => None,
+    };
+    if caller.sees(agent.as_deref()) { Ok(()) } else { Err(unknown(name)) }
+}
+
+fn unknown(name: &TurnName) -> Problem {
+    Problem::not_found(format!(
+        "nothing is known of {}: not admitted yet, refused, or ended longer ago than records are kept",
+        name.turn
+    ))
+}
+
+/// A reply as an answer: one that was refused at admission is told by its status, too.
+pub(crate) fn ended(reply: &Reply) -> Response {
+    let status = match reply.status {
+        ReplyStatus::Done => StatusCode::OK,
+        // No end: it is never handed on as one.
+        ReplyStatus::PendingApproval => StatusCode::ACCEPTED,
+        ReplyStatus::Rejected | ReplyStatus::Conflict => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    (status, Json(reply)).into_response()
+}
+
+/// The id that the caller gave in a header, where it did.
+pub(crate) fn given<T: FromStr<Err = IdError>>(headers: &HeaderMap) -> Result<Option<T>, Problem> {
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Problem::invalid("Idempotency-Key: expected printable ASCII characters"))?;
+    text.parse().map(Some).map_err(|error: IdError| Problem::invalid(format!("Idempotency-Key: {error}")))
+}
+
+pub(crate) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+    query.map(|Query(query)| query).map_err(|rejection| Problem::invalid(rejection.body_text()))
+}
+
+pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
+}
+
+/// The whole body.
+pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
+        _ => Problem::invalid(rejection.body_text()),
+    })
+}
+
+fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
+    let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    Ok(TurnName { tenant: caller.tenant().clone(), turn })
+}
+
+/// The reason in a body; one that is left out says who.
+pub(crate) fn reason(body: &[u8]) -> Result<String, Problem> {
+    const CHARS_MAX: usize = 1_000;
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok("cancelled through the gateway".into());
+    }
+    let Reason { reason } = serde_json::from_slice::<Option<Reason>>(body)
+        .map_err(|error| Problem::invalid(format!("expected {{\"reason\": \"…\"}}: {error}")))?
+        .unwrap_or_default();
+    let reason = reason.unwrap_or_else(|| "cancelled through the gateway".into());
+    if reason.chars().count() > CHARS_MAX {
+        return Err(Problem::invalid(format!("reason: at most {CHARS_MAX} characters")));
+    }
+    Ok(reason)
+}

@@ -1,0 +1,245 @@
+//! Waiting for replies: however many callers wait, one reader a tenant asks Redis, and hands each reply to those who wait
+//! for it. What it does not bring (the turn went through another gateway, or to an inbox of its own) is in the turn's
+//! record, which is looked at once in a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tickfleet_client::{Client, Recorded, Reply, ReplyStatus, StoreError, private_inbox};
+use tickfleet_model::{InboxName, TenantId, TurnId};
+use tickfleet_store::TurnName;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::problem::Problem;
+
+/// Requests that wait at once: each costs some kilobytes, and a connection of its caller's.
+const WAITING_MAX: usize = 10_000;
+/// The first look at the record of a turn whose reply does not come, and the longest time between two.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// One blocking read of an inbox.
+const READ: Duration = Duration::from_secs(5);
+/// A reader of a tenant for whom nobody has waited for so long ends, and its connection with it.
+const IDLE: Duration = Duration::from_secs(300);
+/// After a read that failed.
+const READ_AGAIN: Duration = Duration::from_millis(500);
+/// Refusals that are kept for whoever asks later: nothing else keeps them.
+const REFUSALS_MAX: usize = 1_000;
+
+type Told = watch::Sender<Option<Arc<Reply>>>;
+
+/// What is known of a turn or task.
+#[derive(Debug, Clone)]
+pub(crate) enum Found {
+    /// It has ended, with this reply.
+    Ended(Arc<Reply>),
+    /// It has not.
+    UnderWay,
+    /// It has, while memory was short: its reply went to its inbox alone.
+    InInbox,
+    /// Nothing: it was not admitted yet, was refused, or ended longer ago than records are kept.
+    Unknown,
+}
+
+/// Those who wait on this process.
+pub(crate) struct Waiting {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    /// Where the replies to what this process submits go, of each tenant.
+    inbox: InboxName,
+    tenants: Mutex<HashMap<TenantId, Tenant>>,
+    places: Semaphore,
+    draining: CancellationToken,
+    readers: TaskTracker,
+}
+
+/// Those who wait for replies of one tenant.
+struct Tenant {
+    turns: HashMap<TurnId, Told>,
+    refusals: VecDeque<Arc<Reply>>,
+    used: Instant,
+}
+
+/// One who waits. When it has gone, nothing of it stays.
+struct Waiter<'a> {
+    inner: &'a Inner,
+    name: &'a TurnName,
+    told: Option<watch::Receiver<Option<Arc<Reply>>>>,
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let mut tenants = self.inner.tenants.lock();
+        self.told = None;
+        let Some(tenant) = tenants.get_mut(&self.name.tenant) else { return };
+        if tenant.turns.get(&self.name.turn).is_some_and(|told| told.receiver_count() == 0) {
+            tenant.turns.remove(&self.name.turn);
+        }
+    }
+}
+
+impl Waiting {
+    pub(crate) fn new(client: Client, draining: CancellationToken) -> Self {
+        let (inbox, places) = (private_inbox("gw"), Semaphore::new(WAITING_MAX));
+        let (tenants, readers) = (Mutex::default(), TaskTracker::new());
+        Self { inner: Arc::new(Inner { client, inbox, tenants, places, draining, readers }) }
+    }
+
+    /// The inbox for the replies to what a tenant submits here; it is read from now on.
+    pub(crate) fn inbox(&self, tenant: &TenantId) -> InboxName {
+        self.read(tenant);
+        self.inner.inbox.clone()
+    }
+
+    /// The reply to a turn or task, waited for at most so long.
+    ///
+    /// # Errors
+    /// Redis does not answer; too many wait already.
+    pub(crate) async fn reply(&self, name: &TurnName, wait: Duration) -> Result<Found, Problem> {
+        let inner = &*self.inner;
+        if wait.is_zero() {
+            return inner.look(name).await;
+        }
+        let place = inner.places.try_acquire().map_err(|_| Problem::too_many_wait(WAITING_MAX))?;
+        self.read(&name.tenant);
+        // Before the first look: a reply that comes meanwhile is not missed.
+        let mut waiter = inner.waiter(name);
+        let deadline = Instant::now() + wait;
+        let (mut every, longest) = LOOKS;
+        let found = loop {
+            let found = inner.look(name).await?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if matches!(found, Found::Ended(_) | Found::InInbox) || left.is_zero() || inner.draining.is_cancelled() {
+                break found;
+            }
+            if let Some(reply) = inner.told(&mut waiter, every.min(left)).await {
+                break Found::Ended(reply);
+            }
+            every = (every * 2).min(longest);
+        };
+        drop((waiter, place));
+        Ok(found)
+    }
+
+    /// Waits until the readers have ended, and left nothing in Redis.
+    pub(crate) async fn ended(&self) {
+        self.inner.readers.close();
+        self.inner.readers.wait().await;
+    }
+
+    fn read(&self, tenant: &TenantId) {
+        let mut tenants = self.inner.tenants.lock();
+        if let Some(known) = tenants.get_mut(tenant) {
+            known.used = Instant::now();
+            return;
+        }
+        let (turns, refusals) = (HashMap::new(), VecDeque::new());
+        tenants.insert(tenant.clone(), Tenant { turns, refusals, used: Instant::now() });
+        self.inner.readers.spawn(Arc::clone(&self.inner).read_inbox(tenant.clone()));
+    }
+}
+
+impl Inner {
+    fn waiter<'a>(&'a self, name: &'a TurnName) -> Waiter<'a> {
+        let mut tenants = self.tenants.lock();
+        let told = tenants
+            .get_mut(&name.tenant)
+            .map(|tenant| tenant.turns.entry(name.turn.clone()).or_insert_with(|| watch::channel(None).0).subscribe());
+        Waiter { inner: self, name, told }
+    }
+
+    /// The reply, if the reader brings it within this time; `None` too where the process drains.
+    async fn told(&self, waiter: &mut Waiter<'_>, within: Duration) -> Option<Arc<Reply>> {
+        let told = waiter.told.as_mut()?;
+        let heard = async { told.wait_for(Option::is_some).await.ok().and_then(|reply| reply.clone()) };
+        self.draining.run_until_cancelled(timeout(within, heard)).await?.ok().flatten()
+    }
+
+    async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
+        let found = self.recorded(name).await?;
+        if !matches!(found, Found::Unknown) {
+            return Ok(found);
+        }
+        if let Some(reply) = self.refusal(name) {
+            return Ok(Found::Ended(reply));
+        }
+        if self.client.store(&name.tenant).waits_for_admission(name).await? {
+            return Ok(Found::UnderWay);
+        }
+        // It may have been admitted between the two looks.
+        self.recorded(name).await
+    }
+
+    async fn recorded(&self, name: &TurnName) -> Result<Found, Problem> {
+        Ok(match self.client.reply(name).await? {
+            Recorded::Ended(reply) => Found::Ended(Arc::from(reply)),
+            Recorded::InInbox => Found::InInbox,
+            Recorded::UnderWay => Found::UnderWay,
+            Recorded::Unknown => Found::Unknown,
+        })
+    }
+
+    fn refusal(&self, name: &TurnName) -> Option<Arc<Reply>> {
+        let tenants = self.tenants.lock();
+        let refusals = &tenants.get(&name.tenant)?.refusals;
+        refusals.iter().rev().find(|reply| reply.id() == Some(&name.turn)).cloned()
+    }
+
+    /// Reads the replies of one tenant, until nobody has waited for them for a while.
+    async fn read_inbox(self: Arc<Self>, tenant: TenantId) {
+        let mut replies = self.client.replies(&tenant, &self.inbox);
+        loop {
+            let Some(read) = self.draining.run_until_cancelled(replies.next(READ)).await else { break };
+            match read {
+                Ok(Some(reply)) => self.tell(&tenant, reply),
+                Ok(None) if self.is_idle(&tenant) => break,
+                Ok(None) => {}
+                // It is skipped: whoever waits finds the turn's record.
+                Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "a reply cannot be read"),
+                Err(error) => {
+                    tracing::warn!(%error, %tenant, "replies cannot be read; it is tried again");
+                    self.draining.run_until_cancelled(tokio::time::sleep(READ_AGAIN)).await;
+                }
+            }
+        }
+        if let Err(error) = replies.forget().await {
+            tracing::warn!(%error, %tenant, "the gateway's inbox could not be removed; it ages away");
+        }
+    }
+
+    fn tell(&self, tenant: &TenantId, reply: Reply) {
+        // Before the end, people are asked: whoever waits waits on.
+        if reply.status == ReplyStatus::PendingApproval {
+            return;
+        }
+        let reply = Arc::new(reply);
+        let mut tenants = self.tenants.lock();
+        let (Some(id), Some(tenant)) = (reply.id(), tenants.get_mut(tenant)) else { return };
+        if let Some(told) = tenant.turns.get(id) {
+            told.send_replace(Some(Arc::clone(&reply)));
+        }
+        if reply.status != ReplyStatus::Done {
+            tenant.refusals.push_back(reply);
+            if tenant.refusals.len() > REFUSALS_MAX {
+                tenant.refusals.pop_front();
+            }
+        }
+    }
+
+    /// Takes a tenant out for whom nobody waits any more, in the step that says so: who comes then begins anew.
+    fn is_idle(&self, tenant: &TenantId) -> bool {
+        let mut tenants = self.tenants.lock();
+        let idle = tenants.get(tenant).is_none_or(|known| known.turns.is_empty() && known.used.elapsed() > IDLE);
+        if idle {
+            tenants.remove(tenant);
+        }
+        idle
+    }
+}

@@ -1,0 +1,154 @@
+//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
+use clap::{Args, Subcommand, ValueEnum};
+use tickfleet_config::units::parse_duration;
+use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, Verb, openapi};
+use tickfleet_model::TenantId;
+use tickfleet_ops::shutdown::Shutdown;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Serve the HTTP API of the fleet, or make a key for it.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  tickfleet gateway key --id shop --tenant demo --agent kelly >> keys.yaml
+  tickfleet gateway --keys keys.yaml --address 127.0.0.1:8080
+  curl -H 'Authorization: Bearer tfk_…' 'http://127.0.0.1:8080/v1/turns?wait=30' \\
+    -d '{\"agent\":\"kelly\",\"calls\":[{\"name\":\"echo\",\"arguments\":{\"text\":\"hi\"}}]}'"
+)]
+pub(crate) struct GatewayArgs {
+    #[command(subcommand)]
+    what: Option<What>,
+    /// The file of API keys: rows as `tickfleet gateway key` prints them. It is read again when it changes.
+    #[arg(long, value_name = "FILE", required = true)]
+    keys: Option<PathBuf>,
+    /// Where to listen. TLS is for what stands before it.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    address: SocketAddr,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a key: the row for the file of keys goes to standard output, the key itself, once, to standard error.
+    Key(Key),
+    /// Print the OpenAPI document.
+    Openapi,
+}
+
+#[derive(Debug, Args)]
+struct Key {
+    /// A name for people and logs.
+    #[arg(long)]
+    id: String,
+    /// The tenant whose agents it may speak for.
+    #[arg(long)]
+    tenant: TenantId,
+    /// An agent, or the beginning of names and a *; repeatable. Without it, all agents.
+    #[arg(long, value_name = "AGENT")]
+    agent: Vec<String>,
+    /// What it may do; repeatable. Without it, everything.
+    #[arg(long, value_enum, value_name = "VERB")]
+    verb: Vec<VerbArg>,
+    /// How long it is good, such as 90d.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    expires_in: Option<Duration>,
+}
+
+/// A verb, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum VerbArg {
+    /// Submit turns, delegate tasks, talk with agents.
+    Submit,
+    /// Read replies, tasks and lists of tools.
+    Read,
+    /// End turns and tasks before their time.
+    Cancel,
+}
+
+/// Returns true for what needs neither a configuration nor Redis.
+pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
+    args.what.is_some()
+}
+
+/// Makes a key, or prints the document.
+///
+/// # Errors
+/// The system has no randomness.
+pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> {
+    match &args.what {
+        Some(What::Key(key)) => make_key(key, output),
+        Some(What::Openapi) => output.show(&openapi(), |document| format!("{document:#}")),
+        None => Ok(()),
+    }
+}
+
+/// Serves until it is told to end.
+///
+/// # Errors
+/// Keys that cannot be read, an address that cannot be had, Redis away.
+pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
+    let traces = setup.start_log()?;
+    let Some(path) = &args.keys else { return Err(Failure::usage("--keys FILE is needed")) };
+    let keys = KeysFile::open(path).map_err(Failure::failed)?;
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let client = setup.client().await?;
+    let gateway = Gateway::new(client, keys.clone(), shutdown.draining.clone());
+    let (address, serving) = gateway
+        .serve(args.address)
+        .await
+        .map_err(|error| Failure::failed(anyhow::anyhow!("cannot listen on {}: {error}", args.address)))?;
+    tokio::spawn(keys.clone().follow(shutdown.draining.clone()));
+    tracing::info!(%address, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
+    tokio::select! {
+        ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
+        () = shutdown.now.cancelled() => {}
+    }
+    tracing::info!("stopped");
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    Ok(())
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 12h or 90d".into())
+}
+
+fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
+    let key = NewKey::random().map_err(Failure::failed)?;
+    let expires = args.expires_in.map(ends_after).transpose()?;
+    let agents = if args.agent.is_empty() { vec!["*".into()] } else { args.agent.clone() };
+    let verbs = args.verb.iter().map(|verb| match verb {
+        VerbArg::Submit => Verb::Submit,
+        VerbArg::Read => Verb::Read,
+        VerbArg::Cancel => Verb::Cancel,
+    });
+    let verbs = if args.verb.is_empty() { Verb::ALL.into_iter().collect() } else { verbs.collect() };
+    let row =
+        KeyRow { id: args.id.clone(), sha256: key.sha256.clone(), tenant: args.tenant.clone(), agents, verbs, expires };
+    let rows = [row];
+    let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
+    // What could not be read again is not printed.
+    tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
+    output.show(&rows, |_| text.trim_end().to_owned())?;
+    output.note(&format!("The key, shown this once: {}", key.secret));
+    Ok(())
+}
+
+#[allow(clippy::disallowed_methods, reason = "the edge: a key ends by the clock on the wall")]
+fn ends_after(time: Duration) -> Result<DateTime<Utc>, Failure> {
+    let end = TimeDelta::from_std(time).ok().and_then(|time| Utc::now().checked_add_signed(time));
+    let end = end.map(|end| end.trunc_subsecs(0));
+    end.ok_or_else(|| Failure::usage("--expires-in: that is too far away"))
+}

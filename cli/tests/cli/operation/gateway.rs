@@ -1,0 +1,298 @@
+//! `tickfleet gateway` as a process: services that speak no Redis get what producers get, and no more than their key is for.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, command, tickfleet};
+use crate::support::process::pause;
+
+/// The longest wait for an answer.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How often something is looked at before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
+
+/// A gateway and its file of keys.
+struct Gateway {
+    child: Child,
+    address: String,
+    keys: PathBuf,
+}
+
+/// What was answered.
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+
+    /// The code of an error.
+    fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Gateway {
+    fn start(url: &str, keys: &Path) -> Self {
+        let mut command = command(&["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()]);
+        command.env("REDIS_URL", url).env("TICKFLEET_LOG_FORMAT", "json").stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines.find_map(|line| {
+            let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
+            (line["message"] == "the gateway answers").then(|| line["address"].as_str().unwrap().to_owned())
+        });
+        // Whoever logs to a pipe that nobody reads ends.
+        drop(std::thread::spawn(move || lines.count()));
+        Self { child, address: address.unwrap(), keys: keys.to_owned() }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(ANSWER)).unwrap();
+        stream
+    }
+
+    fn send(&self, key: &str, method: &str, path: &str, head: &str, body: &str) -> TcpStream {
+        let mut stream = self.connect();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n{head}content-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        stream
+    }
+
+    fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+        self.ask_with(key, method, path, "", body)
+    }
+
+    fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        received(self.send(key, method, path, head, &body))
+    }
+
+    fn get(&self, key: &str, path: &str) -> Answer {
+        self.ask(key, "GET", path, &Value::Null)
+    }
+
+    /// Adds a key, and gives it once the gateway knows it.
+    fn key(&self, arguments: &[&str]) -> String {
+        let key = add_key(&self.keys, arguments);
+        for _ in 0..LOOKS {
+            if self.get(&key, "/v1/turns/nothing").status != 401 {
+                return key;
+            }
+            pause();
+        }
+        panic!("the gateway did not read its keys again within two minutes");
+    }
+
+    fn stop(mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // Fails only where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn received(mut stream: TcpStream) -> Answer {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+/// Appends the row of a new key to a file, as the help says, and gives the key.
+fn add_key(file: &Path, arguments: &[&str]) -> String {
+    let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
+    let mut rows = std::fs::read_to_string(file).unwrap_or_default();
+    rows.push_str(&made.stdout);
+    std::fs::write(file, rows).unwrap();
+    made.stderr.split_whitespace().find(|word| word.starts_with("tfk_")).unwrap().to_owned()
+}
+
+fn echo(text: &str) -> Value {
+    json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": text}}]})
+}
+
+fn sleep(id: &str, ms: u64) -> Value {
+    json!({"agent": "kelly", "turn_id": id, "calls": [{"name": "sleep", "arguments": {"ms": ms}}]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_submits_waits_repeats_and_cancels_over_http() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let [one, two] = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
+
+    let answer = one.ask(&key, "POST", "/v1/turns?wait=60", &echo("hi"));
+    assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
+
+    // Sent twice, by two gateways, it is carried out once; who waits at the other one hears of it, too.
+    let head = "idempotency-key: order-17\r\n";
+    let accepted = one.ask_with(&key, "POST", "/v1/turns", head, &echo("once"));
+    assert_eq!((accepted.status, accepted.json()["duplicate"].clone()), (202, json!(false)), "{accepted:?}");
+    let again = two.ask_with(&key, "POST", "/v1/turns?wait=60", head, &echo("once"));
+    assert_eq!((again.status, again.json()["results"][0]["call"].clone()), (200, json!("order-17/0")), "{again:?}");
+    let conflict = two.ask_with(&key, "POST", "/v1/turns", head, &echo("other"));
+    assert_eq!((conflict.status, conflict.code().as_str()), (409, "conflict"));
+    assert_eq!(two.get(&key, "/v1/turns/order-17?wait=60").status, 200);
+
+    // One that runs is under way, and ends when it is cancelled.
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &sleep("long", 60_000)).status, 202);
+    let waits = two.send(&key, "GET", "/v1/turns/long?wait=60", "", "");
+    let reason = json!({"reason": "the user left"});
+    let cancelled = two.ask(&key, "POST", "/v1/turns/long/cancel", &reason);
+    assert_eq!(cancelled.status, 200, "{cancelled:?}");
+    let ended = received(waits);
+    assert_eq!((ended.status, ended.json()["results"][0]["outcome"].clone()), (200, json!("cancelled")), "{ended:?}");
+
+    // A turn that is refused at admission says so to whoever waits, and to whoever asks later.
+    let late = json!({"agent": "nobody", "turn_id": "refused", "calls": [{"name": "echo"}]});
+    let refused = one.ask(&key, "POST", "/v1/turns?wait=60", &late);
+    assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
+    assert_eq!(one.get(&key, "/v1/turns/refused").status, 422);
+    assert_eq!(one.get(&key, "/v1/turns/never").status, 404);
+
+    let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
+    assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
+
+    // A drain ends the waiting: the caller is told that the turn is under way, and asks elsewhere.
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &sleep("later", 60_000)).status, 202);
+    let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
+    until_waiting(&one, &key);
+    assert_eq!(one.stop(), Some(0));
+    assert_eq!(received(waits).status, 202);
+    let inboxes: Vec<String> =
+        redis::cmd("KEYS").arg("*replies:demo:*").query_async(&mut redis.connection().await).await.unwrap();
+    assert!(inboxes.is_empty(), "a gateway that ended leaves no inbox: {inboxes:?}");
+    assert_eq!(two.ask(&key, "POST", "/v1/turns/later/cancel", &Value::Null).status, 200);
+    assert_eq!(two.get(&key, "/v1/turns/later?wait=60").status, 200);
+    assert_eq!(two.stop(), Some(0));
+    drop(fleet);
+}
+
+/// Lets the request that was sent before come in first: connections are taken in their order.
+fn until_waiting(gateway: &Gateway, key: &str) {
+    for _ in 0..3 {
+        assert_eq!(gateway.get(key, "/v1/turns/later").status, 202);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_opens_what_it_is_for_and_nothing_else() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    let fran = gateway.key(&["--id", "fran", "--tenant", "demo", "--agent", "fran*"]);
+    let reader = gateway.key(&["--id", "reader", "--tenant", "demo", "--verb", "read"]);
+    let acme = gateway.key(&["--id", "acme", "--tenant", "acme"]);
+
+    assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &echo("hi")).status, 200);
+    let mine = json!({"agent": "kelly", "turn_id": "mine", "calls": [{"name": "echo"}]});
+    assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
+    assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &sleep("runs", 60_000)).status, 202);
+
+    // Of other agents, of other tenants: not theirs to submit, and as if it were not there.
+    for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {
+        for id in ["mine", "runs", "unheard-of"] {
+            assert_eq!(gateway.get(key, &format!("/v1/turns/{id}")).status, 404, "{what} {id}");
+        }
+        let status = gateway.ask(&fran, "POST", "/v1/turns/runs/cancel", &Value::Null).status;
+        assert_eq!(status, 404, "{what} turn is not cancelled");
+    }
+    assert_eq!(gateway.ask(&fran, "POST", "/v1/turns", &echo("hi")).code(), "forbidden");
+    assert_eq!(gateway.ask(&fran, "POST", "/v1/turns/unheard-of/cancel", &Value::Null).status, 404);
+    assert_eq!(gateway.get(&fran, "/v1/agents/kelly/tools").status, 403);
+    let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
+    assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
+
+    // A key that reads submits and ends nothing, in no form.
+    for (path, body) in [
+        ("/v1/turns", echo("hi")),
+        ("/v1/tasks", json!({"target_agent": "kelly", "task_description": "x"})),
+        ("/v1/agents/kelly/chat", json!({"message": "x"})),
+        ("/v1/turns/runs/cancel", Value::Null),
+        ("/v1/tasks/runs/cancel", Value::Null),
+    ] {
+        assert_eq!(gateway.ask(&reader, "POST", path, &body).code(), "forbidden", "{path}");
+    }
+    assert_eq!(gateway.get(&reader, "/v1/turns/mine").status, 200);
+
+    // None, a wrong one, and one whose row was taken out.
+    let none = gateway.get("", "/v1/turns/mine");
+    assert_eq!((none.status, none.head.contains("www-authenticate: bearer")), (401, true), "{none:?}");
+    assert_eq!(gateway.get("tfk_wrong", "/v1/turns/mine").status, 401);
+    assert_eq!(received(gateway.send("", "GET", "/v1/openapi.json", "", "")).status, 200);
+    std::fs::write(&keys, "").unwrap();
+    for looks in 0.. {
+        if gateway.get(&all, "/v1/turns/mine").status == 401 {
+            break;
+        }
+        assert!(looks < LOOKS, "a key that was taken out is refused");
+        pause();
+    }
+    // What is too large, or no request at all, costs itself alone.
+    let key = gateway.key(&["--id", "again", "--tenant", "demo"]);
+    let large = json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "x".repeat(2 << 20)}}]});
+    assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &large).code(), "too_large");
+    assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let files = [
+        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}}\n"),
+        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
+    let _fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo", "--agent", "atlas"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    let task = json!({"target_agent": "atlas", "task_id": "job", "task_description": "rest"});
+    let ended = gateway.ask(&key, "POST", "/v1/tasks?wait=60", &task);
+    assert_eq!((ended.status, ended.json()["task_id"].clone()), (200, json!("job")), "{ended:?}");
+    assert_eq!(gateway.get(&key, "/v1/tasks").json()[0]["id"], "job");
+    assert_eq!(gateway.get(&key, "/v1/tasks/job").json()["state"], "ended");
+    let events = gateway.get(&key, "/v1/tasks/job/events");
+    assert!(events.head.contains("content-type: text/event-stream"), "{events:?}");
+    assert!(
+        events.body.contains("event: accepted")
+            || events.body.contains("event: failed")
+            || events.body.contains("event: answer"),
+        "{events:?}"
+    );
+    let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
+    assert_eq!(late.status, 400);
+    assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
+}
