@@ -1,0 +1,243 @@
+//! A fleet of several shards on a Redis Cluster: what loads it, and a primary that is killed.
+
+mod moving;
+mod router;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickfleet_client::{Client, SubmitError};
+use tickfleet_model::ids::shard_of;
+use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
+use tickfleet_model::{Effect, TenantId};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{Store, StoreOptions};
+use tickfleet_testkit::Cluster;
+use tickfleet_tests::fleet::{PATIENCE, Plan};
+use tickfleet_tests::inspect::outcomes;
+use tickfleet_tools::{CallContext, TypedTool};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// Shards of the fleet.
+const SHARDS: u32 = 4;
+/// What a cluster needs to find a node dead (1.5 s) and to elect the next one, on a busy machine.
+const RECOVERS_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize, JsonSchema)]
+struct Mark {
+    /// What is noted.
+    mark: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Ran {
+    attempt: u32,
+}
+
+/// What ran, and how often.
+type Runs = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// A tool `act` (once) that notes each run.
+fn act(runs: &Runs) -> TypedTool {
+    let runs = runs.clone();
+    TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
+        let runs = runs.clone();
+        async move {
+            *runs.lock().unwrap().entry(args.mark).or_default() += 1;
+            Ok(Ran { attempt: context.attempt })
+        }
+    })
+}
+
+/// All tenants.
+fn everybody() -> impl Iterator<Item = TenantId> {
+    (0..64).map(|i| TenantId::new(format!("t{i}")).unwrap())
+}
+
+/// A tenant of each shard.
+fn tenants() -> Vec<TenantId> {
+    (0..SHARDS).map(|shard| everybody().find(|tenant| shard_of(tenant, SHARDS) == shard).unwrap()).collect()
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { shards: SHARDS, lease_ms: 2_000, ..StoreOptions::default() }
+}
+
+/// A scheduler and a worker for each shard, and a producer, that know nothing but the cluster.
+struct Fleet {
+    cluster: Cluster,
+    runs: Runs,
+    client: Client,
+    metrics: Arc<Metrics>,
+    parts: Vec<(Shutdown, JoinHandle<()>)>,
+}
+
+impl Fleet {
+    async fn start(caps: DefaultCaps) -> Self {
+        let (cluster, runs) = (Cluster::start(3, 1).await, Runs::default());
+        let policy = |policy: &mut tickfleet_model::Policy| {
+            policy.tenants = everybody().map(|tenant| (tenant, TenantPolicy::default())).collect();
+        };
+        let plan = Plan { tools: vec![act(&runs)], caps, store: options(), policy, ..Plan::default() };
+        let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
+        let mut parts = Vec::new();
+        for store in Store::open_all(&cluster.url(), &Arc::new(plan.store.clone())).unwrap() {
+            store.ensure_groups().await.unwrap();
+            let (scheduling, working) = (Shutdown::default(), Shutdown::default());
+            let scheduler = plan.scheduler(store.clone(), active.clone(), metrics.clone(), "s");
+            let stop = scheduling.draining.clone();
+            let scheduler = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
+            let now = working.now.child_token();
+            let worker = plan.worker(store, active.clone(), metrics.clone(), "w", now);
+            let until = working.clone();
+            let worker = tokio::spawn(async move { worker.run(until).await.unwrap() });
+            parts.push((working, worker));
+            parts.push((scheduling, scheduler));
+        }
+        let client = Client::connect(&cluster.url(), plan.store).await.unwrap();
+        Self { cluster, runs, client, metrics, parts }
+    }
+
+    /// Submits `count` turns `<prefix>0…` of a tenant until each is taken in.
+    async fn submit(&self, tenant: &TenantId, prefix: &str, count: usize) {
+        for i in 0..count {
+            submit(&self.client, tenant, &format!("{prefix}{i}")).await;
+        }
+    }
+
+    /// Waits until so many turns of a tenant have a reply; each has one, and it is good.
+    async fn until_replied(&self, tenant: &TenantId, count: usize) {
+        let said = self.until_ended(tenant, count).await;
+        assert!(said.iter().all(|outcome| outcome == "ok"), "{tenant}: {said:?}");
+    }
+
+    /// Waits until so many turns of a tenant have a reply; each has one. Answers the outcomes of their calls.
+    async fn until_ended(&self, tenant: &TenantId, count: usize) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let replies = self.replies(tenant).await.unwrap_or_default();
+            if replies.len() >= count {
+                for (turn, replies) in &replies {
+                    assert_eq!(replies.len(), 1, "{turn} has another number of replies");
+                }
+                let said = replies.values().flatten().flat_map(|reply| outcomes(reply));
+                return said.map(str::to_owned).collect();
+            }
+            assert!(Instant::now() < deadline, "{tenant}: {} of {count} turns have a reply", replies.len());
+            // The inbox is read as a whole; bounded by the deadline above.
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// All replies of a tenant, by turn; none while its slot is on its way.
+    async fn replies(&self, tenant: &TenantId) -> Option<BTreeMap<String, Vec<Value>>> {
+        type Entries = Vec<(String, BTreeMap<String, String>)>;
+        let store = self.client.store(tenant);
+        let key = store.keys().key(format!("replies:{tenant}:box"));
+        let command = redis::cmd("XRANGE").arg(key).arg("-").arg("+").to_owned();
+        let mut connection = store.connection().get().await.ok()?;
+        let entries = command.query_async::<Entries>(&mut connection).await.ok()?;
+        let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (_, fields) in entries {
+            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
+            replies.entry(reply["turn_id"].as_str().unwrap().to_owned()).or_default().push(reply);
+        }
+        Some(replies)
+    }
+
+    /// What a shard calls its Redis, and how often that has changed.
+    async fn epoch(&self, tenant: &TenantId) -> (String, u64) {
+        let store = self.client.store(tenant);
+        let command = redis::cmd("HMGET").arg(store.keys().key("meta")).arg(&["run_id", "epoch"]).to_owned();
+        command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
+    }
+
+    async fn slot(&self, tenant: &TenantId) -> u16 {
+        self.cluster.slot(self.client.store(tenant).keys().prefix()).await
+    }
+
+    /// The value of a metric of the schedulers and workers.
+    fn metric(&self, name: &str) -> u64 {
+        let text = self.metrics.render();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("{name}\n{text}"))
+    }
+
+    fn each_ran_once(&self, count: usize) {
+        let runs = self.runs.lock().unwrap().clone();
+        assert!(runs.values().all(|runs| *runs == 1), "a call that must run once ran again: {runs:?}");
+        assert_eq!(runs.len(), count);
+    }
+
+    async fn stop(self) {
+        for (shutdown, running) in self.parts {
+            shutdown.drain();
+            running.await.unwrap();
+        }
+    }
+}
+
+/// Submits a turn of one call until it is taken in: one of the same id is taken in once.
+async fn submit(client: &Client, tenant: &TenantId, id: &str) {
+    let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": format!("{tenant}/{id}")}}]);
+    let turn = json!({"tenant": tenant, "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});
+    let turn = parse_turn(turn.to_string().as_bytes()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match client.submit(turn.clone()).await {
+            Ok(_) => return,
+            Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
+            Err(error) => panic!("{id}: {error}"),
+        }
+        // While there is no primary, or the slot is on its way; bounded by the deadline above.
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn plenty() -> DefaultCaps {
+    DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_over_three_primaries_goes_on_when_one_of_them_is_killed() {
+    let mut fleet = Fleet::start(plenty()).await;
+    let tenants = tenants();
+    for tenant in &tenants {
+        fleet.submit(tenant, "before", 10).await;
+    }
+    for tenant in &tenants {
+        fleet.until_replied(tenant, 10).await;
+    }
+    let slot = fleet.slot(&tenants[0]).await;
+    let holder = fleet.cluster.holder(slot).await.unwrap();
+    let before = fleet.epoch(&tenants[0]).await;
+    assert_eq!(fleet.metric("tickfleet_redis_primary_moves_total"), 0);
+
+    fleet.cluster.replicated(holder, 1).await;
+    fleet.cluster.servers[holder].kill9();
+    let killed = Instant::now();
+    for tenant in &tenants {
+        fleet.submit(tenant, "after", 10).await;
+    }
+    let recovered = killed.elapsed();
+    eprintln!("a primary was killed; after {recovered:?} all that was submitted then had been taken in");
+    assert!(recovered < RECOVERS_WITHIN, "{recovered:?}");
+    for tenant in &tenants {
+        fleet.until_replied(tenant, 20).await;
+    }
+    eprintln!("after {:?} all had their replies", killed.elapsed());
+    fleet.each_ran_once(20 * tenants.len());
+    assert_eq!(fleet.cluster.another_holder(slot, holder).await, holder + 3);
+    let after = fleet.epoch(&tenants[0]).await;
+    assert_ne!(after.0, before.0, "the shard calls its Redis as before");
+    assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
+    assert_eq!(fleet.metric("tickfleet_state_lost_total"), 0);
+    fleet.stop().await;
+}

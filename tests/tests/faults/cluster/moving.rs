@@ -1,0 +1,255 @@
+//! The slot of a loaded shard moves to another primary, key by key: what is halfway decides nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use tickfleet_model::ids::shard_of;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Store, StoreError, Watch};
+use tickfleet_testkit::Cluster;
+use tickfleet_tests::fleet::PATIENCE;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::{Fleet, SHARDS, everybody, options, plenty, submit, tenants};
+
+/// Calls of an agent in a day, where the cap bites.
+const CAP: usize = 10;
+/// A tick that outlasts the test.
+const LONG_TICK_MS: i64 = 600_000;
+
+impl Fleet {
+    /// Submits so many turns `during0…`, spread over the time that a move takes.
+    fn load(&self, tenant: &TenantId, count: usize) -> JoinHandle<()> {
+        let (client, tenant) = (self.client.clone(), tenant.clone());
+        tokio::spawn(async move {
+            for i in 0..count {
+                submit(&client, &tenant, &format!("during{i}")).await;
+                // The pace of the load.
+                sleep(Duration::from_millis(20)).await;
+            }
+        })
+    }
+}
+
+/// Moves the slot of a loaded shard in random order, with waits in between so that turns come in at every state.
+async fn move_under_load(fleet: &Fleet, slot: u16, from: usize, to: usize) {
+    let cluster = &fleet.cluster;
+    let mut order = StdRng::seed_from_u64(14);
+    cluster.begin_to_move(slot, from, to).await;
+    loop {
+        let mut keys = cluster.keys_in(slot, from).await;
+        if keys.is_empty() {
+            break;
+        }
+        keys.shuffle(&mut order);
+        for part in keys.chunks(keys.len().div_ceil(10)) {
+            cluster.move_keys(part, from, to).await;
+            // The load shall meet each state between.
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    cluster.end_move(slot, from, to).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_caps_hold() {
+    // One day for the whole test: what is admitted is what the cap allows, wherever the counters are.
+    let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
+    let fleet = Fleet::start(caps).await;
+    let (tenant, other) = (tenants()[0].clone(), tenants()[1].clone());
+    let slot = fleet.slot(&tenant).await;
+    let from = fleet.cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    fleet.submit(&tenant, "before", 4).await;
+    fleet.until_replied(&tenant, 4).await;
+    let before = fleet.epoch(&tenant).await;
+
+    // Turns come in all the time, three times as many as the cap allows.
+    let load = fleet.load(&tenant, 30);
+    move_under_load(&fleet, slot, from, to).await;
+    let moved = Instant::now();
+    load.await.unwrap();
+    let said = fleet.until_ended(&tenant, 4 + 30).await;
+    eprintln!("{:?} after the move all had their replies", moved.elapsed());
+    assert_eq!(fleet.cluster.another_holder(slot, from).await, to);
+    let ran = said.iter().filter(|outcome| *outcome == "ok").count();
+    assert_eq!(ran, CAP, "the cap holds, and is used up: {said:?}");
+    assert!(said.iter().all(|outcome| matches!(outcome.as_str(), "ok" | "daily_cap_reached" | "capped")), "{said:?}");
+    // The others were not held up.
+    fleet.submit(&other, "others", 3).await;
+    fleet.until_replied(&other, 3).await;
+    fleet.each_ran_once(CAP + 3);
+    let after = fleet.epoch(&tenant).await;
+    assert_eq!(after.1, before.1 + 1, "another server is another epoch");
+    assert_eq!(fleet.metric("tickfleet_state_lost_total"), 0, "streams that move are not lost");
+    assert!(fleet.metric("tickfleet_redis_turned_away_total{answer=\"ASK\"}") > 0);
+    assert!(fleet.metric("tickfleet_redis_turned_away_total{answer=\"MOVED\"}") > 0);
+    fleet.stop().await;
+}
+
+/// What the shard knows of an agent whose window is longer than the test.
+struct LongWindow<'a> {
+    fleet: &'a Fleet,
+    tenant: TenantId,
+    submitted: usize,
+}
+
+/// An agent's budget in the tick: calls used, and when the window ends, ms.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Budget {
+    used: f64,
+    ends_ms: f64,
+}
+
+impl<'a> LongWindow<'a> {
+    /// Of those of the first shard, the one whose window has begun last.
+    async fn find(fleet: &'a Fleet) -> Self {
+        let now_ms = fleet.client.store(&tenants()[0]).now_ms().await.unwrap();
+        let since = |tenant: &TenantId| {
+            let stagger_ms = scheduler::policy::stagger_ms(tenant, &AgentId::new("kelly").unwrap(), LONG_TICK_MS);
+            (now_ms - stagger_ms).rem_euclid(LONG_TICK_MS)
+        };
+        let tenant = everybody().filter(|tenant| shard_of(tenant, SHARDS) == 0).min_by_key(since).unwrap();
+        assert!(since(&tenant) < LONG_TICK_MS / 2, "no window lasts");
+        Self { fleet, tenant, submitted: 0 }
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, command: &str, key: &str, more: &[&str]) -> T {
+        let store = self.fleet.client.store(&self.tenant);
+        let command = redis::cmd(command).arg(store.keys().key(key)).arg(more).to_owned();
+        command.query_async(&mut store.connection().get().await.unwrap()).await.unwrap()
+    }
+
+    async fn budget(&self) -> Budget {
+        let text: Vec<u8> = self.ask("HGET", "budgets", &[&format!("{}:kelly", self.tenant)]).await;
+        let number = |at: usize| f64::from_le_bytes(text[at * 8..at * 8 + 8].try_into().unwrap());
+        Budget { used: number(0), ends_ms: number(1) }
+    }
+
+    async fn on_lane(&self) -> usize {
+        self.ask("ZCARD", &format!("lane:{}:kelly", self.tenant), &[]).await
+    }
+
+    /// Waits until each turn that was submitted has its reply or is on the lane. Answers how many have one.
+    async fn settled(&self) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let replied = self.fleet.replies(&self.tenant).await.unwrap_or_default().len();
+            let waiting = self.on_lane().await;
+            if replied + waiting == self.submitted {
+                return replied;
+            }
+            assert!(Instant::now() < deadline, "{replied} replied and {waiting} wait, of {}", self.submitted);
+            // While they are admitted and run; bounded by the deadline.
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The shard's clock goes on to the agent's next window.
+    async fn let_it_end(&self) {
+        let _: i64 = self.ask("HINCRBY", "meta", &["offset_ms", &LONG_TICK_MS.to_string()]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_that_a_move_falls_into_admits_no_more_and_counts_on_and_so_does_its_lane() {
+    let per_tick = u32::try_from(CAP).unwrap();
+    let fleet = Fleet::start(DefaultCaps { tick_ms: LONG_TICK_MS, calls_per_tick: per_tick, ..plenty() }).await;
+    let mut window = LongWindow::find(&fleet).await;
+    let tenant = window.tenant.clone();
+    let slot = fleet.slot(&tenant).await;
+    let from = fleet.cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    fleet.submit(&tenant, "before", 4).await;
+    fleet.until_replied(&tenant, 4).await;
+    let before = window.budget().await;
+    assert_eq!(before.used.to_bits(), 4_f64.to_bits());
+
+    let load = fleet.load(&tenant, 30);
+    move_under_load(&fleet, slot, from, to).await;
+    load.await.unwrap();
+    // One more comes when the dust has settled: rule 8 has closed the window, whatever is left of it.
+    fleet.submit(&tenant, "after", 1).await;
+    window.submitted = 4 + 30 + 1;
+    let admitted = window.settled().await;
+    assert!((4..=CAP).contains(&admitted), "{admitted} were admitted in a window for {CAP}");
+    let after = window.budget().await;
+    assert_eq!((after.used as usize, after.ends_ms.to_bits()), (admitted, before.ends_ms.to_bits()), "{after:?}");
+    let timer: f64 = window.ask("ZSCORE", "timers", &[&format!("l:{tenant}:kelly")]).await;
+    assert_eq!(timer.to_bits(), before.ends_ms.to_bits(), "the lane is looked at when the window has ended");
+
+    // Each window after it gives what it may, in order, until the lane is empty.
+    let mut replied = admitted;
+    while replied < window.submitted {
+        window.let_it_end().await;
+        let next = (replied + CAP).min(window.submitted);
+        fleet.until_replied(&tenant, next).await;
+        assert_eq!(window.settled().await, next, "another number than the cap came off the lane");
+        replied = next;
+    }
+    fleet.each_ran_once(window.submitted);
+    assert_eq!(fleet.metric("tickfleet_state_lost_total"), 0, "streams that move are not lost");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_script_that_followed_ask_would_forget_what_was_used() {
+    // The sabotage of rule 24, on purpose: what a library that follows `ASK` by itself does.
+    let cluster = Cluster::start(3, 0).await;
+    let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+    store.ensure_groups().await.unwrap();
+    let prefix = store.keys().prefix().to_owned();
+    let slot = cluster.slot(&prefix).await;
+    let from = cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    let (budget, script) = (format!("{prefix}budget"), "#!lua\nreturn redis.call('INCR', KEYS[1] .. 'budget')");
+    let eval = redis::cmd("EVAL").arg(script).arg(1).arg(&prefix).to_owned();
+    let mut source = cluster.servers[from].connection().await;
+    let () = redis::cmd("SET").arg(&budget).arg(10).query_async(&mut source).await.unwrap();
+    cluster.begin_to_move(slot, from, to).await;
+
+    let refused = eval.query_async::<i64>(&mut source).await.unwrap_err();
+    assert_eq!(refused.code(), Some("ASK"), "{refused}");
+    let asked = Instant::now();
+    let waited = store.ensure_groups().await.unwrap_err();
+    let StoreError::Verb { source, .. } = &waited else { panic!("{waited}") };
+    assert_eq!(source.code(), Some("ASK"), "{waited}");
+    assert!(asked.elapsed() < Duration::from_secs(5), "the wait is bounded: {:?}", asked.elapsed());
+
+    let mut target = cluster.servers[to].connection().await;
+    let mut follows = redis::pipe();
+    let followed: (i64,) = follows.cmd("ASKING").ignore().add_command(eval).query_async(&mut target).await.unwrap();
+    assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
+}
+
+/// The word by which a server said that a key is elsewhere.
+fn sent_away(error: &StoreError) -> Option<&str> {
+    if let StoreError::Verb { source, .. } = error { source.code() } else { None }
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_is_not_told_as_missing() {
+    let cluster = Cluster::start(3, 0).await;
+    let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+    store.ensure_groups().await.unwrap();
+    store.announce("policy", None, false).await.unwrap();
+    let mut watch = Watch::new(store.connection().clone(), store.keys().clone());
+    assert_eq!(watch.look().await.unwrap().policy_generation, 1);
+    let slot = cluster.slot(store.keys().prefix()).await;
+    let from = cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, from, to).await;
+    let keys = cluster.keys_in(slot, from).await;
+    cluster.move_keys(&keys, from, to).await;
+    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("ASK"));
+    cluster.end_move(slot, from, to).await;
+    // Its own connection hears it from the old primary, and makes the next one.
+    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("MOVED"));
+    assert_eq!(watch.look().await.unwrap().policy_generation, 1);
+}
+

@@ -1,0 +1,113 @@
+//! Each shard finds the primary of its slot: what it is told, and where it looks again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_model::ConsumerId;
+use tickfleet_store::{Keys, Pool, Store};
+use tickfleet_testkit::Cluster;
+use tokio::time::{Instant, sleep};
+
+use super::{RECOVERS_WITHIN, SHARDS, options};
+
+#[tokio::test]
+async fn a_waiting_reader_hears_that_its_slot_has_moved() {
+    let cluster = Cluster::start(3, 0).await;
+    let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+    store.ensure_groups().await.unwrap();
+    let slot = cluster.slot(store.keys().prefix()).await;
+    let from = cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    let first = store.connection().primary().unwrap().unwrap();
+    assert_eq!(first, cluster.address(from));
+
+    let mut reader = store.reader(&ConsumerId::new("w").unwrap(), Duration::from_secs(20));
+    let ready = ["ready:normal".to_owned()];
+    let reads = ready.clone();
+    let waiting = tokio::spawn(async move {
+        let (asked, answer) = (Instant::now(), reader.wait(&reads, 1).await);
+        (reader, answer.map(|entries| entries.len()).map_err(|error| error.to_string()), asked.elapsed())
+    });
+    // The reader shall wait before its streams move.
+    sleep(Duration::from_millis(300)).await;
+    cluster.begin_to_move(slot, from, to).await;
+    let keys = cluster.keys_in(slot, from).await;
+    cluster.move_keys(&keys, from, to).await;
+    cluster.end_move(slot, from, to).await;
+    let (mut reader, answer, waited) = waiting.await.unwrap();
+    assert!(answer.is_err() && waited < Duration::from_secs(15), "{answer:?} after {waited:?}");
+    assert!(!answer.unwrap_err().contains("gone"), "what moves is not lost");
+    assert!(reader.is_fresh(), "it would wait where nothing comes any more");
+
+    let deadline = Instant::now() + RECOVERS_WITHIN;
+    while reader.take(&ready[0], 1).await.is_err() {
+        assert!(Instant::now() < deadline, "the reader does not find the next holder");
+        // While views differ; bounded by the deadline.
+        sleep(Duration::from_millis(50)).await;
+    }
+    store.ensure_groups().await.unwrap();
+    assert_eq!(store.connection().primary().unwrap().unwrap(), cluster.address(to));
+    let pool = Pool::open(&cluster.url(), 1).unwrap();
+    let keys: Vec<Keys> = (0..SHARDS).map(|shard| Keys::new("tickfleet", shard)).collect();
+    let view = pool.cluster(&keys).await.unwrap();
+    let holders: Vec<&String> = view.holders.iter().map(|holder| &holder.address).collect();
+    assert_eq!(holders.len(), 3, "{view:?}");
+    assert_eq!(view.holders.iter().map(|holder| holder.slots).sum::<u32>(), 16_384);
+    for said in &view.nodes {
+        let primaries = said.primaries.clone().unwrap();
+        assert_eq!(primaries[0], Some(cluster.address(to)), "{said:?}");
+    }
+    assert_eq!(pool.at(&keys[0]).unwrap().server().await.unwrap().mode, "cluster");
+}
+
+#[tokio::test]
+async fn hosts_that_are_announced_are_used_and_a_node_without_an_address_is_the_one_that_was_asked() {
+    let cluster = Cluster::start(3, 0).await;
+    for (endpoint, host) in [("hostname", "localhost"), ("unknown-endpoint", "127.0.0.1")] {
+        for server in &cluster.servers {
+            let mut connection = server.connection().await;
+            for (name, value) in
+                [("cluster-announce-hostname", "localhost"), ("cluster-preferred-endpoint-type", endpoint)]
+            {
+                let mut set = redis::cmd("CONFIG");
+                set.arg("SET").arg(name).arg(value);
+                let () = set.query_async(&mut connection).await.unwrap();
+            }
+        }
+        let deadline = Instant::now() + RECOVERS_WITHIN;
+        loop {
+            let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+            store.ensure_groups().await.unwrap();
+            let told = store.connection().primary().unwrap().unwrap();
+            if told.starts_with(&format!("{host}:")) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{endpoint}: {told}");
+            // Names come round among the nodes; bounded by the deadline.
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn why_nobody_holds_a_slot_is_told_node_by_node_and_no_search_is_endless() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+    let holder = cluster.holder(cluster.slot(store.keys().prefix()).await).await.unwrap();
+    cluster.servers[holder].kill9();
+    let asked = Instant::now();
+    let error = store.now_ms().await.unwrap_err().to_string();
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    for expected in ["no node leads to the holder of slot ", &format!("names {}: ", cluster.address(holder)), ", too"] {
+        assert!(error.contains(expected), "{expected}\n{error}");
+    }
+    assert!(store.connection().primary().unwrap().is_err());
+    let alone = tickfleet_testkit::RedisServer::start_with(tickfleet_testkit::RedisOptions {
+        tcp: true,
+        ..tickfleet_testkit::RedisOptions::default()
+    })
+    .await;
+    let url = alone.url().replace("redis://", "redis+cluster://");
+    let error = Store::open(&url, 0, Arc::new(options())).unwrap().now_ms().await.unwrap_err().to_string();
+    assert!(error.contains("cluster support disabled"), "{error}");
+}
