@@ -18,6 +18,8 @@ use super::{State, Story};
 pub(super) enum Rule {
     /// The agent's calls of this tick are used up.
     TickCap,
+    /// Redis restarted, failed over or moved the shard in this tick, so that its last calls may have been forgotten.
+    TickClosed,
     /// The agent's calls of this day are used up.
     DayCap,
     /// The calls of all the tenant's agents of this day are used up.
@@ -211,6 +213,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         State::Lane if reached(day_used, day_cap) => Rule::DayCap,
         State::Lane if reached(tenant_used, tenant_cap) => Rule::TenantDayCap,
         State::Lane if reached(tick_used, tick_cap) => Rule::TickCap,
+        State::Lane if budget.tick_is_closed && budget.tick_ends_ms > now_ms => Rule::TickClosed,
         State::Lane if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
         State::Lane => Rule::NextLook,
         _ => return None,
@@ -329,6 +332,7 @@ mod tests {
         BudgetFacts {
             tick_used,
             tick_ends_ms: 2_000,
+            tick_is_closed: false,
             day_used: 12,
             day_ends_ms: 9_000,
             tenant_day_used: 30,
@@ -374,6 +378,14 @@ mod tests {
         // The tick has ended: its counter means nothing.
         let story = live(&name(), &laned(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
+    }
+
+    #[test]
+    fn a_tick_that_redis_restarted_in_is_told_though_calls_of_it_are_left() {
+        let closed = BudgetFacts { tick_is_closed: true, ..budget(4) };
+        assert_eq!(live(&name(), &laned(), closed, caps(), 1_000).waits.unwrap().rule, Rule::TickClosed);
+        assert_eq!(live(&name(), &laned(), closed, caps(), 2_500).waits.unwrap().rule, Rule::NextLook);
+        assert_eq!(live(&name(), &laned(), budget(4), caps(), 1_000).waits.unwrap().rule, Rule::NextLook);
     }
 
     #[test]

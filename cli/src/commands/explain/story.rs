@@ -261,6 +261,10 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
     let ahead = ahead.unwrap_or_default();
     let why = match wait.rule {
         Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
+        Rule::TickClosed => format!(
+            "Redis restarted or failed over in this tick, whose last calls it may have forgotten ({} calls are known)",
+            of(wait.tick_used, wait.tick_cap)
+        ),
         Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
         Rule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))

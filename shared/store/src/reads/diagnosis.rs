@@ -97,6 +97,8 @@ pub struct BudgetFacts {
     pub tick_used: i64,
     /// When that tick ends, ms of shard time.
     pub tick_ends_ms: i64,
+    /// Whether Redis has restarted, failed over or moved the shard since that tick began: no more is admitted in it.
+    pub tick_is_closed: bool,
     /// Calls of the day.
     pub day_used: i64,
     /// When that day ends, ms of shard time.
@@ -248,8 +250,9 @@ impl Pool {
         };
         pipe.cmd("HGET").arg(keys.key(format_args!("counters:{limit}"))).arg(counter);
         pipe.cmd("ZCARD").arg(keys.key(format_args!("held:{limit}@{counter}")));
-        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>, u64);
-        let (packed, (tenant_used, tenant_ends), ahead, counter, held): Found =
+        pipe.cmd("HGET").arg(keys.key("meta")).arg("epoch_ms");
+        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>, u64, Option<f64>);
+        let (packed, (tenant_used, tenant_ends), ahead, counter, held, epoch_ms): Found =
             self.at(keys)?.pipeline("budget", &pipe).await?;
         let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
@@ -257,6 +260,7 @@ impl Pool {
         Ok(BudgetFacts {
             tick_used: agent.tick_used,
             tick_ends_ms: agent.tick_ends_ms,
+            tick_is_closed: agent.tick_began_ms < whole(epoch_ms),
             day_used: agent.day_used,
             day_ends_ms: agent.day_ends_ms,
             tenant_day_used: whole(tenant_used),
