@@ -147,6 +147,7 @@ const OPERATOR: &[Verb] = &[
     Verb::DropDocuments,
     Verb::Remember,
     Verb::Forget,
+    Verb::Repair,
 ];
 
 impl Role {

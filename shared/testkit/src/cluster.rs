@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::{RedisOptions, RedisServer};
+use crate::{RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
 const SLOTS: u16 = 16_384;
@@ -16,6 +16,8 @@ const SLOTS: u16 = 16_384;
 const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// The longest wait for what must come: a whole cluster, a failover.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a node may take to say what it knows of the others: one that is paused says nothing.
+const ANSWER: Duration = Duration::from_secs(1);
 /// Wait between two looks.
 const STEP: Duration = Duration::from_millis(20);
 /// How often another port for the nodes' own talk is tried, where somebody took the first meanwhile.
@@ -28,6 +30,8 @@ pub struct Cluster {
     /// replica of server 1 is server 4.
     pub servers: Vec<RedisServer>,
     primaries: usize,
+    /// Where clients reach each of them, if that is with TLS.
+    tls_ports: Vec<u16>,
 }
 
 /// What a node says of a node (`CLUSTER NODES`).
@@ -54,14 +58,32 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_with(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
-        let mut servers = Vec::new();
-        let mut bus_ports = Vec::new();
+        Self::start_as(primaries, replicas, extra_args, None).await
+    }
+
+    /// As [`Self::start`], where the nodes speak TLS, with each other and with clients. Which servers hold which slots
+    /// ([`Self::holder`]) is not known of such.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
+        Self::start_as(primaries, replicas, &[], Some(files)).await
+    }
+
+    async fn start_as(primaries: usize, replicas: usize, extra_args: &[&str], tls: Option<&TlsFiles>) -> Self {
+        let (mut servers, mut bus_ports, mut tls_ports) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..primaries * (1 + replicas) {
-            let (server, bus_port) = node(extra_args).await;
+            let mut args: Vec<String> = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
+            if let Some(files) = tls {
+                let (arguments, port) = files.arguments().await;
+                args.extend(arguments.into_iter().chain(["--tls-cluster", "yes"].map(str::to_owned)));
+                tls_ports.push(port);
+            }
+            let (server, bus_port) = node(&args).await;
             servers.push(server);
             bus_ports.push(bus_port);
         }
-        let cluster = Self { servers, primaries };
+        let cluster = Self { servers, primaries, tls_ports };
         cluster.divide().await;
         for (index, bus_port) in bus_ports.iter().enumerate().skip(1) {
             let port = cluster.port(index);
@@ -89,6 +111,10 @@ impl Cluster {
     /// The URL of the cluster: its first servers are named, whatever has become of them.
     #[must_use]
     pub fn url(&self) -> String {
+        if !self.tls_ports.is_empty() {
+            let seeds: Vec<String> = self.tls_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+            return format!("rediss+cluster://{}", seeds[..self.primaries].join(","));
+        }
         let seeds: Vec<String> = (0..self.primaries).map(|index| self.address(index)).collect();
         format!("redis+cluster://{}", seeds.join(","))
     }
@@ -140,6 +166,49 @@ impl Cluster {
                 found => panic!("slot {slot} was not taken over within {PATIENCE:?}: {found:?}"),
             }
         }
+    }
+
+    /// The other server of a pair, of primaries with one replica each: whichever is the primary now.
+    #[must_use]
+    pub const fn partner(&self, server: usize) -> usize {
+        (server + self.primaries) % (2 * self.primaries)
+    }
+
+    /// A primary that is not `server` or its partner, if one answers: who holds the middle of the next third of the slots,
+    /// where there are three.
+    pub async fn elsewhere(&self, server: usize) -> Option<usize> {
+        let part = SLOTS / u16::try_from(self.primaries).ok()?;
+        for next in 1..self.primaries {
+            let index = u16::try_from((server + next) % self.primaries).ok()?;
+            if let Some(found) = self.holder(index * part + part / 2).await.filter(|found| found % self.primaries != server % self.primaries) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Has the replica `server` take over while all live, and waits until it has, as it says itself.
+    ///
+    /// # Panics
+    /// It does not in time.
+    pub async fn fail_over_to(&self, server: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let info: Option<String> = self.ask(server, &["INFO", "replication"]).await;
+            if info.is_some_and(|info| info.contains("role:master")) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "server {server} did not take over within {PATIENCE:?}");
+            // Refused while its link is down, or where one is under way.
+            let _: Option<String> = self.ask(server, &["CLUSTER", "FAILOVER"]).await;
+            sleep(STEP * 10).await;
+        }
+    }
+
+    /// A server's answer to a command, if it gives one.
+    async fn ask<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
+        let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
+        redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
     }
 
     /// Begins to move a slot between two primaries: from now on the one answers `ASK` for keys that it does not have, and
@@ -294,7 +363,7 @@ impl Cluster {
 
     /// The nodes that this one knows; none where it does not answer.
     async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
-        let text: String = self.try_tell(server, &["NODES"]).await.ok()?;
+        let text: String = timeout(ANSWER, self.try_tell(server, &["NODES"])).await.ok()?.ok()?;
         let line = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();
             let address = words.get(1)?.split('@').next()?;
@@ -317,7 +386,7 @@ fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
 
 /// One node, and the port of its own talk with the others. By default that is its port and 10,000, which a free port of
 /// the system may be too high for.
-async fn node(extra_args: &[&str]) -> (RedisServer, u16) {
+async fn node(extra_args: &[String]) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -328,8 +397,8 @@ async fn node(extra_args: &[&str]) -> (RedisServer, u16) {
         let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
         // A replica takes over however old its data is, and stays with its primary.
         let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
-        let args = own.iter().chain(&pace).chain(&lenient).chain(extra_args);
-        let extra_args = args.map(|arg| (*arg).to_owned()).collect();
+        let args = own.iter().chain(&pace).chain(&lenient).map(|arg| (*arg).to_owned());
+        let extra_args = args.chain(extra_args.iter().cloned()).collect();
         match RedisServer::try_start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await {
             Ok(server) => return (server, bus_port),
             Err(error) => last = error.to_string(),

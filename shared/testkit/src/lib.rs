@@ -8,10 +8,12 @@ mod cluster;
 pub mod guards;
 mod leaks;
 mod redis;
+mod tls;
 mod trio;
 
 pub use self::clock::TestClock;
 pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::redis::{RedisOptions, RedisServer, connect};
+pub use self::tls::TlsFiles;
 pub use self::trio::Trio;

@@ -78,6 +78,12 @@ impl RedisServer {
         self.server.url()
     }
 
+    /// The folder of its files.
+    #[must_use]
+    pub fn dir(&self) -> &std::path::Path {
+        self.server.dir()
+    }
+
     /// A new connection, whose commands may take two minutes each. Not for blocking reads longer than that.
     ///
     /// # Panics

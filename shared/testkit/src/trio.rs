@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
-use crate::{RedisOptions, RedisServer, connect};
+use crate::{RedisOptions, RedisServer, TlsFiles, connect};
 
 /// What the sentinels call the primary.
 const NAME: &str = "fleet";
@@ -46,12 +46,15 @@ pub struct Trio {
     /// The primary of the beginning, and its replicas.
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
+    speaks_tls: bool,
 }
 
 #[derive(Debug)]
 struct Sentinel {
     // Dropped before its folder.
     server: PrivateRedis,
+    /// Where clients reach it.
+    port: String,
     _dir: TempDir,
 }
 
@@ -61,16 +64,36 @@ impl Trio {
     /// # Panics
     /// One of them does not start, or does not find the others.
     pub async fn start(replicas: usize) -> Self {
-        let mut servers = vec![start(Vec::new()).await];
-        let port = port_of(&servers[0].url());
+        Self::start_with(replicas, &[]).await
+    }
+
+    /// As [`Self::start`], with more arguments for each server.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_with(replicas: usize, extra_args: &[&str]) -> Self {
+        Self::start_as(replicas, extra_args, None).await
+    }
+
+    /// As [`Self::start`], where all speak TLS, with each other and with clients. [`Self::primary`] knows nothing of such.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
+        Self::start_as(replicas, &[], Some(files)).await
+    }
+
+    async fn start_as(replicas: usize, extra_args: &[&str], tls: Option<&TlsFiles>) -> Self {
+        let (primary, port) = start(&[], extra_args, tls).await;
+        let mut servers = vec![primary];
         for _ in 0..replicas {
-            servers.push(start(["--replicaof", "127.0.0.1", &port].map(String::from).into()).await);
+            servers.push(start(&["--replicaof", "127.0.0.1", &port], extra_args, tls).await.0);
         }
         let mut sentinels = Vec::new();
         for _ in 0..SENTINELS {
-            sentinels.push(Sentinel::start(&port).await);
+            sentinels.push(Sentinel::start(&port, tls).await);
         }
-        let trio = Self { servers, sentinels };
+        let trio = Self { servers, sentinels, speaks_tls: tls.is_some() };
         trio.until_known(replicas).await;
         trio
     }
@@ -78,9 +101,9 @@ impl Trio {
     /// The URL of the primary, whichever server that is.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts: Vec<String> =
-            self.sentinels.iter().map(|s| format!("127.0.0.1:{}", port_of(&s.server.url()))).collect();
-        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+        let hosts: Vec<String> = self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        let scheme = if self.speaks_tls { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
     }
 
     /// Which server the sentinels say is the primary, if most of them say the same.
@@ -181,7 +204,7 @@ impl Trio {
 }
 
 impl Sentinel {
-    async fn start(port: &str) -> Self {
+    async fn start(port: &str, tls: Option<&TlsFiles>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
         let quorum = SENTINELS / 2 + 1;
@@ -191,17 +214,23 @@ impl Sentinel {
              sentinel failover-timeout {NAME} 6000\n"
         );
         std::fs::write(&config, text).expect("write the sentinel's settings");
+        let (mut extra_args, own_port) = match tls {
+            Some(files) => files.arguments().await,
+            None => (Vec::new(), 0),
+        };
+        extra_args.push("--sentinel".into());
         let options = ServerOptions {
             listen: Listen::Loopback(0),
             config: Some(config),
-            extra_args: vec!["--sentinel".into()],
+            extra_args,
             ..ServerOptions::new(dir.path())
         };
         let server = match PrivateRedis::start(options).await {
             Ok(server) => server,
             Err(error) => panic!("a test needs a sentinel: {error}"),
         };
-        let sentinel = Self { server, _dir: dir };
+        let port = if tls.is_some() { own_port.to_string() } else { port_of(&server.url()) };
+        let sentinel = Self { server, port, _dir: dir };
         let pace: Vec<&str> = ["DEBUG"].into_iter().chain(PACE).collect();
         let () = sentinel.told(&pace).await.expect("a sentinel that takes another pace");
         sentinel
@@ -214,9 +243,20 @@ impl Sentinel {
     }
 }
 
-async fn start(mut extra_args: Vec<String>) -> RedisServer {
-    extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(String::from));
-    RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
+/// A server, and the port at which others reach it.
+async fn start(role: &[&str], extra_args: &[&str], tls: Option<&TlsFiles>) -> (RedisServer, String) {
+    let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
+    let mut extra_args: Vec<String> =
+        role.iter().chain(&pace).chain(extra_args).map(|arg| (*arg).to_owned()).collect();
+    let mut own_port = None;
+    if let Some(files) = tls {
+        let (arguments, port) = files.arguments().await;
+        extra_args.extend(arguments);
+        own_port = Some(port.to_string());
+    }
+    let server = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
+    let port = own_port.unwrap_or_else(|| port_of(&server.url()));
+    (server, port)
 }
 
 fn port_of(url: &str) -> String {

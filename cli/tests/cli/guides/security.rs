@@ -10,6 +10,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
 
 /// The longest wait for what must come; on a quiet machine it is there within a second.
@@ -210,20 +211,10 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     }
 }
 
-/// Keys and certificates as the guide makes them.
-fn certificates(folder: &Path) {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
-    let (_, lines) = blocks(&text, "sh").into_iter().find(|(_, lines)| lines[0].starts_with("openssl")).unwrap();
-    let mut shell = Command::new("sh");
-    shell.args(["-ec", &lines.join("\n")]).current_dir(folder);
-    shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    Said::of(&mut shell, "").exits(0);
-}
-
 #[tokio::test]
 async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
@@ -245,7 +236,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
 #[tokio::test]
 async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    certificates(folder.path(), "DNS:localhost");
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));

@@ -6,6 +6,7 @@ mod live;
 mod run_time;
 mod scale;
 mod scaling;
+mod secured;
 mod sentinel;
 mod traces;
 mod two_builds;

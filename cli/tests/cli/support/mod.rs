@@ -1,6 +1,7 @@
 //! What the tests share: the binary, processes, a Prometheus, a Python, and the checker of documents.
 
 pub mod binary;
+pub mod certificates;
 pub mod documents;
 pub mod process;
 pub mod prometheus;

@@ -203,6 +203,10 @@ end
 local replies, look = {}, kinds[ARGV[8]]
 for i = 9, #ARGV do
   local done, answer = alone(look, ARGV[i])
+  -- A right that the user of Redis lacks is no fault of what lies there.
+  if not done and (string.find(answer, 'executing the script can', 1, true) or string.find(answer, 'ACL failure in script', 1, true)) then
+    error(answer, 0)
+  end
   -- Something else is there under that name (rule 18): people have to look.
   replies[i - 8] = done and answer or 'FOUND foreign'
 end

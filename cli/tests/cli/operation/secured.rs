@@ -1,0 +1,107 @@
+//! A cluster and sentinels that speak TLS alone with the fleet, and know a user for each role.
+
+use std::path::Path;
+
+use tickfleet_store::Role;
+use tickfleet_testkit::{Cluster, RedisServer, TlsFiles, Trio};
+
+use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::certificates::certificates;
+use crate::support::process::Process;
+
+/// How often a command is tried while another server takes over.
+const TRIES: usize = 60;
+
+fn files(folder: &Path) -> TlsFiles {
+    certificates(folder, "DNS:localhost,IP:127.0.0.1");
+    TlsFiles { ca: folder.join("ca.pem"), certificate: folder.join("redis.pem"), key: folder.join("redis.key") }
+}
+
+/// Makes the users that `tickfleet acl` prints, on each server, as an aclfile would.
+async fn make_users(servers: &[RedisServer]) {
+    for (name, _) in Role::WORDS {
+        let data = tickfleet(&["acl", "--role", name]).exits(0);
+        let words: Vec<&str> = data.stdout.trim().split(' ').skip(1).collect();
+        for server in servers {
+            let mut command = redis::cmd("ACL");
+            let () = command.arg("SETUSER").arg(&words).query_async(&mut server.connection().await).await.unwrap();
+        }
+    }
+}
+
+/// The URL for the user of a role.
+fn url_for(url: &str, role: &str, ca: &Path) -> String {
+    let (scheme, place) = url.split_once("://").unwrap();
+    format!("{scheme}://{role}:{role}-secret@{place}?tls_ca={}", ca.display())
+}
+
+#[tokio::test]
+async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = files(dir.path());
+    let cluster = Cluster::start_tls(3, 0, &files).await;
+    make_users(&cluster.servers).await;
+    let url = |role: &str| url_for(&cluster.url(), role, &files.ca);
+    let variables = [("TICKFLEET_REDIS_SHARDS", "4")];
+    let config = tempfile::tempdir().unwrap();
+    let scheduler = Process::start_with("scheduler", config.path(), &url("scheduler"), &variables);
+    let worker = Process::start_with("worker", config.path(), &url("worker"), &variables);
+    let asked = |role: &str, args: &[&str]| {
+        let mut command = command(&[args, &["--redis-url", &url(role)]].concat());
+        Said::of(command.envs(variables), "")
+    };
+    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
+    asked("producer", &turn).exits(0).says("list_tools");
+    asked("onlooker", &["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
+    asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
+    asked("onlooker", &["limits"]).exits(0);
+    asked("operator", &["doctor"]).exits(0).says("3 of 3 nodes agree where the shards are").says("0 to mend");
+    asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
+    asked("operator", &["cancel", "demo:over-tls"]);
+    asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).complains("no permissions");
+    assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
+
+    let fleet = DevFleet::start_with(&["--redis-url", &url("tickfleet")], &variables);
+    let mut again = fleet.command(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
+    Said::of(again.envs(variables), "").exits(0).says("ok");
+    assert_eq!(fleet.stop(), Some(0));
+    for server in &cluster.servers {
+        let refused: Vec<redis::Value> =
+            redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
+        let told = format!("{refused:?}");
+        let counts = told.matches("\"username\"").count();
+        let fair = told.matches("onlooker").count() + told.matches("client|setinfo").count();
+        assert!(counts <= fair, "somebody but the onlooker was refused: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = files(dir.path());
+    let mut trio = Trio::start_tls(1, &files).await;
+    let url = format!("{}?tls_ca={}", trio.url(), files.ca.display());
+    assert!(url.starts_with("rediss+sentinel://"), "{url}");
+    let config = tempfile::tempdir().unwrap();
+    let scheduler = Process::start("scheduler", config.path(), &url);
+    let worker = Process::start("worker", config.path(), &url);
+    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
+    tickfleet(&turn).exits(0).says("list_tools");
+    tickfleet(&["doctor", "--redis-url", &url]).exits(0).says("say 3 of 3 sentinels");
+    // Whom nobody vouches for is not spoken to.
+    let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
+    unknown.exits(3);
+
+    trio.replicated(0, 1).await;
+    trio.servers[0].kill9();
+    let mut said = tickfleet(&turn);
+    for _ in 0..TRIES {
+        if said.code == 0 {
+            break;
+        }
+        crate::support::process::pause();
+        said = tickfleet(&turn);
+    }
+    said.exits(0).says("list_tools");
+    assert_eq!((worker.stop(), scheduler.stop()), (Some(0), Some(0)));
+}

@@ -1,0 +1,32 @@
+//! Servers that speak TLS, with each other as well.
+
+use std::path::PathBuf;
+
+use tokio::net::TcpListener;
+
+/// The files by which servers show who they are, and know others.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// Certificate of the authority.
+    pub ca: PathBuf,
+    /// The servers' certificate; it has to name `localhost` and 127.0.0.1.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl TlsFiles {
+    /// The arguments of one server, which listens on a free port for TLS beside its own, and that port.
+    pub(crate) async fn arguments(&self) -> (Vec<String>, u16) {
+        let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = free.local_addr().expect("its number").port();
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let files = [("ca-cert-file", &self.ca), ("cert-file", &self.certificate), ("key-file", &self.key)];
+        let mut arguments: Vec<String> =
+            files.iter().flat_map(|(name, file)| [format!("--tls-{name}"), path(file)]).collect();
+        let port_text = port.to_string();
+        let more = ["--tls-port", &port_text, "--tls-auth-clients", "no", "--tls-replication", "yes"];
+        arguments.extend(more.map(str::to_owned));
+        (arguments, port)
+    }
+}
