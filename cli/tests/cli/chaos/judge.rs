@@ -20,7 +20,7 @@ pub struct Run {
     pub once: bool,
 }
 
-/// A call that went out for the first time: whose, and when, ms.
+/// A call that was admitted: whose, and when, ms.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Admitted {
     pub agent: String,
@@ -39,7 +39,7 @@ pub struct Evidence {
 }
 
 /// What is wrong; nothing may be.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Accepted turns without a reply.
     pub lost: Vec<String>,

@@ -1,8 +1,5 @@
-//! What stands around the fleet: the tools' server with its ledger, a proxy before Redis, and what append-only files say.
+//! What stands around the fleet: the tools' server with its ledger, and a proxy before Redis.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,12 +9,13 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::judge::{Admitted, Run};
+use super::judge::Run;
 
 /// The server that all tools reach. It writes down each call when it comes.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<Vec<Run>>>);
+pub struct Ledger(Arc<Mutex<Vec<(Instant, Run)>>>);
 
 impl Ledger {
     /// Starts it; answers its address, too.
@@ -33,14 +31,19 @@ impl Ledger {
     async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
         let (agent, tool) = (body["agent"].as_str().unwrap().to_owned(), body["tool"].as_str().unwrap());
         let run = Run { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
-        ledger.0.lock().unwrap().push(run);
+        ledger.0.lock().unwrap().push((Instant::now(), run));
         // So that kills fall between effect and answer.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
 
     pub fn runs(&self) -> Vec<Run> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
+    }
+
+    /// When runs began, in order.
+    pub fn times(&self) -> Vec<Instant> {
+        self.0.lock().unwrap().iter().map(|(at, _)| *at).collect()
     }
 }
 
@@ -112,73 +115,4 @@ async fn carry(
             return;
         }
     }
-}
-
-/// When each call went out first, as the append-only files of a server have it.
-pub fn admitted(dir: &Path) -> Vec<Admitted> {
-    let mut first: BTreeMap<(String, u64), Admitted> = BTreeMap::new();
-    let mut files: Vec<_> = fs::read_dir(dir.join("appendonlydir")).unwrap().map(|file| file.unwrap().path()).collect();
-    files.retain(|path| path.to_string_lossy().ends_with(".incr.aof"));
-    for file in files {
-        for words in commands(&fs::read(file).unwrap()) {
-            let is_slice = words.len() > 4 && words[0] == b"XADD" && words[1].windows(7).any(|part| part == b":ready:");
-            if !is_slice {
-                continue;
-            }
-            let Some(id) = words.iter().position(|word| is_entry_id(word)) else { continue };
-            let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
-            let (at_ms, mut turn, mut position) =
-                (text(words[id].split(|b| *b == b'-').next().unwrap()).parse().unwrap(), String::new(), 0);
-            for pair in words[id + 1..].chunks_exact(2) {
-                match pair[0].as_slice() {
-                    b"t" => turn = text(&pair[1]),
-                    b"p" => position = text(&pair[1]).parse().unwrap(),
-                    b"c" => {
-                        // Turns are named <agent>-<number>.
-                        let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
-                        let call = Admitted { agent, at_ms };
-                        let seen = first.entry((turn.clone(), position)).or_insert_with(|| call.clone());
-                        *seen = seen.clone().min(call);
-                        position += 1;
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-    first.into_values().collect()
-}
-
-fn is_entry_id(word: &[u8]) -> bool {
-    let mut parts = word.split(|b| *b == b'-');
-    let digits = |part: Option<&[u8]>| part.is_some_and(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit));
-    word.len() > 13 && digits(parts.next()) && digits(parts.next()) && parts.next().is_none()
-}
-
-/// The commands of a file; a line beginning with `#` is none, and a last one that is cut off neither.
-fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
-    fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
-        let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
-        let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
-        *bytes = rest;
-        Some(line)
-    }
-    fn number(line: &[u8]) -> Option<usize> {
-        std::str::from_utf8(line.get(1..)?).ok()?.parse().ok()
-    }
-    let mut all = Vec::new();
-    while let Some(head) = line(&mut bytes) {
-        if head.first() != Some(&b'*') {
-            continue;
-        }
-        let mut words = Vec::new();
-        for _ in 0..number(head).unwrap_or(0) {
-            let Some(length) = line(&mut bytes).and_then(number) else { return all };
-            let Some(word) = bytes.get(..length) else { return all };
-            words.push(word.to_vec());
-            bytes = bytes.get(length + 2..).unwrap_or_default();
-        }
-        all.push(words);
-    }
-    all
 }

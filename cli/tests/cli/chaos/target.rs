@@ -1,14 +1,17 @@
 //! What a fleet's Redis may be, and the faults that it can have. Another kind of it is another variant.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
+use tickfleet_model::TenantId;
+use tickfleet_model::ids::shard_of;
+use tickfleet_testkit::{Cluster, RedisOptions, RedisServer, Trio};
 use tokio::time::{Instant, sleep};
 
 use super::PATIENCE;
 use super::parts::Proxy;
 
-/// The faults of both targets; the others follow.
+/// The faults of all targets; the others follow.
 const FAULTS: [&str; 11] = [
     "kill a worker",
     "kill a scheduler",
@@ -23,12 +26,33 @@ const FAULTS: [&str; 11] = [
     "change the configuration",
 ];
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
-const OF_SENTINELS: [&str; 2] = ["fail over", "kill a primary whose replica lags"];
+const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
+const OF_CLUSTERS: [&str; 1] = ["move a slot"];
+/// Shards on a cluster.
+const SHARDS: u32 = 4;
+/// Append-only files for the witness: what is written is in them when the process dies, and the disk may wait.
+const WITNESSED: [&str; 6] =
+    ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
 /// What the fleet's Redis is.
-pub enum Target {
+pub enum Kind {
     One(Box<RedisServer>, Proxy),
-    Sentinels(Trio),
+    Sentinels(Box<Trio>),
+    Cluster(Box<Cluster>),
+}
+
+/// A shard, and a tenant that lives there.
+pub struct Home {
+    pub tenant: String,
+    shard: u32,
+    slot: u16,
+}
+
+/// The fleet's Redis, and the shard at which the next fault aims.
+pub struct Target {
+    pub kind: Kind,
+    pub homes: Vec<Home>,
+    pub aim: usize,
 }
 
 impl Target {
@@ -37,41 +61,101 @@ impl Target {
         let options = RedisOptions { appendonly: true, tcp: true, extra_args, ..RedisOptions::default() };
         let server = RedisServer::start_with(options).await;
         let proxy = Proxy::before(server.url().trim_start_matches("redis://").trim_end_matches('/').to_owned()).await;
-        Self::One(Box::new(server), proxy)
+        Self::of(Kind::One(Box::new(server), proxy))
+    }
+
+    pub async fn sentinels() -> Self {
+        Self::of(Kind::Sentinels(Box::new(Trio::start_with(1, &WITNESSED).await)))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self { kind, homes: vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }], aim: 0 }
+    }
+
+    /// Three primaries, each with a replica.
+    pub async fn cluster() -> Self {
+        let cluster = Cluster::start_with(3, 1, &WITNESSED).await;
+        let mut homes = Vec::new();
+        for shard in 0..SHARDS {
+            let lives_here = |name: &String| shard_of(&TenantId::new(name.as_str()).unwrap(), SHARDS) == shard;
+            let tenant = (0..).map(|n| format!("demo{n}")).find(lives_here).unwrap();
+            homes.push(Home { tenant, shard, slot: cluster.slot(&format!("{{tickfleet:{shard}}}:")).await });
+        }
+        Self { kind: Kind::Cluster(Box::new(cluster)), homes, aim: 0 }
     }
 
     pub fn url(&self) -> String {
-        match self {
-            Self::One(_, proxy) => format!("redis://{}", proxy.address),
-            Self::Sentinels(trio) => trio.url(),
+        match &self.kind {
+            Kind::One(_, proxy) => format!("redis://{}", proxy.address),
+            Kind::Sentinels(trio) => trio.url(),
+            Kind::Cluster(cluster) => cluster.url(),
         }
+    }
+
+    pub fn shards(&self) -> u32 {
+        if let Kind::Cluster(_) = self.kind { SHARDS } else { 1 }
+    }
+
+    /// Whether what was answered may be lost with a primary.
+    pub fn forgets(&self) -> bool {
+        !matches!(self.kind, Kind::One(..))
     }
 
     pub fn faults(&self) -> Vec<&'static str> {
-        match self {
-            Self::One(..) => [&FAULTS[..], &OF_ONE].concat(),
-            Self::Sentinels(_) => [&FAULTS[..], &OF_SENTINELS].concat(),
+        match self.kind {
+            Kind::One(..) => [&FAULTS[..], &OF_ONE].concat(),
+            Kind::Sentinels(_) => [&FAULTS[..], &OF_PAIRS].concat(),
+            Kind::Cluster(_) => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS].concat(),
         }
     }
 
-    /// The server that is the primary now.
+    /// The whole name of a key of the shard that is aimed at.
+    pub fn key(&self, name: &str) -> String {
+        format!("{{tickfleet:{}}}:{name}", self.homes[self.aim].shard)
+    }
+
+    /// The folders of all servers.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let servers = match &self.kind {
+            Kind::One(server, _) => std::slice::from_ref(&**server),
+            Kind::Sentinels(trio) => &trio.servers,
+            Kind::Cluster(cluster) => &cluster.servers,
+        };
+        servers.iter().map(|server| server.dir().to_owned()).collect()
+    }
+
+    /// The server that is the primary of that shard now.
     pub async fn primary(&self) -> usize {
-        let Self::Sentinels(trio) = self else { return 0 };
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if let Some(primary) = trio.primary().await {
+            let named = match &self.kind {
+                Kind::One(..) => Some(0),
+                Kind::Sentinels(trio) => trio.primary().await,
+                Kind::Cluster(cluster) => cluster.holder(self.homes[self.aim].slot).await,
+            };
+            if let Some(primary) = named {
                 return primary;
             }
-            // Sentinels tell nobody; bounded above.
+            // Nobody tells; bounded above.
             sleep(Duration::from_millis(50)).await;
         }
         panic!("no primary within {PATIENCE:?}");
     }
 
+    /// The server that stands by for this one.
+    fn partner(&self, server: usize) -> usize {
+        match &self.kind {
+            Kind::One(..) => server,
+            Kind::Sentinels(_) => 1 - server,
+            Kind::Cluster(cluster) => cluster.partner(server),
+        }
+    }
+
     pub fn server(&mut self, index: usize) -> &mut RedisServer {
-        match self {
-            Self::One(server, _) => server,
-            Self::Sentinels(trio) => &mut trio.servers[index],
+        match &mut self.kind {
+            Kind::One(server, _) => server,
+            Kind::Sentinels(trio) => &mut trio.servers[index],
+            Kind::Cluster(cluster) => &mut cluster.servers[index],
         }
     }
 
@@ -86,33 +170,81 @@ impl Target {
         self.ask(words).await.and_then(|value| redis::from_redis_value(value).ok()).unwrap_or_default()
     }
 
-    /// Kills the primary, with what its replica has not yet heard where `lag`, and starts it again.
-    pub async fn kill(&mut self, lag: bool) {
-        let primary = self.primary().await;
-        if lag {
-            self.server(1 - primary).pause();
-            // So much is written meanwhile.
-            sleep(Duration::from_millis(500)).await;
-        }
-        self.server(primary).kill9();
-        match self {
-            Self::One(server, _) => {
-                // It stays away for a moment.
-                sleep(Duration::from_millis(300)).await;
-                server.restart().await;
-            }
-            Self::Sentinels(trio) => {
-                if lag {
-                    trio.servers[1 - primary].resume();
-                }
-                trio.another_primary(primary).await;
-                trio.servers[primary].restart().await;
-                self.followed().await;
-            }
+    /// Waits until another server than this one leads the shard.
+    async fn replaced(&self, before: usize) {
+        match &self.kind {
+            Kind::One(..) => {}
+            Kind::Sentinels(trio) => drop(trio.another_primary(before).await),
+            Kind::Cluster(cluster) => drop(cluster.another_holder(self.homes[self.aim].slot, before).await),
         }
     }
 
-    /// Waits until whichever server is the primary has its replica beside it: sentinels may change their mind once more.
+    /// Kills the primary, with what its replica has not yet heard where it `lags` for so long, and starts it again.
+    pub async fn kill(&mut self, lags: Option<Duration>) {
+        let primary = self.primary().await;
+        if let Some(lags) = lags {
+            self.server(primary).cut_replicas().await;
+            // So much is written meanwhile.
+            sleep(lags).await;
+        }
+        self.server(primary).kill9();
+        if let Kind::One(server, _) = &mut self.kind {
+            // It stays away for a moment.
+            sleep(Duration::from_millis(300)).await;
+            server.restart().await;
+            return;
+        }
+        self.replaced(primary).await;
+        self.server(primary).restart().await;
+        self.followed().await;
+    }
+
+    /// Stops the primary until its replica has taken over. What it was asked meanwhile it does when it goes on, and it does
+    /// not know yet that it is no primary any more.
+    pub async fn stop_until_replaced(&mut self) {
+        let primary = self.primary().await;
+        self.server(primary).pause();
+        self.replaced(primary).await;
+        self.server(primary).resume();
+        self.followed().await;
+    }
+
+    /// A failover in order, while all live.
+    pub async fn fail_over(&mut self) {
+        let before = self.primary().await;
+        let partner = self.partner(before);
+        match &self.kind {
+            Kind::One(..) => return,
+            Kind::Sentinels(trio) => trio.fail_over().await,
+            Kind::Cluster(cluster) => cluster.fail_over_to(partner).await,
+        }
+        self.replaced(before).await;
+        self.followed().await;
+    }
+
+    /// The slot of the shard moves to another primary, key by key.
+    pub async fn move_slot(&self) {
+        let from = self.primary().await;
+        let Kind::Cluster(cluster) = &self.kind else { return };
+        let (slot, Some(to)) = (self.homes[self.aim].slot, cluster.elsewhere(from).await) else { return };
+        cluster.begin_to_move(slot, from, to).await;
+        loop {
+            let keys = cluster.keys_in(slot, from).await;
+            if keys.is_empty() {
+                break;
+            }
+            for part in keys.chunks(keys.len().div_ceil(8)) {
+                cluster.move_keys(part, from, to).await;
+                // The load shall meet each state between.
+                sleep(Duration::from_millis(40)).await;
+            }
+        }
+        cluster.end_move(slot, from, to).await;
+        // Until the others have heard of it, they lead to the last one, who sends on.
+        cluster.another_holder(slot, from).await;
+    }
+
+    /// Waits until whichever server is the primary has its replica beside it: who leads may change once more.
     pub async fn followed(&mut self) {
         let until = Instant::now() + PATIENCE;
         while !self.text(&["INFO", "replication"]).await.contains("state=online") {

@@ -1,0 +1,88 @@
+//! Primaries are killed, or stopped until they are replaced, one after the other, and it is counted when the fleet's work goes
+//! on as before.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::parts::Ledger;
+use super::{PATIENCE, World};
+
+/// Producers submit every three seconds: two of their rounds are compared.
+const SPAN: Duration = Duration::from_secs(6);
+/// Of what went on before, what counts as going on again, percent.
+const AGAIN: usize = 95;
+
+/// What one loss of a primary has cost.
+#[derive(Debug, Clone, Copy)]
+pub struct Recovery {
+    pub fault: &'static str,
+    /// From the fault until the beginning of the first [`SPAN`] with so much work again, ms.
+    pub ms: u128,
+}
+
+/// How many runs began in the span from this moment on.
+fn runs_from(times: &[Instant], from: Instant) -> usize {
+    times.iter().filter(|at| **at >= from && **at < from + SPAN).count()
+}
+
+/// The first moment since `from` from which on there was as much work as `usual`; none so far.
+fn works_again(times: &[Instant], from: Instant, usual: usize) -> Option<Instant> {
+    let enough = |at: Instant| runs_from(times, at) * 100 >= usual * AGAIN;
+    if enough(from) {
+        return Some(from);
+    }
+    times.iter().copied().filter(|at| *at >= from).find(|at| enough(*at))
+}
+
+impl World {
+    /// Loses so many primaries.
+    pub async fn lose_primaries(&mut self, count: u64, ledger: &Ledger) -> Vec<Recovery> {
+        // The load comes to its pace.
+        sleep(SPAN).await;
+        let began = Instant::now();
+        sleep(SPAN * 2).await;
+        let usual = ledger.times().iter().filter(|at| **at >= began).count() / 2;
+        assert!(usual > 20, "there is hardly any load: {usual} runs in {SPAN:?}");
+        let mut found = Vec::new();
+        for number in 0..count {
+            self.aim();
+            let (fault, lag) = match self.dice.below(3) {
+                0 => ("kill Redis", None),
+                1 => ("kill a primary whose replica lags", Some(200 + self.dice.below(1_300) as u64)),
+                _ => ("stop a primary until it is replaced", None),
+            };
+            let began = Instant::now() + Duration::from_millis(lag.unwrap_or(0));
+            if fault.starts_with("kill") {
+                self.target.kill(lag.map(Duration::from_millis)).await;
+            } else {
+                self.target.stop_until_replaced().await;
+            }
+            self.probe(fault).await;
+            let again = loop {
+                if let Some(again) = works_again(&ledger.times(), began, usual) {
+                    break again;
+                }
+                assert!(began.elapsed() < PATIENCE, "after loss {number} ({fault}) less is done than before");
+                // The ledger is read as a whole; bounded above.
+                sleep(Duration::from_millis(200)).await;
+            };
+            found.push(Recovery { fault, ms: (again - began).as_millis() });
+        }
+        eprintln!("{usual} runs in {SPAN:?} before");
+        found
+    }
+}
+
+/// Says how long the work of the fleet was less than before, by fault.
+pub fn report(recoveries: &[Recovery]) {
+    let faults: BTreeSet<&str> = recoveries.iter().map(|recovery| recovery.fault).collect();
+    eprintln!("| loss | times | {AGAIN} % of the work again, p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|");
+    for fault in faults {
+        let mut times: Vec<u128> = recoveries.iter().filter(|r| r.fault == fault).map(|r| r.ms).collect();
+        times.sort_unstable();
+        let at = |percent: usize| times[((times.len() - 1) * percent).div_ceil(100)];
+        eprintln!("| {fault} | {} | {} | {} | {} |", times.len(), at(50), at(99), at(100));
+    }
+}
