@@ -26,7 +26,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Inbox;
+use place::{Around, Place};
 
+pub mod place;
 pub mod users;
 
 /// The longest wait for what must come; on a quiet machine it is there within a second or two.
@@ -253,6 +255,9 @@ pub struct Fleet {
     pub active: Arc<PolicyHandle>,
     /// Metrics of all its parts.
     pub metrics: Arc<Metrics>,
+    /// How its parts reach that, where not by its own URL, and what stands around it.
+    url: Option<String>,
+    _around: Around,
     plan: Arc<Plan>,
     schedulers: Vec<Part>,
     workers: Vec<Part>,
@@ -260,23 +265,33 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts a fleet on a Redis of its own.
+    /// Starts a fleet on a Redis of its own, of the kind that the environment asks for.
     pub async fn start(plan: Plan) -> Self {
-        Self::start_on(RedisServer::start().await, plan).await
+        let place = Place::wanted(&plan.store.namespace).await;
+        Self::start_at(place, plan).await
     }
 
     /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
+        Self::start_at(Place::of(server), plan).await
+    }
+
+    async fn start_at(place: Place, plan: Plan) -> Self {
         // HTTP tools need it; that another test of this process was first is fine.
         tickfleet_outbound::install_crypto_provider();
         if plan.users {
-            users::make(&server, &plan.store.namespace).await;
+            for server in [&place.server].into_iter().chain(&place.around.servers) {
+                users::make(server, &plan.store.namespace).await;
+            }
         }
-        let store = plan.store(&server.url());
+        let store = plan.store(&place.url());
         store.ensure_groups().await.unwrap();
+        let Place { server, url, around } = place;
         let mut fleet = Self {
             store,
             server,
+            url,
+            _around: around,
             active: plan.active(),
             metrics: Arc::new(Metrics::new().unwrap()),
             plan: Arc::new(plan),
@@ -295,7 +310,8 @@ impl Fleet {
 
     /// The URL at which a role reaches the fleet's Redis.
     pub fn url_of(&self, role: &str) -> String {
-        if self.plan.users { users::url(&self.server, role) } else { self.server.url() }
+        let url = self.url.clone().unwrap_or_else(|| self.server.url());
+        if self.plan.users { users::url_in(&url, role) } else { url }
     }
 
     /// Starts one more scheduler.

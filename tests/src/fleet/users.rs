@@ -28,9 +28,8 @@ pub async fn make(server: &RedisServer, namespace: &str) {
     let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
 }
 
-/// The server's URL for a role's user.
-pub fn url(server: &RedisServer, role: &str) -> String {
-    let url = server.url();
+/// The URL for a role's user.
+pub fn url_in(url: &str, role: &str) -> String {
     match url.split_once("://").unwrap() {
         ("unix", path) => format!("unix://{path}?user={role}&pass={role}-secret"),
         (scheme, place) => format!("{scheme}://{role}:{role}-secret@{place}"),
