@@ -258,6 +258,20 @@ impl Cluster {
         }
     }
 
+    /// Moves a slot as a whole, where the servers can (Valkey 9), and waits until it has arrived; answers whether they can.
+    ///
+    /// # Panics
+    /// It does not arrive in time.
+    pub async fn move_whole(&self, slot: u16, from: usize, to: usize) -> bool {
+        let (slot_text, target) = (slot.to_string(), self.id(to).await);
+        let words = ["MIGRATESLOTS", "SLOTSRANGE", &slot_text, &slot_text, "NODE", &target];
+        if self.try_tell::<()>(from, &words).await.is_err() {
+            return false;
+        }
+        self.another_holder(slot, from).await;
+        true
+    }
+
     /// Waits until so many replicas have all that this primary has now.
     ///
     /// # Panics

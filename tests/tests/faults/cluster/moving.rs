@@ -92,6 +92,33 @@ async fn the_slot_of_a_loaded_shard_moves_key_by_key_and_nothing_is_lost_and_cap
     fleet.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loaded_slot_that_moves_as_a_whole_loses_nothing_and_caps_hold() {
+    let caps = DefaultCaps { max_actions_per_day: u32::try_from(CAP).unwrap(), ..plenty() };
+    let fleet = Fleet::start(caps).await;
+    let tenant = tenants()[0].clone();
+    let slot = fleet.slot(&tenant).await;
+    let from = fleet.cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    fleet.submit(&tenant, "before", 4).await;
+    fleet.until_replied(&tenant, 4).await;
+    let load = fleet.load(&tenant, 30);
+    if !fleet.cluster.move_whole(slot, from, to).await {
+        eprintln!("this server moves slots key by key only: nothing is held here");
+        load.abort();
+        return;
+    }
+    let moved = Instant::now();
+    load.await.unwrap();
+    let said = fleet.until_ended(&tenant, 4 + 30).await;
+    eprintln!("{:?} after the move all had their replies", moved.elapsed());
+    let ran = said.iter().filter(|outcome| *outcome == "ok").count();
+    assert_eq!(ran, CAP, "the cap holds, and is used up: {said:?}");
+    fleet.each_ran_once(CAP);
+    assert_eq!(fleet.metric("tickfleet_state_lost_total"), 0, "streams that move are not lost");
+    fleet.stop().await;
+}
+
 /// What the shard knows of an agent whose window is longer than the test.
 struct LongWindow<'a> {
     fleet: &'a Fleet,
