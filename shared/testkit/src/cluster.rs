@@ -180,7 +180,11 @@ impl Cluster {
         let part = SLOTS / u16::try_from(self.primaries).ok()?;
         for next in 1..self.primaries {
             let index = u16::try_from((server + next) % self.primaries).ok()?;
-            if let Some(found) = self.holder(index * part + part / 2).await.filter(|found| found % self.primaries != server % self.primaries) {
+            if let Some(found) = self
+                .holder(index * part + part / 2)
+                .await
+                .filter(|found| found % self.primaries != server % self.primaries)
+            {
                 return Some(found);
             }
         }

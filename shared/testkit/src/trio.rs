@@ -246,8 +246,7 @@ impl Sentinel {
 /// A server, and the port at which others reach it.
 async fn start(role: &[&str], extra_args: &[&str], tls: Option<&TlsFiles>) -> (RedisServer, String) {
     let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-    let mut extra_args: Vec<String> =
-        role.iter().chain(&pace).chain(extra_args).map(|arg| (*arg).to_owned()).collect();
+    let mut extra_args: Vec<String> = role.iter().chain(&pace).chain(extra_args).map(|arg| (*arg).to_owned()).collect();
     let mut own_port = None;
     if let Some(files) = tls {
         let (arguments, port) = files.arguments().await;

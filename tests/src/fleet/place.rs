@@ -38,21 +38,13 @@ impl Place {
             Ok("sentinel") => {
                 let mut trio = Trio::start(1).await;
                 let (url, mut servers) = (trio.url(), std::mem::take(&mut trio.servers));
-                Self {
-                    server: servers.remove(0),
-                    url: Some(url),
-                    around: Around { servers, _sentinels: Some(trio) },
-                }
+                Self { server: servers.remove(0), url: Some(url), around: Around { servers, _sentinels: Some(trio) } }
             }
             Ok("cluster") => {
                 let cluster = Cluster::start(3, 0).await;
                 let holder = cluster.holder(cluster.slot(&format!("{{{namespace}:0}}:")).await).await.unwrap();
                 let (url, mut servers) = (cluster.url(), cluster.servers);
-                Self {
-                    server: servers.remove(holder),
-                    url: Some(url),
-                    around: Around { servers, _sentinels: None },
-                }
+                Self { server: servers.remove(holder), url: Some(url), around: Around { servers, _sentinels: None } }
             }
             Ok(other) => panic!("{VARIABLE} is {other:?}, and not single, sentinel or cluster"),
         }

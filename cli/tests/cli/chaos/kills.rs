@@ -42,6 +42,7 @@ impl World {
         // The load comes to its pace.
         sleep(SPAN).await;
         let began = Instant::now();
+        // What is usual is counted over so long.
         sleep(SPAN * 2).await;
         let usual = ledger.times().iter().filter(|at| **at >= began).count() / 2;
         assert!(usual > 20, "there is hardly any load: {usual} runs in {SPAN:?}");

@@ -2,13 +2,14 @@
 //! a tools' server of its own, and one Redis, a primary with a replica and three sentinels, or a cluster of three primaries
 //! with replicas. `make chaos` says how long, which and from which seed.
 
+mod answers;
 mod judge;
 mod kills;
 mod parts;
 mod target;
 mod witness;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +24,11 @@ use tickfleet_store::StoreOptions;
 use tokio::time::{Instant, sleep};
 
 use crate::support::process::Process;
+use answers::{all_replies, tenant_of};
 use judge::{DAY_CALLS, Evidence, TICK_CALLS, Verdict};
 use kills::Recovery;
 use parts::{Ledger, Wire};
-use target::{Home, Kind, Target};
+use target::{Kind, Target};
 use witness::Witness;
 
 /// Agents whose demand is above their cap now and then; beside them are `daily` and `probe`.
@@ -305,74 +307,9 @@ impl World {
     }
 }
 
-/// In whose name an agent makes this turn: agents are spread over the shards, and probes go round.
-fn tenant_of<'a>(homes: &'a [Home], agent: &str, turn: u64) -> &'a str {
-    let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
-    &homes[usize::try_from(number).unwrap() % homes.len()].tenant
-}
-
-/// All replies that there are, by the ids that they name.
-async fn replies(target: &mut Target) -> Vec<String> {
-    let mut found = Vec::new();
-    for home in 0..target.homes.len() {
-        target.aim = home;
-        replies_of(target, &mut found).await;
-    }
-    found
-}
-
-async fn replies_of(target: &mut Target, found: &mut Vec<String>) {
-    type Entries = Vec<(String, BTreeMap<String, String>)>;
-    let key = target.key(&format!("replies:{}:box", target.homes[target.aim].tenant));
-    let mut from = "-".to_owned();
-    loop {
-        let words = ["XRANGE", &key, &from, "+", "COUNT", "1000"];
-        let Some(value) = target.ask(&words).await else { return };
-        let entries: Entries = redis::from_redis_value(value).unwrap();
-        let Some((last, _)) = entries.last() else { return };
-        from = format!("({last}");
-        let id = |fields: &BTreeMap<String, String>| -> String {
-            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
-            reply["turn_id"].as_str().unwrap().to_owned()
-        };
-        found.extend(entries.iter().map(|(_, fields)| id(fields)));
-    }
-}
-
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says how long and from which seed")]
 fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
-/// What has no reply is sent again, as its producer would: where there are replicas, what the last primary had not told its replica
-/// is lost, and of one id a turn is taken in once.
-async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
-    for id in missing {
-        let (agent, turn) = id.rsplit_once('-').unwrap();
-        let calls = if agent == "daily" || agent == "probe" { 1 } else { 3 };
-        let turn = turn.parse().unwrap();
-        submit(client, tenant_of(homes, agent, turn), agent, turn, calls).await;
-    }
-}
-
-/// Waits until everything that was accepted has its reply. Answers what was sent again meanwhile.
-async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
-    let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
-    let patience = Instant::now() + PATIENCE;
-    loop {
-        evidence.replies = replies(&mut world.target).await;
-        let answered: BTreeSet<&String> = evidence.replies.iter().collect();
-        let missing: Vec<String> = evidence.accepted.iter().filter(|id| !answered.contains(id)).cloned().collect();
-        if missing.is_empty() || Instant::now() > patience {
-            return sent_again;
-        }
-        if world.target.forgets() && Instant::now() > again {
-            send_again(&world.client, &world.target.homes, &missing).await;
-            (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
-        }
-        // The inbox is read as a whole; bounded above.
-        sleep(Duration::from_millis(300)).await;
-    }
 }
 
 /// What came of a run.

@@ -31,8 +31,7 @@ const OF_CLUSTERS: [&str; 1] = ["move a slot"];
 /// Shards on a cluster.
 const SHARDS: u32 = 4;
 /// Append-only files for the witness: what is written is in them when the process dies, and the disk may wait.
-const WITNESSED: [&str; 6] =
-    ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
+const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
 
 /// What the fleet's Redis is.
 pub enum Kind {

@@ -50,7 +50,8 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
         let mut command = command(&[args, &["--redis-url", &url(role)]].concat());
         Said::of(command.envs(variables), "")
     };
-    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
+    let turn =
+        ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
     asked("onlooker", &["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
@@ -85,7 +86,8 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let config = tempfile::tempdir().unwrap();
     let scheduler = Process::start("scheduler", config.path(), &url);
     let worker = Process::start("worker", config.path(), &url);
-    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
+    let turn =
+        ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     tickfleet(&turn).exits(0).says("list_tools");
     tickfleet(&["doctor", "--redis-url", &url]).exits(0).says("say 3 of 3 sentinels");
     // Whom nobody vouches for is not spoken to.

@@ -279,4 +279,3 @@ async fn what_is_on_its_way_is_not_told_as_missing() {
     assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("MOVED"));
     assert_eq!(watch.look().await.unwrap().policy_generation, 1);
 }
-

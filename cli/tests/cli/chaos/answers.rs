@@ -1,0 +1,77 @@
+//! The replies that there are, and what is sent again because it has none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+use tickfleet_client::Client;
+use tokio::time::{Instant, sleep};
+
+use super::judge::Evidence;
+use super::target::{Home, Target};
+use super::{PATIENCE, World, submit};
+
+/// In whose name an agent makes this turn: agents are spread over the shards, and probes go round.
+pub fn tenant_of<'a>(homes: &'a [Home], agent: &str, turn: u64) -> &'a str {
+    let number = if agent == "probe" { turn } else { agent.trim_start_matches('a').parse().unwrap_or(0) };
+    &homes[usize::try_from(number).unwrap() % homes.len()].tenant
+}
+
+/// All replies that there are, by the ids that they name.
+async fn replies(target: &mut Target) -> Vec<String> {
+    let mut found = Vec::new();
+    for home in 0..target.homes.len() {
+        target.aim = home;
+        replies_of(target, &mut found).await;
+    }
+    found
+}
+
+async fn replies_of(target: &mut Target, found: &mut Vec<String>) {
+    type Entries = Vec<(String, BTreeMap<String, String>)>;
+    let key = target.key(&format!("replies:{}:box", target.homes[target.aim].tenant));
+    let mut from = "-".to_owned();
+    loop {
+        let words = ["XRANGE", &key, &from, "+", "COUNT", "1000"];
+        let Some(value) = target.ask(&words).await else { return };
+        let entries: Entries = redis::from_redis_value(value).unwrap();
+        let Some((last, _)) = entries.last() else { return };
+        from = format!("({last}");
+        let id = |fields: &BTreeMap<String, String>| -> String {
+            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
+            reply["turn_id"].as_str().unwrap().to_owned()
+        };
+        found.extend(entries.iter().map(|(_, fields)| id(fields)));
+    }
+}
+
+/// What has no reply is sent again, as its producer would: where there are replicas, what the last primary had not told its replica
+/// is lost, and of one id a turn is taken in once.
+async fn send_again(client: &Client, homes: &[Home], missing: &[String]) {
+    for id in missing {
+        let (agent, turn) = id.rsplit_once('-').unwrap();
+        let calls = if agent == "daily" || agent == "probe" { 1 } else { 3 };
+        let turn = turn.parse().unwrap();
+        submit(client, tenant_of(homes, agent, turn), agent, turn, calls).await;
+    }
+}
+
+/// Waits until everything that was accepted has its reply. Answers what was sent again meanwhile.
+pub async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
+    let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        evidence.replies = replies(&mut world.target).await;
+        let answered: BTreeSet<&String> = evidence.replies.iter().collect();
+        let missing: Vec<String> = evidence.accepted.iter().filter(|id| !answered.contains(id)).cloned().collect();
+        if missing.is_empty() || Instant::now() > patience {
+            return sent_again;
+        }
+        if world.target.forgets() && Instant::now() > again {
+            send_again(&world.client, &world.target.homes, &missing).await;
+            (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
+        }
+        // The inbox is read as a whole; bounded above.
+        sleep(Duration::from_millis(300)).await;
+    }
+}
