@@ -65,11 +65,11 @@ const READS: &[&str] = &[
 const CLIENT: &[&str] =
     &["xadd", "xlen", "hget", "xread", "xrange", "xrevrange", "xdel", "xtrim", "set", "del", "zrem"];
 /// What a client looks at of a turn or task of its own.
-const LOOKS: &[&str] = &["get", "getrange", "hgetall", "zscore", "xpending"];
+const LOOKS: &[&str] = &["get", "getrange", "hgetall", "lrange", "zscore", "xpending"];
 /// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
 const CLIENT_WRITES: &[&str] =
     &["", "turns", "tasks", "meta", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
-const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers"];
+const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers", "steps:*", "tools:*"];
 
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,
