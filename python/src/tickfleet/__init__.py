@@ -1,11 +1,39 @@
-"""Tools in Python for Tickfleet: a function with type hints and a docstring becomes a tool that agents may call.
+"""Tickfleet for Python: tools that a fleet runs, and a client for services that submit turns.
 
-Start with :func:`tool`. A parameter of type :class:`Context` gets the facts of the call; :class:`ToolError` says how a
+Tools: start with :func:`tool`. A parameter of type :class:`Context` gets the facts of the call; :class:`ToolError` says how a
 call failed. :mod:`tickfleet.testing` calls a tool as a worker would, without a worker.
+
+Client: :class:`Fleet` and :class:`AsyncFleet`, which need ``pip install 'tickfleet[client]'``. :mod:`tickfleet.client` has the
+rest of it, and :mod:`tickfleet.adapters` what agent frameworks need.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from tickfleet._context import Context, InnerResult
 from tickfleet._errors import DuplicateTool, ToolError
 from tickfleet._tool import Effect, Tool, registered, tool
 
-__all__ = ["Context", "DuplicateTool", "Effect", "InnerResult", "Tool", "ToolError", "registered", "tool"]
+if TYPE_CHECKING:
+    from tickfleet.client import AsyncFleet, Fleet
+
+__all__ = [
+    "AsyncFleet",
+    "Context",
+    "DuplicateTool",
+    "Effect",
+    "Fleet",
+    "InnerResult",
+    "Tool",
+    "ToolError",
+    "registered",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Whoever only writes tools needs no client of Redis.
+    if name in ("AsyncFleet", "Fleet"):
+        from tickfleet import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,110 @@
+"""What can go wrong between a producer and its fleet, one class for each thing that a caller does differently.
+
+A call that failed is no error here: its result says so, and the model reads it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tickfleet.client._reply import Reply
+
+# The same message may be accepted later, under the same id.
+_PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"})
+
+
+class FleetError(Exception):
+    """What all errors of this client have in common."""
+
+
+class InvalidMessage(FleetError, ValueError):
+    """A turn or task breaks a rule of the protocol, whenever it is submitted. Nothing was sent."""
+
+
+class NotAccepted(FleetError):
+    """The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id.
+
+    Attributes:
+        code: ``queue_full`` or ``pressure``.
+    """
+
+    code = "not_accepted"
+
+
+class QueueFull(NotAccepted):
+    """Too many turns or tasks wait to be admitted."""
+
+    code = "queue_full"
+
+
+class Pressure(NotAccepted):
+    """Redis' memory is nearly full."""
+
+    code = "pressure"
+
+
+class Rejected(FleetError):
+    """The fleet has read the message and does not carry it out.
+
+    Attributes:
+        code: Why, as a word of docs/protocol.md: ``unknown_agent``, ``malformed_json``, ``inbox_full`` …
+        message: The same in words.
+        reply: The whole reply. Its ``messages`` answer every call, so that the conversation stays consistent.
+    """
+
+    def __init__(self, code: str, message: str, reply: Reply) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.reply = reply
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same message may be accepted later, under the same id."""
+        return self.code in _PASSING
+
+
+class Conflict(FleetError):
+    """The id was used before, for other content. What the other turn became is not told here.
+
+    Attributes:
+        id: The id.
+        code: ``conflict``.
+    """
+
+    code = "conflict"
+
+    def __init__(self, id: str, message: str) -> None:
+        super().__init__(f"conflict: {message}")
+        self.id = id
+        self.message = message
+
+
+class ReplyTimeout(FleetError, TimeoutError):
+    """No reply came in time. The turn or task goes on: wait again by its id, or cancel it.
+
+    Attributes:
+        id: The id of the turn or task.
+    """
+
+    def __init__(self, id: str, seconds: float) -> None:
+        super().__init__(f"no reply to {id} within {seconds:g} s; it goes on")
+        self.id = id
+
+
+class Unavailable(FleetError, ConnectionError):
+    """Redis cannot be reached, or does not do what it is asked.
+
+    Attributes:
+        id: The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which
+            carries it out once. None where nothing was being sent.
+    """
+
+    def __init__(self, message: str, id: str | None = None) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class NoDefinitions(FleetError, LookupError):
+    """No worker has told which tools the agent may call: is the agent known, and does a worker run?"""

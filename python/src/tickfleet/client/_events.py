@@ -1,0 +1,81 @@
+"""What happens to a task, as its history and its record tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tickfleet.client._message import ID_BYTES_MAX, name
+from tickfleet.client._redis import Redis
+from tickfleet.client._reply import Reply, read_record
+
+_LOOK_EVERY = 0.25
+
+Kind = Literal["plan", "result", "note", "heard", "summary", "ended", "other"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a task."""
+
+    kind: Kind
+    """``plan``: the model answered, with the calls that it asks for. ``result``: a call has its result. ``note``: the model was
+    told something else. ``heard``: it was given another agent's message. ``summary``: old steps were summed up. ``ended``."""
+    position: int
+    """Steps that were told so far: `follow` goes on there."""
+    text: str = ""
+    tool: str | None = None
+    success: bool | None = None
+    calls: list[dict[str, str]] = field(default_factory=list)
+    """Of a plan: ``{"tool", "arguments"}`` each, the arguments as the model wrote them."""
+    reply: Reply | None = None
+    """Of the end: the task's reply; none where its record has none."""
+    raw: dict[str, Any] = field(default_factory=dict, repr=False)
+
+
+_KINDS: dict[str, Kind] = {
+    "plan": "plan",
+    "result": "result",
+    "note": "note",
+    "heard": "heard",
+    "summary": "summary",
+}
+
+
+def step(entry: str, position: int) -> Event:
+    """Reads a step. One that cannot be read, or is of a later build, is ``other``."""
+    try:
+        value = json.loads(entry)
+        return Event(
+            kind=_KINDS.get(value.get("k"), "other"),
+            position=position,
+            text=str(value.get("text", value.get("content", ""))),
+            tool=value.get("tool"),
+            success=value.get("ok"),
+            calls=list(value.get("calls", [])),
+            raw=value,
+        )
+    except (ValueError, AttributeError, TypeError):
+        return Event(kind="other", position=position)
+
+
+async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncIterator[Event]:
+    """The events of a task from a position on."""
+    place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
+    while True:
+        # First: what it has written before its record goes must not be missed.
+        record = await redis.get(f"{prefix}done:{place}")
+        began = time.monotonic()
+        steps = await redis.history(f"{prefix}steps:{place}", position)
+        for entry in steps:
+            position += 1
+            yield step(entry, position)
+        if not steps and record is not None:
+            yield Event(kind="ended", position=position, reply=read_record(record))
+            return
+        if not steps:
+            await asyncio.sleep(max(0.0, _LOOK_EVERY - (time.monotonic() - began)))

@@ -1,0 +1,213 @@
+"""One reader of replies for a whole process: whoever waits for a reply is told by it, and asks Redis nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tickfleet.client._errors import FleetError
+from tickfleet.client._inbox import Entry, Inbox
+from tickfleet.client._redis import Redis
+from tickfleet.client._reply import Reply, read_record, read_reply
+
+log = logging.getLogger("tickfleet.client")
+
+_RECORD_AFTER = 1.0
+# Seconds without a reply, after which the record of a turn is looked at for the first time …
+_RECORD_SOON = 0.1
+# … the same, where its id was given by somebody, for it may have ended before …
+_RECORD_EVERY_MAX = 10.0
+# … and the longest time between two looks.
+_LOOKS_AT_ONCE = 50
+_PAUSE_MAX = 2.0
+
+
+@dataclass(eq=False)
+class Waiter:
+    """Somebody who waits for one reply."""
+
+    place: str
+    """``<tenant>:<id>``."""
+    stream: str = ""
+    """Where its message was put."""
+    entry: str | None = None
+    """As what; none where this process did not submit it."""
+    asked: str = ""
+    """What was asked for, to tell another turn of the same id."""
+    reply: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_given: bool = True
+    """Whether somebody gave the id, so that the same may have been submitted before."""
+    look_at: float = 0.0
+    pause: float = 0.0
+    pending: list[Reply] = field(default_factory=list)
+    """What it was told meanwhile: one reply for each approval that is waited for."""
+    sending: bool = False
+    """Whether its message is on its way: nothing is known of it yet, and a record would be that of another turn."""
+    decided: bool = False
+    """Whether its entry was seen to be gone: a refusal is in the inbox by then."""
+
+    def __post_init__(self) -> None:
+        self.pause = _RECORD_SOON if self.is_given else _RECORD_AFTER
+        self.look_at = time.monotonic() + self.pause
+
+    def sent(self, stream: str, entry: str) -> None:
+        """Its message is on its stream."""
+        self.stream, self.entry, self.decided, self.sending = stream, entry, False, False
+
+
+class Hub:
+    """The inboxes of one shard, read on one connection."""
+
+    def __init__(self, redis: Redis, prefix: str) -> None:
+        self._redis = redis
+        self._prefix = prefix
+        self._inboxes: dict[str, Inbox] = {}
+        # Whoever gives up waiting lets go of its waiter, and nobody looks for that reply any more.
+        self._waiters: WeakValueDictionary[str, Waiter] = WeakValueDictionary()
+        self._changed = asyncio.Event()
+        self._due = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    def waiter(self, place: str) -> Waiter | None:
+        """Who waits for the reply about this turn or task."""
+        return self._waiters.get(place)
+
+    def add(self, waiter: Waiter, inbox: str | None) -> None:
+        """From now on the reply is looked out for, in this inbox (`<tenant>:<name>`) and in its record."""
+        self._waiters[waiter.place] = waiter
+        self._due.set()
+        key = None if inbox is None else f"{self._prefix}replies:{inbox}"
+        if key is not None and key not in self._inboxes:
+            self._inboxes[key] = Inbox(key)
+            self._changed.set()
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._always(loop)) for loop in (self._listen, self._look)]
+
+    def drop(self, waiter: Waiter) -> None:
+        """It is not looked out for any more."""
+        if self._waiters.get(waiter.place) is waiter:
+            del self._waiters[waiter.place]
+
+    async def close(self) -> None:
+        """Stops reading. Whoever still waits is told."""
+        # A library may swallow a cancellation that comes together with an answer: then the loops end by themselves.
+        self._closed = True
+        self._changed.set()
+        self._due.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for waiter in list(self._waiters.values()):
+            if not waiter.reply.done():
+                waiter.reply.set_exception(FleetError("the fleet's client was closed"))
+                # Nobody may be there any more to hear it.
+                waiter.reply.exception()
+
+    async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Goes on whatever Redis says: a connection comes back, and what was missed is found in the records."""
+        pause = 0.05
+        while not self._closed:
+            try:
+                await loop()
+                pause = 0.05
+                continue
+            except Exception as error:  # Whatever it is: nobody else would read on.
+                log.warning("replies cannot be read, trying again in %.2g s: %s", pause, error)
+                self._look_now()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _listen(self) -> None:
+        """One read of all inboxes; an inbox that is added meanwhile is read at once."""
+        self._changed.clear()
+        inboxes = list(self._inboxes.values())
+        changed = asyncio.create_task(self._changed.wait())
+        read = asyncio.create_task(self._redis.read(inboxes)) if inboxes else None
+        tasks: set[asyncio.Task[Any]] = {changed} | ({read} if read else set())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if read is not None and read.done():
+                for key, entries in read.result().items():
+                    inbox = self._inboxes[key]
+                    await self._take(inbox, inbox.fresh(entries))
+        finally:
+            # A read that is given up takes its connection with it: reading removes nothing, so nothing is lost.
+            while tasks:
+                for task in tasks:
+                    task.cancel()
+                # A library may swallow a cancellation that comes in the wrong moment: it is asked again.
+                _, tasks = await asyncio.wait(tasks, timeout=0.1)
+            if read is not None and not read.cancelled():
+                read.exception()
+
+    async def _take(self, inbox: Inbox, entries: list[Entry]) -> None:
+        for entry in entries:
+            if entry.missed:
+                log.warning("%d replies are missing in %s; their records are looked at", entry.missed, inbox.key)
+                self._look_now()
+            try:
+                reply = read_reply(entry.reply, entry.seq or None, entry.missed)
+            except FleetError as error:
+                log.warning("%s %s: %s", inbox.key, entry.id, error)
+                continue
+            waiter = self._waiters.get(f"{reply.tenant}:{reply.id}")
+            if waiter is not None and reply.is_end:
+                self._tell(waiter, reply)
+            elif waiter is not None:
+                waiter.pending.append(reply)
+        # Those of a read before whose removal failed go with these.
+        if inbox.kept:
+            await self._redis.remove(inbox, sorted(inbox.kept))
+
+    def _tell(self, waiter: Waiter, reply: Reply) -> None:
+        """Hands over the reply, once."""
+        self.drop(waiter)
+        if not waiter.reply.done():
+            waiter.reply.set_result(reply)
+
+    def _look_now(self) -> None:
+        for waiter in list(self._waiters.values()):
+            waiter.look_at = 0.0
+        self._due.set()
+
+    async def _look(self) -> None:
+        """Looks at the records of those who have waited for some time, all of them in one task."""
+        self._due.clear()
+        now = time.monotonic()
+        next_at = min((waiter.look_at for waiter in list(self._waiters.values())), default=None)
+        if next_at is None or next_at > now:
+            # No waiter is held meanwhile: one that is given up goes at once.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._due.wait(), None if next_at is None else next_at - now)
+            return
+        due = [waiter for waiter in list(self._waiters.values()) if waiter.look_at <= now][:_LOOKS_AT_ONCE]
+        for waiter in due:
+            waiter.pause = min(waiter.pause * 2, _RECORD_EVERY_MAX)
+            waiter.look_at = now + waiter.pause
+        for found in await asyncio.gather(*map(self._look_at, due), return_exceptions=True):
+            if isinstance(found, Exception):
+                log.warning("a record cannot be read: %s", found)
+
+    async def _look_at(self, waiter: Waiter) -> None:
+        """Takes the reply from the record; but not before this process' own message was decided about, for it may have been
+        refused: then the record is that of another turn."""
+        if waiter.sending:
+            return
+        was_decided = waiter.decided
+        if waiter.entry is not None and not was_decided:
+            waiter.decided = not await self._redis.waits(waiter.stream, waiter.entry)
+        if waiter.entry is None or was_decided:
+            record = await self._redis.record(f"{self._prefix}done:{waiter.place}")
+            reply = None if record is None else read_record(record)
+            if reply is not None:
+                self._tell(waiter, reply)
+        elif waiter.decided:
+            # A refusal would be in the inbox by now, and is read before this comes round again.
+            waiter.look_at = time.monotonic() + _RECORD_SOON

@@ -1,0 +1,207 @@
+"""What a producer writes: turns, tasks and cancels as JSON, checked as far as a producer can see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from tickfleet.client._errors import InvalidMessage
+from tickfleet.client._reply import Dialect
+
+Priority = Literal["urgent", "high", "normal", "low"]
+"""Which queue a turn or task waits in."""
+
+Deadline = datetime | timedelta | str
+"""When what has not run ends as ``expired``: a moment with a zone, a time from now, or RFC 3339."""
+
+# Bounds of docs/protocol.md.
+NAME_BYTES_MAX = 64
+ID_BYTES_MAX = 96
+MESSAGE_BYTES_MAX = 1_048_576
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
+
+
+class TurnFields(TypedDict, total=False):
+    """The fields of a turn. Exactly one of ``tool_calls``, ``content``, ``calls`` and ``answer`` is given."""
+
+    tool_calls: Iterable[Any] | None
+    """OpenAI Chat: the list as it is in the assistant's message."""
+    content: Any
+    """Anthropic Messages: the content blocks; with a ``format``, Gemini's content."""
+    calls: Any
+    """``[{"id"?, "name", "arguments"?}]``, or in the dialect that ``format`` names."""
+    answer: str | None
+    """What a model without function calling wrote."""
+    format: Dialect | None
+    turn_id: str | None
+    """Makes the turn idempotent: the same id with the same calls is carried out once."""
+    priority: Priority | None
+    deadline: Deadline | None
+    user_context: Any
+    """Any JSON; handed to every tool of the turn."""
+    session_data: Any
+    correlation_id: str | None
+    traceparent: str | None
+    tracestate: str | None
+    task_id: str | None
+    """The task that the turn is made for."""
+    audits: bool
+    """True: the reply has the audit entries of the calls."""
+    strict: bool
+    """True: the model was shown strict definitions."""
+    allowed_tools: Sequence[str] | None
+    parallel_reads: bool
+    pending_approval: bool
+    """True: :attr:`Submitted.pending` tells which of its calls wait for people's consent."""
+
+
+class TaskFields(TypedDict, total=False):
+    """The fields of a task."""
+
+    input: Any
+    task_id: str | None
+    priority: Priority | None
+    deadline: Deadline | None
+    delegator: str | None
+    parent_task_id: str | None
+    budget: int | None
+    capabilities: Sequence[str] | None
+    allowed_tools: Sequence[str] | None
+    user_context: Any
+    session_data: Any
+    correlation_id: str | None
+    traceparent: str | None
+    tracestate: str | None
+
+
+_CALLS = ("tool_calls", "content", "calls", "answer")
+# What does not make another turn.
+_ASIDE = frozenset(
+    ("deadline", "priority", "reply_to", "user_context", "session_data", "correlation_id", "traceparent", "tracestate")
+    + ("strict", "parallel_reads", "pending_approval", "tool_call_audits")
+)
+# Our words that are not the protocol's.
+_RENAMED = {"audits": "tool_call_audits"}
+
+
+def shard_of(tenant: str, shards: int) -> int:
+    """The shard that all keys of a tenant are in."""
+    return zlib.crc32(tenant.encode()) % shards
+
+
+def new_id() -> str:
+    """An id that nobody else uses."""
+    return uuid.uuid4().hex
+
+
+def name(value: str, what: str, bytes_max: int = NAME_BYTES_MAX) -> str:
+    """The value, where it may name a tenant, an agent or an inbox, or be an id.
+
+    Raises:
+        InvalidMessage: It may not.
+    """
+    if not isinstance(value, str) or not _NAME.match(value) or len(value) > bytes_max:
+        allowed = f"1 to {bytes_max} characters of A-Z a-z 0-9 _ . -"
+        raise InvalidMessage(f"{what} is {value!r}; expected {allowed}")
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON has it: models of Pydantic, as the SDKs of providers give them, and data classes are written out."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json", exclude_unset=True)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {key: plain(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(member) for member in value]
+    return value
+
+
+def _moment(deadline: Deadline) -> str:
+    if isinstance(deadline, str):
+        return deadline
+    if isinstance(deadline, timedelta):
+        deadline = datetime.now(timezone.utc) + deadline
+    if deadline.tzinfo is None:
+        raise InvalidMessage("deadline has no time zone; give it one, for example timezone.utc")
+    return deadline.isoformat()
+
+
+def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that say something, by the names of the protocol."""
+    said = {_RENAMED.get(key, key): value for key, value in fields.items() if value is not None and value is not False}
+    if "deadline" in said:
+        said["deadline"] = _moment(said["deadline"])
+    for key in ("allowed_tools", "capabilities"):
+        if key in said:
+            said[key] = list(said[key])
+    return said
+
+
+def turn_message(tenant: str, agent: str, reply_to: str | None, fields: TurnFields) -> dict[str, Any]:
+    """A turn. Its id is made here where none is given, so that it may be sent again after a lost connection.
+
+    Raises:
+        InvalidMessage: It breaks a rule.
+    """
+    said = _filled(fields)
+    given = [key for key in _CALLS if key in said]
+    if len(given) != 1:
+        raise InvalidMessage(f"a turn has exactly one of {', '.join(_CALLS)}; found {', '.join(given) or 'none'}")
+    key = given[0]
+    said[key] = plain(list(said[key]) if key == "tool_calls" else said[key])
+    said["turn_id"] = name(said.get("turn_id", None) or new_id(), "turn_id", ID_BYTES_MAX)
+    head: dict[str, Any] = {"tenant": name(tenant, "tenant"), "agent": name(agent, "agent")}
+    if reply_to is not None:
+        head["reply_to"] = name(reply_to, "reply_to")
+    return head | said
+
+
+def task_message(
+    tenant: str, agent: str, description: str, reply_to: str | None, fields: TaskFields
+) -> dict[str, Any]:
+    """A delegation, with an id as :func:`turn_message` gives one.
+
+    Raises:
+        InvalidMessage: It breaks a rule.
+    """
+    said = _filled(fields)
+    said["task_id"] = name(said.get("task_id", None) or new_id(), "task_id", ID_BYTES_MAX)
+    head: dict[str, Any] = {"op": "delegate", "tenant": name(tenant, "tenant"), "target_agent": name(agent, "agent")}
+    head["task_description"] = description
+    if reply_to is not None:
+        head["reply_to"] = name(reply_to, "reply_to")
+    return head | said
+
+
+def written(message: Mapping[str, Any]) -> str:
+    """A message as it goes on its stream.
+
+    Raises:
+        InvalidMessage: It is no JSON, or too long.
+    """
+    try:
+        text = json.dumps(plain(message), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        length = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"it cannot be written as JSON in UTF-8: {error}") from error
+    if length > MESSAGE_BYTES_MAX:
+        raise InvalidMessage(f"it has {length} bytes; at most {MESSAGE_BYTES_MAX} are allowed")
+    return text
+
+
+def asked(message: Mapping[str, Any]) -> str:
+    """What two submits must share to be the same turn or task, as this process can tell it."""
+    return json.dumps({key: plain(value) for key, value in message.items() if key not in _ASIDE}, sort_keys=True)

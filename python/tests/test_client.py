@@ -1,0 +1,159 @@
+"""What the client decides without Redis. What it does with a fleet is in tests/conformance."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tickfleet.client import Conflict, FleetError, InvalidMessage, Rejected, shard_of
+from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
+from tickfleet.client._message import asked, plain, task_message, turn_message, written
+from tickfleet.client._redis import connect
+from tickfleet.client._reply import read_record, read_reply
+
+
+def test_the_shard_of_a_tenant_is_that_of_the_protocols_table() -> None:
+    found = {tenant: [shard_of(tenant, of) for of in (1, 4, 16, 64)] for tenant in ("123456789", "acme", "atlas-ux", "a")}
+    assert found == {"123456789": [0, 2, 6, 38], "acme": [0, 2, 14, 62], "atlas-ux": [0, 0, 4, 20], "a": [0, 3, 3, 3]}
+
+
+def test_a_turn_gets_an_id_and_keeps_what_was_given() -> None:
+    message = turn_message("acme", "kelly", "box", {"calls": [{"name": "echo"}], "audits": True, "strict": False})
+    assert message["turn_id"] and message["tool_call_audits"] is True
+    assert "strict" not in message and message["reply_to"] == "box"
+    assert turn_message("acme", "kelly", None, {"answer": "x", "turn_id": "t"}) == {
+        "tenant": "acme",
+        "agent": "kelly",
+        "answer": "x",
+        "turn_id": "t",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"calls": [], "answer": "x"}, {"calls": [], "turn_id": "a b"}, {"calls": [], "turn_id": "x" * 97}]
+)
+def test_a_turn_that_breaks_a_rule_is_not_sent(fields: Any) -> None:
+    with pytest.raises(InvalidMessage):
+        turn_message("acme", "kelly", None, fields)
+    with pytest.raises(InvalidMessage, match="tenant is 'a:b'"):
+        turn_message("a:b", "kelly", None, {"calls": []})
+
+
+@pytest.mark.parametrize("value", ["\ud800", float("nan"), object(), "x" * 1_048_577])
+def test_what_is_no_json_in_utf8_or_too_long_is_not_sent(value: Any) -> None:
+    with pytest.raises(InvalidMessage):
+        written({"calls": [{"name": "echo", "arguments": {"value": value}}]})
+
+
+def test_numbers_and_text_are_written_as_they_are() -> None:
+    assert written({"n": 90071992547409931234, "t": "ž🦊\u2028"}) == '{"n":90071992547409931234,"t":"ž🦊\u2028"}'
+
+
+def test_the_objects_of_providers_are_written_out() -> None:
+    class Function(BaseModel):
+        name: str
+        arguments: str
+        more: str | None = None
+
+    class ToolCall(BaseModel):
+        id: str
+        function: Function
+
+    @dataclass
+    class Block:
+        type: str
+        input: dict[str, Any]
+
+    call = ToolCall(id="c", function=Function(name="echo", arguments="{}"))
+    assert plain([call, Block("tool_use", {"a": None})]) == [
+        {"id": "c", "function": {"name": "echo", "arguments": "{}"}},
+        {"type": "tool_use", "input": {"a": None}},
+    ]
+
+
+def test_a_deadline_is_a_moment_with_its_zone() -> None:
+    moment = datetime(2026, 11, 25, 12, tzinfo=timezone(timedelta(hours=1)))
+    task = task_message("acme", "sam", "do it", None, {"deadline": moment, "capabilities": ("a",)})
+    assert task["deadline"] == "2026-11-25T12:00:00+01:00" and task["capabilities"] == ["a"]
+    soon = datetime.fromisoformat(task_message("acme", "sam", "x", None, {"deadline": timedelta(hours=1)})["deadline"])
+    assert timedelta(0) < soon - datetime.now(timezone.utc) <= timedelta(hours=1)
+    with pytest.raises(InvalidMessage, match="no time zone"):
+        task_message("acme", "sam", "x", None, {"deadline": datetime(2026, 11, 25)})
+
+
+def test_what_is_asked_for_is_the_same_with_another_deadline_and_not_with_other_calls() -> None:
+    def of(**fields: Any) -> str:
+        turn: Any = {"turn_id": "t", "calls": [{"name": "echo"}], **fields}
+        return asked(turn_message("acme", "kelly", None, turn))
+
+    assert of() == of(priority="high", user_context={"a": 1})
+    assert of() != of(calls=[{"name": "sleep"}])
+
+
+REPLY = {
+    "turn_id": "t",
+    "tenant": "acme",
+    "agent": "kelly",
+    "status": "done",
+    "dialect": "raw",
+    "results": [
+        {"tool_call_id": None, "call": "t/0", "tool": "echo", "success": True, "outcome": "ok", "output": 2**70},
+    ],
+}
+
+
+def test_a_reply_is_read_with_what_a_later_fleet_adds() -> None:
+    reply = read_reply(json.dumps({**REPLY, "new": 1}), 7, 2)
+    assert (reply.id, reply.kind, reply.ok, reply.seq, reply.missed) == ("t", "turn", True, 7, 2)
+    assert reply.output == 2**70 and reply.messages == [] and reply.accepted() is reply
+    recorded = read_record("anything of the fleet's\n" + json.dumps(REPLY))
+    assert recorded is not None and recorded.raw == REPLY
+    assert read_record("no reply, for memory was short\n") is None
+    for broken in ("{", "[]", '{"turn_id": "t"}'):
+        with pytest.raises(FleetError):
+            read_reply(broken)
+
+
+def test_a_refusal_is_raised_by_its_kind() -> None:
+    error = {"code": "unknown_agent", "message": "who?"}
+    with pytest.raises(Rejected, match="unknown_agent: who") as rejected:
+        read_reply(json.dumps({**REPLY, "status": "rejected", "error": error})).accepted()
+    assert rejected.value.code == "unknown_agent" and not rejected.value.passing and rejected.value.reply.results
+    with pytest.raises(Conflict):
+        read_reply(json.dumps({**REPLY, "status": "conflict", "error": error})).accepted()
+
+
+def test_a_call_that_waits_for_consent_is_no_end() -> None:
+    waits = read_reply(json.dumps({**REPLY, "status": "pending_approval", "results": [], "approval": {"id": "a"}}))
+    assert not waits.is_end and waits.approval == {"id": "a"} and not waits.ok
+    assert read_reply(json.dumps(REPLY)).is_end and not read_reply(json.dumps({**REPLY, "status": "later"})).is_end
+
+
+def entries(*seqs: int) -> list[Entry]:
+    return [entry_of(f"{seq}-0", {"reply": "{}", "seq": str(seq)}) for seq in seqs]
+
+
+def test_a_gap_is_told_once_and_looked_back_for() -> None:
+    inbox = Inbox("box")
+    assert [entry.missed for entry in inbox.fresh(entries(5, 6))] == [0, 0]
+    assert [entry.missed for entry in inbox.fresh(entries(9))] == [2] and inbox.last == "0-0"
+    # From the beginning again: what was read is not told twice.
+    assert [entry.seq for entry in inbox.fresh(entries(5, 6, 7, 9))] == [7]
+    assert inbox.last == "9-0" and not inbox.looks_back
+
+
+def test_an_inbox_that_is_made_anew_has_no_gap() -> None:
+    inbox = Inbox("box")
+    inbox.fresh(entries(*range(1, COUNT + 1)))
+    inbox.removed([f"{seq}-0" for seq in range(1, COUNT + 1)])
+    told = inbox.fresh([Entry("3-1", 1, "{}")])
+    assert [entry.missed for entry in told] == [0] and inbox.looks_back
+    assert inbox.is_behind("1-0") and not inbox.is_behind("3-1") and not inbox.is_behind(None)
+
+
+def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
+    for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "names the primary")):
+        with pytest.raises(ValueError, match=said):
+            connect(url)
