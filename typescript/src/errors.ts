@@ -1,0 +1,99 @@
+/**
+ * What can go wrong between a producer and its fleet, one class for each thing that a caller does differently.
+ *
+ * A call that failed is no error here: its result says so, and the model reads it.
+ */
+import type { Reply } from "./reply.js";
+
+/** What all errors of this client have in common. `code` is a word that programs can read. */
+export class FleetError extends Error {
+  readonly code: string;
+
+  constructor(code: string, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = new.target.name;
+    this.code = code;
+  }
+}
+
+/** A turn or task breaks a rule of the protocol, whenever it is submitted. Nothing was sent. */
+export class InvalidMessage extends FleetError {
+  constructor(message: string, options?: ErrorOptions) {
+    super("invalid", message, options);
+  }
+}
+
+/** The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id. */
+export class NotAccepted extends FleetError {}
+
+/** Too many turns or tasks wait to be admitted. */
+export class QueueFull extends NotAccepted {
+  constructor() {
+    super("queue_full", "the queue is full (queue_full); try again later");
+  }
+}
+
+/** Redis' memory is nearly full. */
+export class Pressure extends NotAccepted {
+  constructor(options?: ErrorOptions) {
+    super("pressure", "Redis is nearly full and takes no new work (pressure); try again later", options);
+  }
+}
+
+const PASSING = new Set(["tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"]);
+
+/** The fleet has read the message and does not carry it out. `code` is a word of docs/protocol.md. */
+export class Rejected extends FleetError {
+  /** The whole reply. Its `messages` answer every call, so that the conversation stays consistent. */
+  readonly reply: Reply;
+
+  constructor(code: string, message: string, reply: Reply) {
+    super(code, `${code}: ${message}`);
+    this.reply = reply;
+  }
+
+  /** Whether the same message may be accepted later, under the same id. */
+  get passing(): boolean {
+    return PASSING.has(this.code);
+  }
+}
+
+/** The id was used before, for other content. What the other turn became is not told here. */
+export class Conflict extends FleetError {
+  readonly id: string;
+
+  constructor(id: string, message: string) {
+    super("conflict", `conflict: ${message}`);
+    this.id = id;
+  }
+}
+
+/** No reply came in time. The turn or task goes on: wait again by its id, or cancel it. */
+export class ReplyTimeout extends FleetError {
+  readonly id: string;
+
+  constructor(id: string, ms: number) {
+    super("timeout", `no reply to ${id} within ${ms} ms; it goes on`);
+    this.id = id;
+  }
+}
+
+/** Redis cannot be reached, or does not do what it is asked. */
+export class Unavailable extends FleetError {
+  /**
+   * The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which carries it
+   * out once.
+   */
+  id: string | undefined;
+
+  constructor(message: string, options?: ErrorOptions) {
+    super("unavailable", message, options);
+  }
+}
+
+/** No worker has told which tools the agent may call: is the agent known, and does a worker run? */
+export class NoDefinitions extends FleetError {
+  constructor(message: string) {
+    super("no_definitions", message);
+  }
+}

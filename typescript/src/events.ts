@@ -1,0 +1,63 @@
+/** What happens to a task, as its history and its record tell. */
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { read } from "./json.js";
+import type { Redis } from "./redis.js";
+import { type Reply, readRecord } from "./reply.js";
+
+const LOOK_EVERY_MS = 250;
+
+/** Something that happened to a task. */
+export interface TaskEvent {
+  /**
+   * `plan`: the model answered, with the calls that it asks for. `result`: a call has its result. `note`: the model was told
+   * something else. `heard`: it was given another agent's message. `summary`: old steps were summed up. `ended`.
+   */
+  kind: "plan" | "result" | "note" | "heard" | "summary" | "ended" | "other";
+  /** Steps that were told so far: `follow` goes on there. */
+  position: number;
+  text: string;
+  tool?: string;
+  success?: boolean;
+  /** Of a plan: the arguments are as the model wrote them. */
+  calls: { tool: string; arguments: string }[];
+  /** Of the end: the task's reply; none where its record has none. */
+  reply?: Reply;
+}
+
+const KINDS = new Set(["plan", "result", "note", "heard", "summary"]);
+
+/** Reads a step. One that cannot be read, or is of a later build, is `other`. */
+function stepOf(entry: string, position: number): TaskEvent {
+  try {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    const value = read(entry) as any;
+    return {
+      kind: KINDS.has(value.k) ? value.k : "other",
+      position,
+      text: String(value.text ?? value.content ?? ""),
+      tool: value.tool,
+      success: value.ok,
+      calls: value.calls ?? [],
+    };
+  } catch {
+    return { kind: "other", position, text: "", calls: [] };
+  }
+}
+
+/** The events of a task from a position on. */
+export async function* follow(redis: Redis, prefix: string, place: string, position: number): AsyncGenerator<TaskEvent> {
+  for (;;) {
+    // First: what it has written before its record goes must not be missed.
+    const record = await redis.get(`${prefix}done:${place}`);
+    const steps = await redis.history(`${prefix}steps:${place}`, position);
+    for (const entry of steps) yield stepOf(entry, ++position);
+    if (steps.length > 0) continue;
+    if (record !== null) {
+      const reply = readRecord(record);
+      yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
+      return;
+    }
+    await sleep(LOOK_EVERY_MS);
+  }
+}

@@ -1,0 +1,16 @@
+/**
+ * The client for producers in TypeScript: submit the calls of a model, delegate tasks, get the replies.
+ *
+ * ```ts
+ * import { Fleet } from "tickfleet";
+ *
+ * const fleet = new Fleet({ url: "redis://127.0.0.1:6379", tenant: "demo" });
+ * const reply = await fleet.run({ agent: "kelly", toolCalls: message.tool_calls });
+ * messages.push(...reply.messages);
+ * ```
+ */
+export * from "./errors.js";
+export type { TaskEvent } from "./events.js";
+export { Fleet, type FleetOptions, Replies, Submitted, SubmittedTask, type Waiting, type Whose } from "./fleet.js";
+export { type CommonFields, type Task, type Turn, shardOf } from "./message.js";
+export type { CallError, Dialect, Reply, Result } from "./reply.js";

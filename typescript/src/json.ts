@@ -1,0 +1,35 @@
+/** JSON whose integers keep their digits: those beyond what a number holds are `bigint`, in and out. */
+import { parse, stringify } from "lossless-json";
+
+import { InvalidMessage } from "./errors.js";
+
+function numberOf(text: string): number | bigint {
+  const value = Number(text);
+  return /^-?\d+$/.test(text) && !Number.isSafeInteger(value) ? BigInt(text) : value;
+}
+
+/** Reads JSON. */
+export function read(text: string): unknown {
+  return parse(text, undefined, numberOf);
+}
+
+/** Half of a surrogate pair is no text in UTF-8, and no message of the fleet may have one. */
+function isWritable(text: string): boolean {
+  return text.isWellFormed();
+}
+
+/** Writes JSON in UTF-8. */
+export function write(value: unknown): string {
+  let text: string | undefined;
+  try {
+    text = stringify(value, (_key, member) => {
+      if (typeof member === "string" && !isWritable(member)) throw new Error("half of a surrogate pair");
+      if (typeof member === "number" && !Number.isFinite(member)) throw new Error(`${member} is no number of JSON`);
+      return member;
+    });
+  } catch (error) {
+    throw new InvalidMessage(`it cannot be written as JSON: ${(error as Error).message}`, { cause: error });
+  }
+  if (text === undefined) throw new InvalidMessage("it cannot be written as JSON");
+  return text;
+}

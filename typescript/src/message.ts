@@ -1,0 +1,180 @@
+/** What a producer writes: turns, tasks and cancels as JSON, checked as far as a producer can see it. */
+import { randomUUID } from "node:crypto";
+
+import { InvalidMessage } from "./errors.js";
+import { write } from "./json.js";
+import type { Dialect } from "./reply.js";
+
+/** What turns and tasks have in common. */
+export interface CommonFields {
+  /** Whose it is; default the fleet's tenant. */
+  tenant?: string;
+  priority?: "urgent" | "high" | "normal" | "low";
+  /** When what has not run ends as `expired`: a moment, or RFC 3339. */
+  deadline?: Date | string;
+  /** Any JSON; handed to every tool. */
+  userContext?: unknown;
+  sessionData?: unknown;
+  correlationId?: string;
+  traceparent?: string;
+  tracestate?: string;
+  allowedTools?: readonly string[];
+}
+
+/** A turn. Exactly one of `toolCalls`, `content`, `calls` and `answer` is given. */
+export interface Turn extends CommonFields {
+  /** Who makes the calls. */
+  agent: string;
+  /** OpenAI Chat: the list as it is in the assistant's message. */
+  toolCalls?: readonly unknown[];
+  /** Anthropic Messages: the content blocks; with a `format`, Gemini's content. */
+  content?: unknown;
+  /** `[{id?, name, arguments?}]`, or in the dialect that `format` names. */
+  calls?: unknown;
+  /** What a model without function calling wrote. */
+  answer?: string;
+  format?: Dialect;
+  /** Makes the turn idempotent: the same id with the same calls is carried out once. */
+  turnId?: string;
+  /** The task that the turn is made for. */
+  taskId?: string;
+  /** True: the reply has the audit entries of the calls. */
+  audits?: boolean;
+  /** True: the model was shown strict definitions. */
+  strict?: boolean;
+  /** True: consecutive calls of tools that only read may run at the same time. */
+  parallelReads?: boolean;
+  /** True: `Submitted.pending` tells which of its calls wait for people's consent. */
+  pendingApproval?: boolean;
+}
+
+/** A task, in words. */
+export interface Task extends CommonFields {
+  /** Who is to do it. */
+  agent: string;
+  description: string;
+  input?: unknown;
+  /** Makes the delegation idempotent. */
+  taskId?: string;
+  delegator?: string;
+  parentTaskId?: string;
+  budget?: number;
+  capabilities?: readonly string[];
+}
+
+/** A message on its way. */
+export type Message = Record<string, unknown>;
+
+const MESSAGE_BYTES_MAX = 1_048_576;
+const CALLS = ["toolCalls", "content", "calls", "answer"] as const;
+
+/** The names of the protocol that are not ours in another spelling. */
+const RENAMED: Record<string, string> = { audits: "tool_call_audits" };
+
+const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte;
+  for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? 0xedb88320 ^ (crc >>> 1) : crc >>> 1;
+  return crc;
+});
+
+/** CRC-32 as in zip, which finds the shard of a tenant. (`zlib.crc32` is younger than the oldest Node.js that this runs on.) */
+export function crc32(text: string): number {
+  let crc = 0xffffffff;
+  for (const byte of Buffer.from(text, "utf8")) crc = (CRC_TABLE[(crc ^ byte) & 0xff] ?? 0) ^ (crc >>> 8);
+  return (crc ^ 0xffffffff) >>> 0;
+}
+
+/** The shard that all keys of a tenant are in. */
+export function shardOf(tenant: string, shards: number): number {
+  return crc32(tenant) % shards;
+}
+
+/** The value, where it may name a tenant, an agent or an inbox, or be an id; else {@link InvalidMessage} is thrown. */
+export function nameOf(value: unknown, what: string, bytesMax = 64): string {
+  if (typeof value !== "string" || !/^[A-Za-z0-9_.-]+$/.test(value) || value.length > bytesMax) {
+    throw new InvalidMessage(
+      `${what} is ${JSON.stringify(value)}; expected 1 to ${bytesMax} characters of A-Z a-z 0-9 _ . -`,
+    );
+  }
+  return value;
+}
+
+/** An id. */
+export function idOf(value: unknown, what: string): string {
+  return nameOf(value, what, 96);
+}
+
+function snake(key: string): string {
+  return RENAMED[key] ?? key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+/** The fields that say something, by the names of the protocol. */
+function filled(fields: object): Message {
+  const said: Message = {};
+  for (const [key, value] of Object.entries(fields)) {
+    if (value === undefined || value === null || value === false) continue;
+    said[snake(key)] = value instanceof Date ? value.toISOString() : value;
+  }
+  return said;
+}
+
+/** A turn. Its id is made here where none is given, so that it may be sent again after a lost connection. */
+export function turnMessage(tenant: string, turn: Turn, replyTo: string | undefined): Message {
+  const { tenant: _, agent, ...fields } = turn;
+  const given = CALLS.filter((key) => fields[key] !== undefined && fields[key] !== null);
+  if (given.length !== 1) {
+    throw new InvalidMessage(`a turn has exactly one of ${CALLS.join(", ")}; found ${given.join(", ") || "none"}`);
+  }
+  return {
+    tenant: nameOf(tenant, "tenant"),
+    agent: nameOf(agent, "agent"),
+    ...(replyTo === undefined ? {} : { reply_to: nameOf(replyTo, "replyTo") }),
+    ...filled(fields),
+    turn_id: idOf(turn.turnId ?? randomUUID(), "turnId"),
+  };
+}
+
+/** A delegation, with an id as {@link turnMessage} gives one. */
+export function taskMessage(tenant: string, task: Task, replyTo: string | undefined): Message {
+  const { tenant: _, agent, description, ...fields } = task;
+  return {
+    op: "delegate",
+    tenant: nameOf(tenant, "tenant"),
+    target_agent: nameOf(agent, "agent"),
+    task_description: description,
+    ...(replyTo === undefined ? {} : { reply_to: nameOf(replyTo, "replyTo") }),
+    ...filled(fields),
+    task_id: idOf(task.taskId ?? randomUUID(), "taskId"),
+  };
+}
+
+/** A message as it goes on its stream. */
+export function written(message: Message): string {
+  const text = write(message);
+  const length = Buffer.byteLength(text, "utf8");
+  if (length > MESSAGE_BYTES_MAX) {
+    throw new InvalidMessage(`it has ${length} bytes; at most ${MESSAGE_BYTES_MAX} are allowed`);
+  }
+  return text;
+}
+
+/** What does not make another turn. */
+const ASIDE = new Set([
+  "deadline",
+  "priority",
+  "reply_to",
+  "user_context",
+  "session_data",
+  "correlation_id",
+  "traceparent",
+  "tracestate",
+  "strict",
+  "parallel_reads",
+  "pending_approval",
+  "tool_call_audits",
+]);
+
+/** What two submits must share to be the same turn or task, as this process can tell it. */
+export function asked(message: Message): string {
+  return write(Object.entries(message).filter(([key]) => !ASIDE.has(key)).sort(([a], [b]) => (a < b ? -1 : 1)));
+}

@@ -1,0 +1,360 @@
+/** The connection to Redis: one server, a primary that sentinels know, or a cluster. */
+import { createHash } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { createClient, createCluster, createSentinel } from "@redis/client";
+
+import { FleetError, Pressure, QueueFull, Unavailable } from "./errors.js";
+import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
+
+/** One blocking read lasts this long at most, ms. */
+export const BLOCK_MS = 5_000;
+/** A command answers within this time, ms; a blocking read has its own on top. */
+const ANSWER_MS = 10_000;
+/** Pauses before each try again, ms; the last one is repeated. */
+const PAUSES_MS = [50, 100, 200, 500, 1_000];
+
+/**
+ * The bounds of the queue and the entry in one step, so that producers at the same time do not pass them. All keys are declared:
+ * a cluster that moves the slot answers for all of them or none.
+ */
+const ENQUEUE = `#!lua
+-- enqueue: puts a message on an inbound stream, unless too much waits there.
+-- KEYS  1 stream · 2 meta
+-- ARGV  1 field · 2 message · 3 most entries · 4 most bytes, 0 for any
+-- reply the entry, or QUEUE_FULL, PRESSURE
+local about = redis.call('HMGET', KEYS[2], 'pressure', 'memory_max')
+if about[1] == '1' then return 'PRESSURE' end
+local length = redis.call('XLEN', KEYS[1])
+if length >= tonumber(ARGV[3]) then return 'QUEUE_FULL' end
+local bytes_max, memory_max = tonumber(ARGV[4]), tonumber(about[2] or 0)
+if memory_max and memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
+if ARGV[4] ~= '0' and length >= 64 and redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 5) >= bytes_max then
+  return 'QUEUE_FULL'
+end
+return redis.call('XADD', KEYS[1], '*', ARGV[1], ARGV[2])
+`;
+const ENQUEUE_SHA = createHash("sha1").update(ENQUEUE).digest("hex");
+
+/** What was said by Redis itself, by its first word. */
+class Refused extends Error {
+  constructor(
+    readonly word: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** A connection that was made anew: it is thrown away on the first trouble. */
+export interface Link {
+  send(key: string, args: string[], isRead: boolean): Promise<unknown>;
+  drop(): void;
+}
+
+interface Target {
+  open(): Promise<Link>;
+}
+
+interface Driver {
+  connect(): Promise<unknown>;
+  destroy(): unknown;
+  on(event: "error", listener: (error: unknown) => void): unknown;
+}
+
+/** What a driver is after it is connected; trouble with it shows where it is used. */
+async function opened(driver: Driver, send: Link["send"]): Promise<Link> {
+  driver.on("error", () => {});
+  const drop = () => {
+    try {
+      driver.destroy();
+    } catch {
+      // It is closed already.
+    }
+  };
+  try {
+    await driver.connect();
+  } catch (error) {
+    drop();
+    throw error;
+  }
+  return { send, drop };
+}
+
+const SOCKET = { connectTimeout: 5_000, reconnectStrategy: false } as const;
+
+/** User, password and database in the query of a socket's URL: `user=…&pass=…&db=…`. */
+function secretOf(query = "") {
+  const said = new URLSearchParams(query);
+  const [user, password, db] = ["user", "pass", "db"].map((key) => said.get(key));
+  return { ...(user && { username: user }), ...(password && { password }), ...(db && { database: Number(db) }) };
+}
+
+function single(url: string): Target {
+  const unix = /^(?:redis\+)?unix:\/\/([^?]*)(?:\?(.*))?$/.exec(url);
+  return {
+    open: () => {
+      const where = unix
+        ? { socket: { path: decodeURIComponent(unix[1]!), tls: false as const, ...SOCKET }, ...secretOf(unix[2]) }
+        : { url, socket: { ...SOCKET } };
+      const client = createClient({ ...where, RESP: 2, disableOfflineQueue: true });
+      return opened(client, (_key, args) => client.sendCommand(args));
+    },
+  };
+}
+
+/** `scheme://[user:password@]host[:port],…/path` */
+function several(url: string, port: number) {
+  const parts = /^(rediss?)\+(?:sentinel|cluster):\/\/(?:([^@/]*)@)?([^/?]+)(?:\/([^?]*))?/.exec(url);
+  if (parts === null) throw new TypeError("the URL cannot be read: expected redis+sentinel:// or redis+cluster://");
+  const [user = "", password = ""] = (parts[2] ?? "").split(":", 2).map(decodeURIComponent);
+  const hosts = parts[3]!.split(",").map((place) => {
+    const at = place.lastIndexOf(":");
+    return at < 0 ? { host: place, port } : { host: place.slice(0, at), port: Number(place.slice(at + 1)) };
+  });
+  const secret = { ...(user && { username: user }), ...(password && { password }) };
+  const tls = parts[1] === "rediss" ? ({ tls: true } as const) : {};
+  return { hosts, path: parts[4] ?? "", secret, socket: { ...SOCKET, ...tls } };
+}
+
+function sentinels(url: string): Target {
+  const { hosts, path, secret, socket } = several(url, 26379);
+  const [name = "", database = "0"] = path.split("/");
+  if (name === "") throw new TypeError("a URL with sentinels names the primary: redis+sentinel://host:26379/primary");
+  return {
+    open: () => {
+      const sentinel = createSentinel({
+        name,
+        sentinelRootNodes: hosts,
+        nodeClientOptions: { ...secret, database: Number(database), socket },
+        RESP: 2,
+      });
+      return opened(sentinel, (_key, args) => sentinel.sendCommand(false, args));
+    },
+  };
+}
+
+function cluster(url: string): Target {
+  const { hosts, secret, socket } = several(url, 6379);
+  return {
+    open: () => {
+      const nodes = createCluster({
+        rootNodes: hosts.map((host) => ({ socket: { ...host, ...socket } as never })),
+        defaults: { ...secret, socket: socket as never },
+        RESP: 2,
+      });
+      return opened(nodes, (key, args) => nodes.sendCommand(key, false, args));
+    },
+  };
+}
+
+function targetOf(url: string): Target {
+  if (/^rediss?\+sentinel:/.test(url)) return sentinels(url);
+  if (/^rediss?\+cluster:/.test(url)) return cluster(url);
+  if (/^(rediss?|(redis\+)?unix):/.test(url)) return single(url);
+  throw new TypeError(
+    `the URL begins with ${JSON.stringify(url.split(":", 1)[0])}; expected redis, rediss, unix, redis+sentinel or redis+cluster`,
+  );
+}
+
+/** Whether Redis itself has said no, and with which word. */
+function wordOf(error: unknown): string | undefined {
+  const text = error instanceof Error ? error.message : "";
+  return /^([A-Z][A-Z0-9]+) /.exec(text)?.[1];
+}
+
+/** What passes by itself, though Redis has said so. */
+const PASSING = new Set(["READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"]);
+
+/** What this client asks of Redis. Every method may be repeated: it does no more than once. */
+export class Redis {
+  readonly #target: Target;
+  readonly #patienceMs: number;
+  #link: Promise<Link> | undefined;
+  #mayRunScripts = true;
+  #mayLookAtStreams = true;
+  #mayReadRecords = true;
+
+  constructor(url: string, patienceMs: number) {
+    this.#target = targetOf(url);
+    this.#patienceMs = patienceMs;
+  }
+
+  close(): void {
+    this.#link?.then((link) => link.drop()).catch(() => {});
+    this.#link = undefined;
+  }
+
+  /** A connection of one's own, for reads that block. */
+  dedicated(): Promise<Link> {
+    return this.#target.open();
+  }
+
+  /** One command over the shared connection; after trouble the next one uses a new connection. */
+  async #ask(key: string, ...args: string[]): Promise<unknown> {
+    const opening = (this.#link ??= this.#target.open());
+    try {
+      const link = await opening;
+      return await within(link.send(key, args, false), ANSWER_MS, args[0]!);
+    } catch (error) {
+      const word = wordOf(error);
+      if (word !== undefined && !PASSING.has(word)) throw new Refused(word, (error as Error).message);
+      if (this.#link === opening) this.#link = undefined;
+      opening.then((link) => link.drop()).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** Asks, and asks again where the connection was the trouble, as long as there is patience. */
+  async #patiently<T>(ask: () => Promise<T>): Promise<T> {
+    const end = Date.now() + this.#patienceMs;
+    for (let tries = 0; ; tries++) {
+      try {
+        return await ask();
+      } catch (error) {
+        if (error instanceof FleetError) throw error;
+        if (error instanceof Refused) {
+          if (error.word === "OOM") throw new Pressure({ cause: error });
+          throw new Unavailable(`Redis does not do what it is asked: ${error.message}`, { cause: error });
+        }
+        const pause = PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)]!;
+        if (Date.now() + pause >= end) {
+          throw new Unavailable(`Redis cannot be reached: ${(error as Error).message}`, { cause: error });
+        }
+        await sleep(pause);
+      }
+    }
+  }
+
+  /** Puts a message on an inbound stream, and answers its entry. */
+  enqueue(stream: string, meta: string, field: string, message: string, bounds: [number, number]): Promise<string> {
+    return this.#patiently(async () => {
+      const answer = await this.#enqueue(stream, meta, field, message, bounds);
+      if (answer === "QUEUE_FULL") throw new QueueFull();
+      if (answer === "PRESSURE") throw new Pressure();
+      return answer;
+    });
+  }
+
+  async #enqueue(stream: string, meta: string, field: string, message: string, bounds: [number, number]) {
+    if (this.#mayRunScripts) {
+      const rest = ["2", stream, meta, field, message, ...bounds.map(String)];
+      const run = () => this.#ask(stream, "EVALSHA", ENQUEUE_SHA, ...rest);
+      try {
+        return String(
+          await run().catch(async (error: unknown) => {
+            if (!(error instanceof Refused && error.word === "NOSCRIPT")) throw error;
+            await this.#ask(stream, "SCRIPT", "LOAD", ENQUEUE);
+            return run();
+          }),
+        );
+      } catch (error) {
+        if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
+        // A user of Redis who may run no script: its bounds are looked at just before.
+        this.#mayRunScripts = false;
+      }
+    }
+    if ((await this.#ask(meta, "HGET", meta, "pressure")) === "1") return "PRESSURE";
+    if (Number(await this.#ask(stream, "XLEN", stream)) >= bounds[0]) return "QUEUE_FULL";
+    return String(await this.#ask(stream, "XADD", stream, "*", field, message));
+  }
+
+  /** Puts a message on a stream, whatever waits there: what ends work is never refused. */
+  async add(stream: string, field: string, message: string): Promise<void> {
+    await this.#patiently(() => this.#ask(stream, "XADD", stream, "*", field, message));
+  }
+
+  /** What stands in inboxes behind what was read, waited for on a connection of one's own. Looks back where nothing came. */
+  async read(link: Link, inboxes: Inbox[], blockMs: number): Promise<Map<string, Entry[]>> {
+    const keys = inboxes.map((inbox) => inbox.key);
+    const head = ["XREAD", "COUNT", String(COUNT), "BLOCK", String(Math.max(1, Math.floor(blockMs))), "STREAMS"];
+    const args = [...head, ...keys, ...inboxes.map((inbox) => inbox.last)];
+    const found = (await within(link.send(keys[0]!, args, false), blockMs + ANSWER_MS, "XREAD")) as
+      | [string, [string, string[]][]][]
+      | null;
+    if (found === null) {
+      for (const inbox of inboxes) if (inbox.isBehind(await this.#newest(inbox.key))) inbox.lookBack();
+    }
+    return new Map((found ?? []).map(([key, entries]) => [key, entries.map(([id, flat]) => entryOf(id, flat ?? []))]));
+  }
+
+  async #newest(key: string): Promise<string | undefined> {
+    try {
+      const newest = (await this.#ask(key, "XREVRANGE", key, "+", "-", "COUNT", "1")) as [string, string[]][];
+      return newest[0]?.[0];
+    } catch (error) {
+      if (error instanceof Refused && error.word === "NOPERM") return undefined;
+      throw error;
+    }
+  }
+
+  /** Removes what was read from an inbox. */
+  async remove(inbox: Inbox, ids: string[]): Promise<void> {
+    for (let at = 0; at < ids.length; at += 1_000) {
+      const some = ids.slice(at, at + 1_000);
+      await this.#ask(inbox.key, "XDEL", inbox.key, ...some);
+      for (const id of some) inbox.kept.delete(id);
+    }
+  }
+
+  /** Removes an inbox with all that is in it, for one that was made for this process. */
+  async forget(tenant: string, inbox: string, prefix: string): Promise<void> {
+    const place = `${tenant}:${inbox}`;
+    for (const kind of ["replies", "seq", "read"]) {
+      const key = `${prefix}${kind}:${place}`;
+      await this.#ask(key, "DEL", key);
+    }
+    await this.#ask(`${prefix}inboxes:${tenant}`, "ZREM", `${prefix}inboxes:${tenant}`, inbox);
+  }
+
+  /** The text of a key. */
+  get(key: string): Promise<string | null> {
+    return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
+  }
+
+  /** As {@link get}, for one who may not be allowed to: whose user of Redis reads its inbox alone. */
+  async record(key: string): Promise<string | null> {
+    if (!this.#mayReadRecords) return null;
+    try {
+      return (await this.#ask(key, "GET", key)) as string | null;
+    } catch (error) {
+      if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
+      this.#mayReadRecords = false;
+      return null;
+    }
+  }
+
+  /** A list from one entry on. */
+  history(key: string, start: number): Promise<string[]> {
+    const args = [String(start), String(start + 31)];
+    return this.#patiently(() => this.#ask(key, "LRANGE", key, ...args) as Promise<string[]>);
+  }
+
+  /** Whether an entry is still on its stream: what was decided about is taken from it. */
+  async waits(stream: string, entry: string): Promise<boolean> {
+    if (!this.#mayLookAtStreams) return false;
+    try {
+      const found = (await this.#ask(stream, "XRANGE", stream, entry, entry, "COUNT", "1")) as unknown[];
+      return found.length > 0;
+    } catch (error) {
+      if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
+      this.#mayLookAtStreams = false;
+      return false;
+    }
+  }
+}
+
+/** The answer, unless it takes too long. */
+async function within<T>(answer: Promise<T>, ms: number, what: string): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no answer to ${what} within ${ms} ms`)), ms);
+  });
+  try {
+    return await Promise.race([answer, late]);
+  } finally {
+    clearTimeout(timer);
+    // Whoever gave up does not hear of the late one.
+    answer.catch(() => {});
+  }
+}

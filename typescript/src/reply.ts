@@ -1,0 +1,146 @@
+/** Replies as docs/protocol.md has them, typed. */
+import { Conflict, FleetError, Rejected } from "./errors.js";
+import { read } from "./json.js";
+
+/** The dialects of turns and replies. */
+export type Dialect =
+  | "raw"
+  | "openai_chat"
+  | "openai_responses"
+  | "anthropic"
+  | "mcp"
+  | "gemini"
+  | "mcp_2026_07_28"
+  | "text";
+
+/** Why there is no output. The message is written for the model. */
+export interface CallError {
+  code: string;
+  message: string;
+  details?: unknown;
+}
+
+/** The result of one call. */
+export interface Result {
+  /** The fleet's id of the call, `<turn id>/<position>`. */
+  call: string;
+  tool: string;
+  success: boolean;
+  /** `ok`, `denied`, `invalid_arguments`, `outcome_unknown`, … A later fleet may have more. */
+  outcome: string;
+  /** JSON; `undefined` where the call did not succeed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`. */
+  output: unknown;
+  error: CallError | undefined;
+  /** The provider's id, unchanged. */
+  toolCallId: string | null;
+  contentType: string;
+  durationMs: number;
+  attempts: number;
+  /** The call whose outcome this is, where an equal one had been made before. */
+  repeats: string | undefined;
+  /** Of a call that needed people's consent and got it: `id`, `by`, and `arguments` where somebody changed them. */
+  approval: Record<string, unknown> | undefined;
+}
+
+/** The reply to a turn or task: every result, in call order. */
+export interface Reply {
+  /** The id of the turn or task. */
+  id: string;
+  kind: "turn" | "task";
+  tenant: string;
+  agent: string;
+  /** `pending_approval` is no end: a call waits for people's consent. */
+  status: "done" | "rejected" | "conflict" | "pending_approval";
+  dialect: string;
+  results: Result[];
+  /** The results in the dialect that the turn came in, ready to be appended to the conversation. Empty in raw. */
+  // eslint-disable-next-line @typescript-eslint/no-explicit-any
+  messages: any[];
+  error: CallError | undefined;
+  correlationId: string | undefined;
+  traceparent: string | undefined;
+  /** One audit entry for each call, where the turn asked for them. */
+  audits: unknown[] | undefined;
+  /** What is waited for, where the status is `pending_approval`: `id`, `call`, `tool`, `asked_ms`, `until_ms`. */
+  approval: Record<string, unknown> | undefined;
+  /** Its number within the inbox; none where it was read from the turn's record. */
+  seq: number | undefined;
+  /** Replies that are missing before this one: trimmed by age, or taken by another reader. */
+  missed: number;
+  /** Whether it was accepted and every call succeeded. */
+  ok: boolean;
+  /** The reply's JSON, with what this type has no word for. */
+  raw: Record<string, unknown>;
+}
+
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+function resultOf(value: any): Result {
+  return {
+    call: value.call,
+    tool: value.tool,
+    success: Boolean(value.success),
+    outcome: value.outcome,
+    output: value.output,
+    error: value.error ?? undefined,
+    toolCallId: value.tool_call_id ?? null,
+    contentType: value.content_type ?? "application/json",
+    durationMs: value.duration_ms ?? 0,
+    attempts: value.attempts ?? 0,
+    repeats: value.repeats,
+    approval: value.approval,
+  };
+}
+
+/** Reads a reply; throws a {@link FleetError} where it is none. */
+export function readReply(text: string, seq?: number, missed = 0): Reply {
+  try {
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    const value = read(text) as any;
+    const results: Result[] = value.results.map(resultOf);
+    const isTask = value.turn_id === undefined && value.task_id !== undefined;
+    return {
+      id: (isTask ? value.task_id : value.turn_id) ?? "",
+      kind: isTask ? "task" : "turn",
+      tenant: value.tenant,
+      agent: value.agent ?? "",
+      status: value.status,
+      dialect: value.dialect,
+      results,
+      messages: value.messages ?? [],
+      error: value.error ?? undefined,
+      correlationId: value.correlation_id,
+      traceparent: value.traceparent,
+      audits: value.tool_call_audits,
+      approval: value.approval,
+      seq,
+      missed,
+      ok: value.status === "done" && results.every((result) => result.success),
+      raw: value,
+    };
+  } catch (error) {
+    throw new FleetError("unreadable", `a reply cannot be read: ${(error as Error).message}`, { cause: error });
+  }
+}
+
+/**
+ * Reads what `done:<tenant>:<id>` holds: a line that is the fleet's own, then the reply. None where memory was so short that the
+ * record was written without it.
+ */
+export function readRecord(record: string): Reply | undefined {
+  const end = record.indexOf("\n");
+  const reply = end < 0 ? "" : record.slice(end + 1);
+  return reply === "" ? undefined : readReply(reply);
+}
+
+/** Whether no other reply about this turn or task follows. */
+export function isEnd({ status }: Reply): boolean {
+  return status === "done" || status === "rejected" || status === "conflict";
+}
+
+/** The reply, where the message was accepted; else {@link Rejected} or {@link Conflict} is thrown. */
+export function accepted(reply: Reply): Reply {
+  if (reply.status === "done") return reply;
+  const { code, message } = reply.error ?? { code: "internal", message: "no reason was given" };
+  if (reply.status === "conflict") throw new Conflict(reply.id, message);
+  throw new Rejected(code, message, reply);
+}
