@@ -1,0 +1,12 @@
+"""Agents that were written with a framework run their tools through a fleet, under its caps and permissions.
+
+=====================  ==========================================================  =================================
+OpenAI Agents SDK      :func:`tickfleet.adapters.openai_agents.fleet_tools`        ``tickfleet[openai-agents]``
+LangGraph              :func:`tickfleet.adapters.langgraph.fleet_node`             ``tickfleet[langgraph]``
+Pydantic AI            :class:`tickfleet.adapters.pydantic_ai.FleetToolset`        ``tickfleet[pydantic-ai]``
+=====================  ==========================================================  =================================
+
+Each takes an :class:`tickfleet.AsyncFleet`, the agent's name, and the fields of a turn that go with every call. A call that was
+denied, capped or failed is told to the model in the fleet's words, as any result is; what is no result (`Rejected`,
+`Unavailable`, …) ends the run of the agent.
+"""
