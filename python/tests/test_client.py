@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 from tickfleet.client import Conflict, FleetError, InvalidMessage, Rejected, shard_of
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
-from tickfleet.client._redis import connect
+from tickfleet.client._redis import ENQUEUE, connect
 from tickfleet.client._reply import read_record, read_reply
 
 
@@ -157,3 +158,8 @@ def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
     for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "names the primary")):
         with pytest.raises(ValueError, match=said):
             connect(url)
+
+
+def test_the_script_is_that_of_the_client_in_typescript() -> None:
+    source = (Path(__file__).parents[2] / "typescript/src/redis.ts").read_text(encoding="utf-8")
+    assert f"const ENQUEUE = `{ENQUEUE}`;" in source

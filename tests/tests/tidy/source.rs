@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Folders that hold nothing of ours.
-const SKIPPED: [&str; 6] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules"];
+const SKIPPED: [&str; 7] = [".git", "target", ".demo", ".tickfleet", ".cache", "node_modules", "dist"];
 
 /// All text files of the project: path from the root → text.
 pub struct Tree {

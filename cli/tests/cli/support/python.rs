@@ -13,7 +13,12 @@ fn python(arguments: &[&str]) {
 
 /// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
 pub fn interpreter() -> PathBuf {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
+    interpreter_with("tools", "test")
+}
+
+/// The same in a place of its own, with these extras of the package.
+pub fn interpreter_with(name: &str, extras: &str) -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     fs::create_dir_all(&home).unwrap();
     // The lock ends with the file: also when this process dies.
     let lock = File::create(home.join("lock")).unwrap();
@@ -23,7 +28,7 @@ pub fn interpreter() -> PathBuf {
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
-        let package = Path::new(REPOSITORY).join("python[test]").display().to_string();
+        let package = format!("{REPOSITORY}/python[{extras}]");
         let mut pip = Command::new(&made);
         let output = pip.args(["-m", "pip", "install", "--quiet", "--editable", &package]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

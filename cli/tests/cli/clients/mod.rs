@@ -1,0 +1,6 @@
+//! The clients of other languages, and that all of them do the same: tests/conformance/cases.json.
+
+mod adapters;
+mod conformance;
+mod page;
+mod rust;

@@ -1,0 +1,119 @@
+"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`.
+
+The models are stood in for: each asks for the same two calls, one that is granted and one that the day's cap of agent `frugal`
+does not let through, and answers with what it was told of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from tickfleet import AsyncFleet
+
+CALLS = [("call_1", "echo", '{"text":"hi"}'), ("call_2", "echo", '{"text":"again"}')]
+
+
+def judge(name: str, told: list[str]) -> None:
+    """The first call was carried out, the second one met the cap: the model was told so."""
+    assert len(told) == 2, f"{name}: {told}"
+    assert told[0] == '{"text":"hi"}', f"{name}: {told}"
+    assert "resets_at" in told[1], f"{name}: {told}"
+
+
+async def openai_agents(fleet: AsyncFleet) -> None:
+    from agents import Agent, ModelResponse, Runner, Usage, set_tracing_disabled
+    from agents.models.interface import Model
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+    from tickfleet.adapters.openai_agents import fleet_tools
+
+    set_tracing_disabled(True)
+    told: list[str] = []
+
+    class StandIn(Model):
+        """Asks for one call after the other."""
+
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
+            outputs = [item["output"] for item in input if item.get("type") == "function_call_output"]
+            if len(outputs) < len(CALLS):
+                id, tool, arguments = CALLS[len(outputs)]
+                call = ResponseFunctionToolCall(type="function_call", call_id=id, name=tool, arguments=arguments)
+                return ModelResponse(output=[call], usage=Usage(), response_id=None)
+            told.extend(outputs)
+            text = ResponseOutputText(type="output_text", text="done", annotations=[])
+            message = ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
+            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **more: Any) -> Any:
+            raise NotImplementedError
+
+    # The one line: `tools` come from the fleet.
+    agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal"))
+    result = await Runner.run(agent, "Go.")
+    assert result.final_output == "done"
+    judge("openai_agents", told)
+
+
+async def langgraph(fleet: AsyncFleet) -> None:
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node
+
+    async def model(state: MessagesState) -> dict[str, Any]:
+        if any(message.type == "tool" for message in state["messages"]):
+            return {"messages": [AIMessage("done")]}
+        text = ("hi", "again")
+        calls = [{"id": id, "name": tool, "args": {"text": text[at]}} for at, (id, tool, _) in enumerate(CALLS)]
+        return {"messages": [AIMessage("", tool_calls=calls)]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", model)
+    # The one line: `ToolNode(tools)` becomes a node of the fleet.
+    graph.add_node("tools", fleet_node(fleet, "frugal"))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+    graph.add_edge("tools", "model")
+    state = await graph.compile().ainvoke({"messages": [HumanMessage("Go.")]})
+    told = [message for message in state["messages"] if message.type == "tool"]
+    assert [(message.status, message.tool_call_id) for message in told] == [("success", "call_1"), ("error", "call_2")]
+    judge("langgraph", [str(message.content) for message in told])
+
+
+async def pydantic_ai(fleet: AsyncFleet) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+    from tickfleet.adapters.pydantic_ai import FleetToolset
+
+    told: list[str] = []
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        assert "echo" in [tool.name for tool in info.function_tools]
+        parts = [part for message in messages for part in message.parts]
+        returns = [part.model_response_str() for part in parts if isinstance(part, ToolReturnPart)]
+        if len(returns) < len(CALLS):
+            id, tool, arguments = CALLS[len(returns)]
+            return ModelResponse([ToolCallPart(tool, arguments, id)])
+        told.extend(returns)
+        return ModelResponse([TextPart("done")])
+
+    # The one line: the agent's tools are those of the fleet.
+    agent = Agent(FunctionModel(model), toolsets=[FleetToolset(fleet, "frugal")])
+    result = await agent.run("Go.")
+    assert result.output == "done"
+    judge("pydantic_ai", told)
+
+
+async def main(names: list[str]) -> None:
+    for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
+        # Each is a tenant of its own: none uses up what is another's.
+        async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
+            await globals()[name](fleet)
+        print(f"{name}: ok")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

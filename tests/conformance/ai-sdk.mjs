@@ -1,0 +1,38 @@
+// An agent written with the AI SDK of Vercel runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against `REDIS_URL`.
+// PACKAGE is the folder of the built client. The model is stood in for: it asks for two calls, one that is granted and one that
+// the day's cap of agent `frugal` does not let through, and answers when it was told of both.
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { resolve } from "node:path";
+
+const home = resolve(process.argv[2]);
+const { resolve: find } = createRequire(resolve(home, "package.json"));
+const { generateText, stepCountIs } = await import(find("ai"));
+const { MockLanguageModelV3 } = await import(find("ai/test"));
+const { Fleet } = await import(resolve(home, "dist/index.js"));
+const { fleetTools } = await import(resolve(home, "dist/adapters/ai-sdk.js"));
+
+const told = [];
+const usage = { inputTokens: { total: 1 }, outputTokens: { total: 1 } };
+const model = new MockLanguageModelV3({
+  doGenerate: async ({ prompt, tools }) => {
+    assert(tools.some((tool) => tool.name === "echo"));
+    const results = prompt.flatMap((message) => (message.role === "tool" ? message.content : []));
+    if (results.length < 2) {
+      const call = { type: "tool-call", toolCallId: `call_${results.length}`, toolName: "echo", input: '{"text":"hi"}' };
+      return { content: [call], finishReason: { unified: "tool-calls" }, usage, warnings: [] };
+    }
+    told.push(...results.map((result) => result.output.value));
+    return { content: [{ type: "text", text: "done" }], finishReason: { unified: "stop" }, usage, warnings: [] };
+  },
+});
+
+const fleet = new Fleet({ tenant: "ai-sdk" });
+// The one line: `tools` come from the fleet.
+const tools = await fleetTools(fleet, "frugal");
+const { text } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
+await fleet.close();
+assert.equal(text, "done");
+assert.equal(told[0], '{"text":"hi"}');
+assert.match(told[1], /resets_at/);
+console.log("ai-sdk: ok");

@@ -1,0 +1,117 @@
+// Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`. DIST is where
+// the client was built. Exits with 1 and names the first step that did not do what it should.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+
+const [path, tenant, dist] = process.argv.slice(2);
+const { Conflict, Fleet, NotAccepted, Rejected, shardOf } = await import(resolve(dist, "index.js"));
+const { read } = await import(resolve(dist, "json.js"));
+const { Redis } = await import(resolve(dist, "redis.js"));
+
+const PATIENCE_MS = 60_000;
+
+// The names of the protocol as the client spells them.
+const RENAMED = { tool_call_audits: "audits" };
+const camel = (key) => RENAMED[key] ?? key.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
+const fields = (message) => Object.fromEntries(Object.entries(message).map(([key, value]) => [camel(key), value]));
+
+/** Complains where what was found is not what is expected; members that are not named may be anything. */
+function matches(expected, found, path) {
+  const told = () => `${path}: expected ${show(expected)}, found ${show(found)}`;
+  if (expected === "$any") return assert(found !== undefined && found !== null, told());
+  if (expected === null || typeof expected !== "object") return assert.equal(found ?? null, expected, told());
+  if ("$json" in expected) return assert.deepEqual(found, read(expected.$json), told());
+  if ("$contains" in expected) return assert(String(found).includes(expected.$contains), told());
+  assert(found !== null && typeof found === "object", told());
+  if (Array.isArray(expected)) {
+    assert.equal(found.length, expected.length, told());
+    return expected.forEach((value, at) => matches(value, found[at], `${path}[${at}]`));
+  }
+  for (const [key, value] of Object.entries(expected)) {
+    if (value === "$absent") assert(!(key in found), `${path}.${key} is there`);
+    else matches(value, found[key], `${path}.${key}`);
+  }
+}
+
+const show = (value) => JSON.stringify(value, (_, member) => (typeof member === "bigint" ? `${member}n` : member));
+
+class Runner {
+  constructor(tenant) {
+    this.tenant = tenant;
+    this.fleet = new Fleet({ tenant });
+    this.kept = new Map();
+    this.readers = new Map();
+  }
+
+  async step(step) {
+    if ("lose" in step) return this.lose(step.inbox, step.lose);
+    if (step.send) return void (await this.fleet.send(fields(step.send), step.inbox));
+    let reply;
+    try {
+      reply = await this.ask(step);
+    } catch (error) {
+      const isTold = error instanceof Rejected || error instanceof Conflict || error instanceof NotAccepted;
+      if (!isTold || error.code !== step.fails) throw error;
+      return;
+    }
+    assert(!step.fails, `expected ${step.fails}, found ${show(reply)}`);
+    if ("missed" in step) assert.equal(reply.missed, step.missed);
+    if (step.equals) assert.deepEqual(reply.raw, this.kept.get(step.equals).raw);
+    matches(step.reply ?? {}, reply.raw, "reply");
+    if (step.as) this.kept.set(step.as, reply);
+  }
+
+  async ask(step) {
+    const waiting = { timeoutMs: PATIENCE_MS };
+    if (step.record) return this.fleet.wait(step.record, waiting);
+    if (step.next) {
+      const reader = this.readers.get(step.next) ?? this.fleet.replies(step.next);
+      this.readers.set(step.next, reader);
+      const reply = await reader.next(PATIENCE_MS);
+      assert(reply, `no reply in ${step.next}`);
+      return reply;
+    }
+    if (step.delegate) {
+      const { target_agent: agent, task_description: description, ...rest } = step.delegate;
+      const task = await this.fleet.delegate({ agent, description, ...fields(rest) });
+      if (step.cancel) await this.fleet.cancel(task.id, { task: true, reason: step.cancel });
+      return task.reply(waiting);
+    }
+    if (!step.client) return this.fleet.run(fields(step.run), waiting);
+    const other = new Fleet({ tenant: this.tenant, ...fields(step.client) });
+    try {
+      return await other.run(fields(step.run), waiting);
+    } finally {
+      await other.close();
+    }
+  }
+
+  async lose(inbox, at) {
+    const key = `{tickfleet:${shardOf(this.tenant, 1)}}:replies:${this.tenant}:${inbox}`;
+    const link = await new Redis(process.env.REDIS_URL, 1_000).dedicated();
+    const entries = await link.send(key, ["XRANGE", key, "-", "+"], true);
+    await link.send(key, ["XDEL", key, entries[at][0]], false);
+    link.drop();
+  }
+
+  async close() {
+    for (const reader of this.readers.values()) await reader.finish();
+    await this.fleet.close();
+  }
+}
+
+const { cases } = read(readFileSync(path, "utf8").replaceAll("{tenant}", tenant));
+const runner = new Runner(tenant);
+for (const { name, steps } of cases) {
+  for (const [number, step] of steps.entries()) {
+    try {
+      await runner.step(step);
+    } catch (error) {
+      console.error(`${name}, step ${number}: ${error.stack}`);
+      process.exit(1);
+    }
+  }
+}
+await runner.close();
+console.log(`${cases.length} cases`);
