@@ -18,6 +18,8 @@ use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
 use crate::commands::memory;
+use crate::commands::operate::pause;
+use crate::commands::operate::turns;
 use crate::commands::reply;
 use crate::commands::submit;
 use crate::commands::tasks;
@@ -68,6 +70,12 @@ pub(crate) enum Command {
     Delegate(delegate::Delegate),
     /// End a turn or task before its time.
     Cancel(cancel::Cancel),
+    /// List the turns under way, or end many of them.
+    Turns(turns::Turns),
+    /// Let no call of a tenant or agent go out any more, or show who is paused.
+    Pause(pause::PauseArgs),
+    /// Let calls of a paused tenant or agent go out again.
+    Resume(pause::ResumeArgs),
     /// Print the reply to a turn or task once more.
     Reply(reply::ReplyArgs),
     /// List tasks, tell the story of one, or end one with all that it has begun.

@@ -36,6 +36,7 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 
 use args::{Cli, Command};
 use commands::doctor::acl;
+use commands::operate::{pause, turns};
 use commands::{
     approvals, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb, limits,
     mcp, memory, reply, submit, tasks, tenant, tools, top, try_tool, usage,
@@ -80,6 +81,9 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Submit(args) => submit::run(&setup, &args, output).await,
         Command::Delegate(args) => delegate::run(&setup, &args, output).await,
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,
+        Command::Turns(args) => turns::run(&setup, &args, output).await,
+        Command::Pause(args) => pause::run(&setup, &args, output).await,
+        Command::Resume(args) => pause::resume(&setup, &args, output).await,
         Command::Reply(args) => reply::run(&setup, &args, output).await,
         Command::Tasks(args) => tasks::run(&setup, &args, output).await,
         Command::Chat(args) => chat::run(&setup, &args, output).await,
@@ -93,12 +97,6 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Memory(args) => memory::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
             try_tool::run(&setup, &args, output).await
-        }
-        Command::Tools(tools::Tools { what: Some(tools::What::Disable(args)), .. }) => {
-            tools::switch(&setup, &args, false, output).await
-        }
-        Command::Tools(tools::Tools { what: Some(tools::What::Enable(args)), .. }) => {
-            tools::switch(&setup, &args, true, output).await
         }
         Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,

@@ -11,6 +11,7 @@ use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
 use tickfleet_model::{Effect, Redactor, TenantId};
+use tickfleet_ops::gen_ai;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
@@ -500,6 +501,7 @@ impl Setup {
             sample_ratio: f64::from(tracing.sample_ppm) / 1e6,
             service_name: tracing.service_name.clone(),
         };
+        gen_ai::record(tracing.gen_ai, tracing.gen_ai_content);
         let wanted = !options.endpoint.is_empty();
         let traces = wanted.then(|| Traces::new(&options)).transpose().map_err(Failure::failed)?;
         telemetry::init(&LogOptions { format, level: log.level.clone() }, traces.as_ref()).map_err(Failure::failed)?;

@@ -123,7 +123,7 @@ pub(crate) fn admission(
 ) -> Result<Admission, Box<RejectedMessage>> {
     let (turn, now_ms) = (&candidate.turn, by.now_ms);
     let (owner, policy) = look_up(by.policy, turn)?;
-    let row = by.clock.row(by.policy, owner, policy, now_ms);
+    let row = by.clock.row_of(by.policy, (&turn.tenant, owner), (&turn.agent, policy), now_ms);
     let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(row, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);

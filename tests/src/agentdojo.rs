@@ -146,6 +146,7 @@ impl AgentDojo {
                 requires_approval: false,
                 approval: None,
                 effect_key: None,
+                cache: None,
                 durable: None,
                 configured: true,
                 name,

@@ -84,6 +84,7 @@ pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     };

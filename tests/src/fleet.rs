@@ -54,6 +54,8 @@ pub struct Plan {
     pub ladder: Ladder,
     /// What has to know that a call of a `once` tool has begun before it runs.
     pub durable: Durability,
+    /// When an agent goes in circles.
+    pub loops: Option<worker::LoopOptions>,
     /// Times and bounds.
     pub store: StoreOptions,
     /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
@@ -101,6 +103,7 @@ impl Default for Plan {
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             durable: Durability::None,
+            loops: None,
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
             standard_tools: true,
             atlas_tools: false,
@@ -229,6 +232,7 @@ impl Plan {
             ladder: self.ladder.clone(),
             durable: self.durable,
             durable_wait: Duration::from_millis(500),
+            loops: self.loops.clone(),
             report: ReportOptions::default(),
             name: name.to_owned(),
         };

@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
-    AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, EffectEnd,
-    HandBack, Parked, Retry, Settled, Settlement, Store, StoreError, UseApproval, Wait,
+    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
+    EffectEnd, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Retry, RowCall, Settled, Settlement, Store,
+    StoreError, UseApproval, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -137,6 +138,45 @@ impl Verb for UseApproval {
     }
 }
 
+impl Verb for ReadName {
+    const NAME: &'static str = "lookup";
+    type Reply = Option<KeptAnswer>;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Self::Reply>, StoreError> {
+        store.lookup(batch).await
+    }
+    /// The answer, which Redis writes out.
+    fn bytes(&self) -> usize {
+        limits::CACHED_OUTPUT_BYTES_MAX
+    }
+}
+
+impl Verb for Answer {
+    const NAME: &'static str = "fill";
+    type Reply = bool;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<bool>, StoreError> {
+        store.fill(batch).await
+    }
+    fn bytes(&self) -> usize {
+        IDS_BYTES + self.output.len()
+    }
+}
+
+impl Verb for RowCall {
+    const NAME: &'static str = "brake";
+    type Reply = Option<i64>;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Option<i64>>, StoreError> {
+        store.brake(batch).await
+    }
+}
+
+impl Verb for Repeat {
+    const NAME: &'static str = "count_repeat";
+    type Reply = Repeated;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Repeated>, StoreError> {
+        store.count_repeat(batch).await
+    }
+}
+
 impl Verb for Retry {
     const NAME: &'static str = "retry";
     type Reply = Parked;
@@ -182,6 +222,13 @@ impl<V: Verb> Batcher<V> {
         let (answer, answered) = oneshot::channel();
         self.sender.send((item, answer)).await.ok()?;
         answered.await.ok()
+    }
+
+    /// Asks for one item that nobody waits for. Where no more can wait, it is left out.
+    pub(crate) fn tell(&self, item: V) {
+        if self.sender.try_send((item, oneshot::channel().0)).is_err() {
+            tracing::debug!(verb = V::NAME, "too much waits for Redis; one item is left out");
+        }
     }
 }
 

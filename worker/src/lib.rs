@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use calls::call::Calls;
+pub use calls::loops::LoopOptions;
 use calls::turn::Pipeline;
 use claims::Claims;
 use config::WorkerConfigs;
@@ -62,6 +63,8 @@ pub struct Options {
     pub durable: Durability,
     /// The longest wait for that.
     pub durable_wait: Duration,
+    /// When an agent goes in circles; none where that is not looked for.
+    pub loops: Option<LoopOptions>,
     /// The way in which results are reported.
     pub report: ReportOptions,
     /// The beginning of the names of the worker's incarnations (a pod's name).
@@ -126,7 +129,7 @@ impl Worker {
         let claims = Arc::new(Claims::new(&common));
         let durable = (options.durable, options.durable_wait);
         let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
-        let calls = Calls::new(&common, &claims, &outbox, ladder, redactor, durable);
+        let calls = Calls::new(&common, &claims, &outbox, ladder, redactor, durable, options.loops);
         let pipeline = Arc::new(Pipeline::new(&common, &claims, &slices, &outbox, calls, options.report));
         let (priorities, drain) = (options.priorities, options.drain);
         let leasing = Leasing::new(&common, priorities, drain, &claims, &slices, &outbox, &pipeline);

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_store::{
-    AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, HandBack,
-    Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
+    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
+    HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Retry, Returned, RowCall, Settled, Settlement,
+    SliceEntry, Store, TurnName, UseApproval, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +24,10 @@ pub(crate) struct Outbox {
     conclusions: Batcher<Conclusion>,
     asked: Batcher<AskApproval>,
     consents: Batcher<UseApproval>,
+    lookups: Batcher<ReadName>,
+    answers: Batcher<Answer>,
+    brakes: Batcher<RowCall>,
+    repeats: Batcher<Repeat>,
     retries: Batcher<Retry>,
     waits: Batcher<Wait>,
     hand_backs: Batcher<HandBack>,
@@ -42,6 +47,10 @@ impl Outbox {
             conclusions: Batcher::new(store, capacity, now, failed.clone()),
             asked: Batcher::new(store, capacity, now, failed.clone()),
             consents: Batcher::new(store, capacity, now, failed.clone()),
+            lookups: Batcher::new(store, capacity, now, failed.clone()),
+            answers: Batcher::new(store, capacity, now, failed.clone()),
+            brakes: Batcher::new(store, capacity, now, failed.clone()),
+            repeats: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
             waits: Batcher::new(store, capacity, now, failed.clone()),
             hand_backs: Batcher::new(store, capacity, now, failed),
@@ -91,6 +100,26 @@ impl Outbox {
     /// Asks what people have said about a call, and takes their consent.
     pub(crate) async fn use_approval(&self, question: UseApproval) -> Option<Consent> {
         self.consents.ask(question).await
+    }
+
+    /// Looks for the kept answer of a read.
+    pub(crate) async fn lookup(&self, read: ReadName) -> Option<Option<KeptAnswer>> {
+        self.lookups.ask(read).await
+    }
+
+    /// Keeps the answer of a read, if there is room on the way: nobody waits for it.
+    pub(crate) fn fill(&self, answer: Answer) {
+        self.answers.tell(answer);
+    }
+
+    /// Asks whether a call is refused for a while, and until when.
+    pub(crate) async fn brake(&self, call: RowCall) -> Option<Option<i64>> {
+        self.brakes.ask(call).await
+    }
+
+    /// Counts a call that has its result.
+    pub(crate) async fn count_repeat(&self, repeat: Repeat) -> Option<Repeated> {
+        self.repeats.ask(repeat).await
     }
 
     /// Parks a slice for another try.

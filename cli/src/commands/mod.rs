@@ -19,6 +19,7 @@ pub(crate) mod kb;
 pub(crate) mod limits;
 pub(crate) mod mcp;
 pub(crate) mod memory;
+pub(crate) mod operate;
 pub(crate) mod reply;
 pub(crate) mod submit;
 pub(crate) mod tasks;

@@ -82,7 +82,7 @@ fn parse_tool(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// Redis; a tool to be given back that was not taken away.
-pub(crate) async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
+async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     let mut changed = false;
     for store in client.stores() {
@@ -132,6 +132,11 @@ struct Decision<'a> {
 /// # Errors
 /// An unknown tenant or agent; tools that cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
+    match &args.what {
+        Some(What::Disable(args)) => return switch(setup, args, false, output).await,
+        Some(What::Enable(args)) => return switch(setup, args, true, output).await,
+        Some(What::Try(_) | What::Import(_)) | None => {}
+    }
     let active = setup.active();
     let stores = setup.stores()?;
     with_run_time(&active, &stores).await;

@@ -15,13 +15,14 @@ use std::time::Duration;
 use futures::FutureExt;
 use scheduler::scrape::Scrape;
 use scheduler::{Process, Scheduler};
+use tickfleet_config::LoopSettings;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{Store, StoreError};
+use tickfleet_store::{RowBounds, Store, StoreError};
 use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
@@ -255,6 +256,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         ladder: setup.configuration.ladder(),
         durable: setup.settings().worker.durable,
         durable_wait: setup.settings().worker.durable_wait,
+        loops: loops(&setup.settings().loops),
         report: setup.report(),
         name: setup.name(),
     };
@@ -275,6 +277,14 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
     };
     stores.iter().map(make).collect()
+}
+
+/// When an agent goes in circles, if that is looked for.
+fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
+    let refused_after = settings.tell_after.checked_add(settings.refuse_after).unwrap_or(u32::MAX);
+    let bounds = RowBounds { refused_after, refused_for: settings.refuse_for, forgotten_after: settings.forget_after };
+    let except = Arc::new(settings.except.clone());
+    (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
 }
 
 /// Answers probes and scrapes until `drained`: they are asked during a drain too. Gives what they answer from,

@@ -6,6 +6,7 @@ mod clients;
 mod commands;
 mod delivery;
 mod faults;
+mod governance;
 mod guides;
 mod operation;
 mod support;

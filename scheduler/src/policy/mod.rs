@@ -89,6 +89,22 @@ impl PolicyClock {
         self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
+    /// Caps of an agent by its name, with the day that `now_ms` lies in. One that is paused may call nothing in any tick:
+    /// what waits stays on its lane, with its deadline.
+    pub(crate) fn row_of(
+        &self,
+        policy: &Policy,
+        (tenant, owner): (&TenantId, &TenantPolicy),
+        (agent, declared): (&AgentId, &AgentPolicy),
+        now_ms: i64,
+    ) -> PolicyRow {
+        let mut row = self.row(policy, owner, declared, now_ms);
+        if policy.pause(tenant, agent).is_some() {
+            row.caps.calls_per_tick = 0;
+        }
+        row
+    }
+
     /// Caps of an agent with the day that `now_ms` lies in.
     pub fn row(&self, policy: &Policy, tenant: &TenantPolicy, agent: &AgentPolicy, now_ms: i64) -> PolicyRow {
         let (day_start_ms, day_end_ms) = self.day(policy.time_zone(tenant), now_ms);
@@ -266,7 +282,9 @@ impl<'a> Reckoning<'a> {
     /// What decides about the turns of an agent.
     pub(crate) fn judge(&self, tenant: &TenantId, agent: &AgentId, rows: &mut Rows) -> JudgedBy {
         let policy = match self.policy.look_up(tenant, agent) {
-            Ok((t, a)) => LanePolicy::Row(rows.number(self.clock.row(self.policy, t, a, self.now_ms))),
+            Ok((t, a)) => {
+                LanePolicy::Row(rows.number(self.clock.row_of(self.policy, (tenant, t), (agent, a), self.now_ms)))
+            }
             Err(Unknown::Tenant | Unknown::Agent) => LanePolicy::NoAgent,
             Err(Unknown::Withheld) => LanePolicy::Withheld,
         };

@@ -235,11 +235,12 @@ fn assemble(
     let policy = Policy {
         agents: Arc::new(agents.policies),
         tenants: tenants?,
-        withheld: BTreeSet::new(),
         permissions: permissions(&mut permitted, &settings.permission, trees.samples().contains(&"permissions.yaml")),
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
+        // What is set at run time is nothing yet.
+        ..Policy::default()
     };
     let digest = digest::digest(&policy, &declared);
     let (tools, task_handlers, mcp, models) = (tools.file, agents.task_handlers, servers?, models?);

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use tickfleet_config::TaskHandlerDef;
-use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::policy::{Pause, Paused, TenantPolicy};
 use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
 use tickfleet_store::{AtRunTime, Store, StoreError};
@@ -79,6 +79,7 @@ struct Shard {
     /// Tenants whose declaration cannot be read, or is lost, and was never read before.
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
+    pauses: BTreeMap<Paused, Pause>,
 }
 
 /// Declarations that Redis has lost and this process still knows.
@@ -86,6 +87,7 @@ struct Shard {
 struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
     tools_off: BTreeSet<String>,
+    pauses: BTreeMap<Paused, Pause>,
 }
 
 impl Shard {
@@ -94,10 +96,14 @@ impl Shard {
     fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
         let (mut lost, mut tools_off, mut lost_tools) = (read.missing, read.tools_off, BTreeSet::new());
+        let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
         if read.generation < self.generation {
             // Redis has forgotten more than the declarations: that they were set at all.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
+            lost_pauses = std::mem::take(&mut self.pauses);
+            lost_pauses.retain(|who, _| !pauses.contains_key(who));
+            pauses.extend(lost_pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
             lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
         }
         let (mut tenants, mut withheld, mut restored) = (read.declared, BTreeSet::new(), BTreeMap::new());
@@ -116,8 +122,8 @@ impl Shard {
             let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
             tracing::error!(%tenant, problem, "a tenant set at run time has no readable declaration; nothing is decided about it");
         }
-        *self = Self { look, generation: read.generation, tenants, withheld, tools_off };
-        Lost { tenants: restored, tools_off: lost_tools }
+        *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses };
+        Lost { tenants: restored, tools_off: lost_tools, pauses: lost_pauses }
     }
 }
 
@@ -128,12 +134,14 @@ impl Sources {
         policy.tenants = self.configured.clone();
         policy.withheld.clear();
         policy.permissions.switched_off.clear();
+        policy.paused.clear();
         for shard in self.shards.values() {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
             // Every shard is told; one that knows is enough.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
+            policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
         }
         active.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
     }
@@ -175,6 +183,10 @@ impl PolicyHandle {
                 ?restored,
                 "a tool was switched off, and Redis has lost that; switching it off again"
             );
+        }
+        for (who, pause) in &lost.pauses {
+            let restored = store.restore_pause(who, pause).await;
+            tracing::error!(?who, ?restored, "a pause was lost in Redis; putting it back");
         }
         Ok(())
     }
@@ -225,6 +237,7 @@ fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld
         && one.policy.permissions.switched_off == other.policy.permissions.switched_off
+        && one.policy.paused == other.policy.paused
         && one.tenants_generation == other.tenants_generation
 }
 

@@ -51,6 +51,16 @@ pub const MESSAGES_KEPT_MS: i64 = 7 * 24 * 3_600_000;
 /// How long it is known which messages a call has read: as long as that call may be made again.
 pub const MESSAGES_HEARD_MS: i64 = DEADLINE_DEFAULT_MS;
 
+/// Bytes of an output that is kept for those who ask the same: a larger one is asked for again.
+pub const CACHED_OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Answers of one tenant's reads that are kept.
+pub const CACHED_ANSWERS_MAX: usize = 10_000;
+/// Bytes of one tenant's answers that are kept: what would go first by its time makes room.
+pub const CACHED_TENANT_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Tenants and agents of a shard that may be paused at once: each look at what was set at run time reads them all.
+pub const PAUSES_MAX: usize = 1_000;
+
 /// Exchanges of a session that are kept.
 pub const SESSION_EXCHANGES_MAX: u64 = 50;
 /// Bytes of a session that are kept.

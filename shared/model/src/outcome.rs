@@ -109,6 +109,12 @@ pub struct CallResult {
     /// The consent that the call had to have, where people gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approved>,
+    /// Where this is the kept answer of a read: whose, and how old.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<Cached>,
+    /// What the fleet has to tell the agent beside the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// People's consent to a call.
@@ -121,6 +127,15 @@ pub struct Approved {
     /// The arguments that the call ran with, where one of them has changed those of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Box<RawValue>>,
+}
+
+/// The origin of a kept answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cached {
+    /// How old it was, ms.
+    pub age_ms: u64,
+    /// The call that was carried out for it, `<turn>/<position>`.
+    pub call: String,
 }
 
 impl CallResult {
@@ -140,6 +155,8 @@ impl CallResult {
             attempts: 0,
             repeats: None,
             approval: None,
+            cached: None,
+            note: None,
         }
     }
 }

@@ -2,9 +2,12 @@
 
 mod durable;
 pub(crate) mod effect_key;
+mod read_cache;
 
 pub use durable::Durability;
+pub(crate) use effect_key::canonical;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
+pub use read_cache::{CACHE_TTL_MS_MAX, CachePer, Question, ReadCache};
 
 use std::time::Duration;
 
@@ -53,6 +56,9 @@ pub struct ToolSpec {
     /// Of a tool whose effect is `once`: by what two calls are the same effect, which is not to happen again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
+    /// Of a tool whose effect is `read`: its answers are kept for a while for those who ask the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<ReadCache>,
     /// Of a tool whose effect is `once`: what has to know that a call has begun before it runs. None: as the fleet says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,

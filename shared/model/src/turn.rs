@@ -3,6 +3,7 @@
 mod context;
 mod dialect;
 pub mod inner;
+pub mod loops;
 
 use std::collections::BTreeSet;
 

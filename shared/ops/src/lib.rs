@@ -1,6 +1,7 @@
 //! Operation: what every process has, whatever it does. Logs, traces, metrics, health, shutdown, and the private
 //! Redis that `tickfleet dev` and the tests start.
 
+pub mod gen_ai;
 pub mod health;
 pub mod metrics;
 pub mod progress;

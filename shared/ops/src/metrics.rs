@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use self::catalogue as c;
 use self::governance::GovernanceMetrics;
-pub use self::labels::{ApprovalEvent, Decision, Invariant, LimitAction, Place, RuleAction};
+pub use self::labels::{ApprovalEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
+use super::result::cached_json;
 use super::write::{Object, time};
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
@@ -119,6 +120,12 @@ fn meta(input: &AuditInput<'_>) -> String {
     if let Some(approval) = &result.approval {
         meta.raw("approval", &approved(approval, redactor));
     }
+    if let Some(cached) = &result.cached {
+        meta.raw("cached", &cached_json(cached));
+    }
+    if let Some(note) = &result.note {
+        meta.text("note", &redactor.text(note));
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -215,6 +222,8 @@ mod tests {
             attempts: 2,
             repeats: None,
             approval: None,
+            cached: None,
+            note: None,
         }
     }
 

@@ -46,6 +46,7 @@ pub(super) fn test_tool(name: &str) -> ToolSpec {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     }

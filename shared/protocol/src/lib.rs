@@ -26,7 +26,9 @@ mod traceparent;
 pub mod turn;
 mod write;
 
-pub use audit::act::{ApprovalSaid, LimitReset, ShardRepair, approval_entry, limit_reset_entry, repair_entry};
+pub use audit::act::{
+    ApprovalSaid, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
+};
 pub use audit::{AuditInput, audit_entry};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};

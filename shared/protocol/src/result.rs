@@ -2,7 +2,7 @@
 
 use super::dialects::rules;
 use super::write::Object;
-use tickfleet_model::{CallResult, Dialect};
+use tickfleet_model::{Cached, CallResult, Dialect};
 
 /// A result as JSON, in the documented order of its fields.
 #[must_use]
@@ -38,6 +38,18 @@ pub fn result_json(result: &CallResult) -> String {
         // It is plain data, and can be written.
         object.raw("approval", &serde_json::to_string(approval).unwrap_or_else(|_| "null".into()));
     }
+    if let Some(cached) = &result.cached {
+        object.raw("cached", &cached_json(cached));
+    }
+    object.optional("note", result.note.as_deref());
+    object.end()
+}
+
+/// The origin of a kept answer as JSON.
+pub(crate) fn cached_json(cached: &Cached) -> String {
+    let mut object = Object::new(cached.call.len() + 48);
+    object.raw("age_ms", &cached.age_ms.to_string());
+    object.text("call", &cached.call);
     object.end()
 }
 
@@ -101,6 +113,8 @@ mod tests {
             attempts: 1,
             repeats: None,
             approval: None,
+            cached: None,
+            note: None,
         }
     }
 

@@ -32,6 +32,7 @@ fn tool() -> ToolSpec {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     }

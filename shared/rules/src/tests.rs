@@ -73,6 +73,7 @@ pub(super) fn spec() -> ToolSpec {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     }

@@ -113,6 +113,7 @@ impl Site {
             // The simulated Redis has no replicas and no disk to wait for.
             durable: Durability::None,
             durable_wait: Duration::from_secs(1),
+            loops: None,
             name: name.to_owned(),
         };
         let suspects = OneSuspect::default();

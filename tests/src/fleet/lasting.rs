@@ -21,6 +21,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:suspects", "one field per living scheduler at most"),
     ("{tickfleet:0}:tenant:*", "one per configured tenant"),
     ("{tickfleet:0}:tenants", "tenants that were set at run time"),
+    ("{tickfleet:0}:pauses", "who is paused until an operator resumes"),
     ("{tickfleet:0}:kb:*", "a tenant's documents, which people put there and take away; bounded in number and bytes"),
     ("{tickfleet:0}:kbd:*", "the list of those documents"),
     ("{tickfleet:0}:kbs:*", "one per tenant with documents or memories: their generations and bytes"),

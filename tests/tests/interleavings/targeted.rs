@@ -19,6 +19,7 @@ mod budgets;
 mod effects;
 mod external;
 mod inbound;
+mod kept;
 mod places;
 mod returned;
 mod waits;
@@ -387,7 +388,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "reject",
         "announce",
     ];
-    let operators = ["set_tenant", "switch_tool", "reset_limit", "repair", "decide_approval"];
+    let operators = ["set_tenant", "switch_tool", "pause", "reset_limit", "repair", "decide_approval"];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
     }
@@ -400,10 +401,13 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for verb in ["drop_documents", "forget"] {
         assert_eq!(flags[verb], [true], "{verb} makes room");
     }
+    for verb in ["lookup", "brake", "count_repeat"] {
+        assert_eq!(flags[verb], [true], "{verb}: calls that are under way go on");
+    }
     for verb in ["wait", "ask_approval", "use_approval", "step", "hear", "say"] {
         assert_eq!(flags[verb], [true], "{verb}: tasks that are under way go on to their answers");
     }
-    for verb in ["submit", "tell", "keep_document", "remember"] {
+    for verb in ["submit", "tell", "keep_document", "remember", "fill"] {
         assert_eq!(flags[verb], [false], "{verb} takes in what is new");
     }
 }

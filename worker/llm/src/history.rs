@@ -1,6 +1,7 @@
 //! The history of a task: a list of entries in Redis, and what follows from it.
 
 use serde::{Deserialize, Serialize};
+use tickfleet_model::loops::alike_in_a_row;
 use tickfleet_models::{Answer, Stop, ToolCall};
 
 /// One entry. Nothing else is known of a task that is under way.
@@ -217,14 +218,12 @@ impl History {
 
     /// How often the last plan's calls came in a row with the same results.
     fn repeats(&self) -> u32 {
-        let rounds: Vec<(&[Planned], Vec<&CallOutcome>)> = self.rounds().collect();
-        let same = |a: &[Planned], b: &[Planned]| {
-            let calls = a.iter().zip(b).all(|(a, b)| (&a.tool, &a.arguments) == (&b.tool, &b.arguments));
-            a.len() == b.len() && calls
-        };
-        let Some((calls, results)) = rounds.last() else { return 0 };
-        let alike = rounds.iter().rev().take_while(|(c, r)| same(c, calls) && r == results);
-        u32::try_from(alike.count()).unwrap_or(u32::MAX)
+        type Round<'a> = (Vec<(&'a str, &'a str)>, Vec<&'a CallOutcome>);
+        let rounds: Vec<Round<'_>> = self
+            .rounds()
+            .map(|(calls, results)| (calls.iter().map(|c| (c.tool.as_str(), c.arguments.as_str())).collect(), results))
+            .collect();
+        u32::try_from(alike_in_a_row(&rounds)).unwrap_or(u32::MAX)
     }
 
     /// Each plan's calls with their results.

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use tickfleet_model::loops::IN_CIRCLES;
 use tickfleet_models::{Answer, Models, Request, Stop, Unanswered};
-use tickfleet_ops::traces;
+use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::{Spent, Stepped, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
 use tracing::{Instrument as _, Span};
@@ -16,8 +17,8 @@ use crate::turns::{self, LOOK_AGAIN, Results};
 use crate::{LlmAgent, answer, around, compact};
 
 /// What the model is told that makes the same calls again and again.
-const IN_CIRCLES: &str = "You have made the same calls with the same arguments several times in a row, and each time got \
-                          the same results. Doing it again changes nothing: take another way, or answer with what you have.";
+const SAME_CALLS: &str =
+    "You have made the same calls with the same arguments several times in a row, and each time got the same results.";
 
 /// The answers that a model may give beside the one that fits.
 const UNFIT_MAX: usize = 2;
@@ -80,7 +81,9 @@ pub(crate) async fn task(
     loop {
         match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
             Next::Plan { last } => running.plan(last).instrument(span("plan")).await?,
-            Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }], None).await?,
+            Next::Warn => {
+                running.append(vec![Entry::Note { text: format!("{SAME_CALLS} {IN_CIRCLES}") }], None).await?
+            }
             Next::Execute { number } => running.execute(number).instrument(span("execute")).await?,
             Next::Answer => {
                 if let Some(done) = running.answer().instrument(span("answer")).await? {
@@ -162,10 +165,14 @@ impl Running<'_> {
             let number = format!("{number}.{at}");
             let is_reserved = budgets.reserve(&number, model, request).await?;
             let asking = tracing::debug_span!(target: traces::TARGET, "model request", model);
-            match models.ask_one(at, request).instrument(asking).await {
+            let (provider, asked) = models.described(at).unwrap_or_default();
+            let chat = asking.in_scope(|| gen_ai::chat_span(provider, asked, self.context.agent.as_str()));
+            match models.ask_one(at, request).instrument(chat.clone()).instrument(asking).await {
                 Ok(mut answer) => {
                     let used = budget::used(request, &answer);
                     answer.usage = used;
+                    chat.record("gen_ai.usage.input_tokens", used.input);
+                    chat.record("gen_ai.usage.output_tokens", used.output);
                     let cost = agent.set.cost(model, used.input, used.output);
                     metrics.model_asked(model, "ok");
                     metrics.model_used(model, used.input, used.output, cost);
@@ -174,6 +181,7 @@ impl Running<'_> {
                 }
                 Err(error) => {
                     metrics.model_asked(&error.provider, error.failure.as_str());
+                    gen_ai::failed(&chat, error.failure.as_str());
                     if is_reserved && !error.may_have_run {
                         budgets.give_back(&number).await?;
                     }

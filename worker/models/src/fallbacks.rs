@@ -92,6 +92,12 @@ impl Models {
         self.0.iter().map(|provider| provider.name())
     }
 
+    /// Of one of them, by its place in the order: whose API it speaks, by the names of OpenTelemetry, and its model.
+    #[must_use]
+    pub fn described(&self, at: usize) -> Option<(&'static str, &str)> {
+        self.0.get(at).map(|provider| provider.described())
+    }
+
     /// Asks one of them, once, by its place in the order. The request is checked already ([`Request::check`]).
     ///
     /// # Errors

@@ -74,6 +74,16 @@ impl Provider {
         &self.settings.name
     }
 
+    /// Whose API it speaks, by the names of OpenTelemetry, and its model.
+    pub(crate) fn described(&self) -> (&'static str, &str) {
+        let of = match self.settings.api {
+            Api::OpenAi | Api::Responses => "openai",
+            Api::Anthropic => "anthropic",
+            Api::Gemini => "gcp.gemini",
+        };
+        (of, &self.settings.model)
+    }
+
     /// Asks once.
     pub(crate) async fn ask(&self, request: &Request) -> Result<Answer, ModelError> {
         let worded = (!self.settings.function_calling).then(|| planner::in_words(request));

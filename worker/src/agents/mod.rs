@@ -114,6 +114,7 @@ fn handler(
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured,
     };

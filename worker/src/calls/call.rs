@@ -1,5 +1,5 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) → begin → execute →
-//! judge (`attempt`).
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`, `consent`) → loops
+//! → kept answer (`cache`) or begin → execute → judge (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,18 @@ use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId, idempotency_key};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{Begun, EndReason, ShardClock, Store, TurnName};
+use tickfleet_store::{Begun, EndReason, RowCall, ShardClock, Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::Common;
 use crate::calls::attempt::{self, Judged};
+use crate::calls::cache::Cache;
 use crate::calls::effects::Ledger;
 use crate::calls::guards::{self, Asked, Passed};
 use crate::calls::inner::Begins;
+use crate::calls::loops::{LoopOptions, Loops};
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::{Disposition, Stopped, Trying};
 use crate::claims::Claims;
@@ -36,6 +39,8 @@ pub(crate) struct Calls {
     pub(super) claims: Arc<Claims>,
     pub(super) outbox: Arc<Outbox>,
     ledger: Ledger,
+    cache: Cache,
+    loops: Loops,
     pub(super) metrics: Arc<Metrics>,
     /// The waits between tries.
     ladder: Ladder,
@@ -49,7 +54,8 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
-    /// that a call has begun, and for how long that is waited for.
+    /// that a call has begun, and for how long that is waited for; `loops` says when an agent goes in circles, if that is
+    /// looked for.
     pub(crate) fn new(
         common: &Common,
         claims: &Arc<Claims>,
@@ -57,6 +63,7 @@ impl Calls {
         ladder: Ladder,
         redactor: Arc<Redactor>,
         durable: (Durability, Duration),
+        loops: Option<LoopOptions>,
     ) -> Self {
         Self {
             store: common.store.clone(),
@@ -65,6 +72,8 @@ impl Calls {
             claims: claims.clone(),
             outbox: outbox.clone(),
             ledger: Ledger::new(common, outbox, claims),
+            cache: Cache::new(outbox, &common.metrics),
+            loops: Loops::new(loops, outbox, &common.metrics),
             metrics: common.metrics.clone(),
             ladder,
             durable,
@@ -88,14 +97,21 @@ impl Calls {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
         let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
+        let row = self.loops.row_of(trying);
         let passed = match passed_with(trying, &tools, &trying.call.arguments).await {
+            Ok(passed) => self.unless_looping(row.as_ref(), trying, passed).await,
+            Err(ending) => Err((ending, true)),
+        };
+        let passed = match passed {
             Ok(passed) => passed,
-            Err(ending) => {
+            Err((ending, counts)) => {
                 if let Some(begun) = self.begun_by_another(trying).await {
                     return begun;
                 }
                 messages::count_rule(&ending.error, &self.metrics);
-                return trying.refused(ending.outcome, ending.error);
+                let mut refused = trying.refused(ending.outcome, ending.error);
+                self.loops.count_end(row.filter(|_| counts), &mut refused).await;
+                return refused;
             }
         };
         let (Passed { tool, arguments, shadow, .. }, approval) = match self.consented(trying, &tools, passed).await {
@@ -106,15 +122,46 @@ impl Calls {
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
-        let carried = if tool.spec.effect == Effect::Once {
+        let mut carried = if tool.spec.effect == Effect::Once {
             self.carry_out_once(trying, &tool, tools, &arguments).await
         } else {
-            self.execute(trying, &tool, tools, &arguments).await
+            self.read_or_execute(trying, &tool, tools, &arguments).await
         };
+        self.loops.count_end(row, &mut carried).await;
         match carried {
             Disposition::Ended(result, _) => Disposition::Ended(Box::new(CallResult { approval, ..*result }), shadow),
             other => other,
         }
+    }
+
+    /// A call that passed every guard, unless it is refused for a while; false: its end is no call of its row.
+    async fn unless_looping(
+        &self,
+        row: Option<&RowCall>,
+        trying: &Trying<'_>,
+        passed: Passed,
+    ) -> Result<Passed, (Box<CallEnding>, bool)> {
+        let Some(row) = row else { return Ok(passed) };
+        self.loops.refusal(row, trying).await.map_or(Ok(passed), |ending| Err((ending, false)))
+    }
+
+    /// Carries out a call that may run twice, unless its answer is kept.
+    async fn read_or_execute(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        tools: Toolbox,
+        arguments: &RawValue,
+    ) -> Disposition {
+        let Some(asked) = Cache::asked(trying, tool, arguments) else {
+            return self.execute(trying, tool, tools, arguments).await;
+        };
+        if let Some(kept) = self.cache.answer(&asked, trying).await {
+            return kept;
+        }
+        let carried = self.execute(trying, tool, tools, arguments).await;
+        self.cache.keep(asked, &carried);
+        carried
     }
 
     /// Carries out a call that must not run twice. With an effect key, an equal call answers it, and it answers those
@@ -297,13 +344,14 @@ impl Calls {
             },
             cancel: trying.hold.cancel.child_token(),
         };
-        let started = Instant::now();
+        let (started, span) = (Instant::now(), self.tool_span(trying, tool, arguments));
         let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
-        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
+        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
         let why = self.cancelled(trying, &begins).await;
         let carried = self.carried(trying, judged, why.as_deref());
+        self.tried(&span, tool, took, &carried);
         match carried {
             Disposition::Ended(mut result, shadow) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

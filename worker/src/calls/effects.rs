@@ -201,6 +201,8 @@ impl Claim {
             attempts: 0,
             repeats: None,
             approval: None,
+            cached: None,
+            note: None,
         }
     }
 

@@ -118,6 +118,9 @@ struct Story {
     waits: Option<record::Wait>,
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
+    /// The call that its holder carries out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    running: Option<record::Running>,
     retries: u64,
     crashes: u64,
     /// Why the rest was ended without having run.
@@ -250,6 +253,10 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
                 let open = asked.filter(|asked| asked.state == "waiting" || asked.state == "approved");
                 story.waits = story.waits.map(|wait| wait.or_for_approval(open));
             }
+            if let Some(wait) = &mut story.waits {
+                record::complete(wait, name, &agent, &active.policy);
+            }
+            story.running = record::running(&live, |tool| timeout_ms(setup, tool));
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
             }
@@ -258,6 +265,13 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
         TurnView::Finished(finished) => Ok(Some(record::finished(name, finished, now_ms))),
         TurnView::Unknown => not_admitted(client, pool, name, now_ms).await,
     }
+}
+
+/// Limit of one try of a tool, as this configuration says, ms. A typed tool may have another of its own.
+fn timeout_ms(setup: &Setup, tool: &str) -> u64 {
+    let declared = setup.configuration.tools.tools.get(tool).and_then(|def| def.timeout_ms);
+    let default = setup.settings().worker.tool_timeout.as_millis();
+    declared.unwrap_or_else(|| u64::try_from(default).unwrap_or(u64::MAX))
 }
 
 /// A turn without a record: it waits for a scheduler, was refused, or has ended too long ago. An id that was minted

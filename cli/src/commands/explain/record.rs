@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Approval, Reply, ReplyStatus};
 use tickfleet_model::limit::amount;
-use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
+use tickfleet_model::policy::Pause;
+use tickfleet_model::{AgentId, Call, CallResult, Caps, Policy, TenantId};
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
 use super::audit::Audit;
@@ -34,6 +35,10 @@ pub(super) enum Rule {
     Backoff,
     /// People have to decide about its next call.
     Approval,
+    /// It waits for the end of work that it has begun, or of an equal call.
+    Other,
+    /// An operator has paused its agent, or its tenant.
+    Paused,
 }
 
 /// Why and until when a turn waits.
@@ -55,6 +60,15 @@ pub(super) struct Wait {
     pub(super) tenant_day_used: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tenant_day_cap: Option<u32>,
+    /// The turn or task that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) awaits: Option<String>,
+    /// True if that is none of its own, but has made an equal call.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) awaits_equal: bool,
+    /// Who has paused it, why, and since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pause: Option<Pause>,
     /// The try that comes next, where one failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
@@ -64,6 +78,37 @@ pub(super) struct Wait {
     /// The approval that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
+}
+
+/// The call that somebody carries out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Running {
+    /// Its position: the first that has no result in Redis. Short calls behind it may be over.
+    pub(super) position: usize,
+    /// Its tool.
+    pub(super) tool: String,
+    /// For how long its holder has had it, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) held_ms: Option<i64>,
+    /// Limit of one try, as this configuration says, ms.
+    pub(super) timeout_ms: u64,
+}
+
+/// The call that is carried out, where one is. `timeout_ms` says how long a try of a tool may take.
+pub(super) fn running(live: &LiveTurn, timeout_ms: impl FnOnce(&str) -> u64) -> Option<Running> {
+    live.holder.as_ref()?;
+    let call: Call = serde_json::from_str(live.record.next_call.as_deref()?).ok()?;
+    let timeout_ms = timeout_ms(&call.tool);
+    Some(Running { position: live.record.done, tool: call.tool, held_ms: live.held_ms, timeout_ms })
+}
+
+/// What else is to be said of a wait: whom it is for, and that an operator has paused the agent.
+pub(super) fn complete(wait: &mut Wait, name: &TurnName, agent: &str, policy: &Policy) {
+    let pause = AgentId::new(agent).ok().and_then(|agent| policy.pause(&name.tenant, &agent).cloned());
+    let on_lane = !matches!(wait.rule, Rule::Backoff | Rule::Other | Rule::Approval);
+    if let Some(pause) = pause.filter(|_| on_lane) {
+        (wait.rule, wait.until_ms, wait.pause) = (Rule::Paused, None, Some(pause));
+    }
 }
 
 /// A limit that a turn waits for.
@@ -138,6 +183,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         attendance: None,
         waits: None,
         holder: None,
+        running: None,
         retries: 0,
         crashes: 0,
         ended_because: None,
@@ -208,6 +254,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
     let reached = |used: i64, cap: Option<u32>| cap.is_some_and(|cap| used >= i64::from(cap));
     let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
     let rule = match state {
+        State::Retry if live.record.awaits.is_some() => Rule::Other,
         State::Retry => Rule::Backoff,
         State::Lane if live.record.lane.is_some() => Rule::Limit,
         State::Lane if reached(day_used, day_cap) => Rule::DayCap,
@@ -228,7 +275,10 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         day_cap,
         tenant_day_used: tenant_used,
         tenant_day_cap: tenant_cap,
-        next_try: (state == State::Retry).then(|| u64::from(live.record.attempts) + 1),
+        awaits: live.record.awaits.clone().filter(|turn| !turn.is_empty()),
+        awaits_equal: rule == Rule::Other && !live.record.has_begun,
+        pause: None,
+        next_try: (rule == Rule::Backoff).then(|| u64::from(live.record.attempts) + 1),
         limit: None,
         approval: None,
     })

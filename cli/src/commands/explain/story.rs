@@ -25,7 +25,8 @@ const DESCRIPTION_CHARS: usize = 200;
 pub(super) fn tell(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
-    for line in life(story).into_iter().chain(rules(story)).chain(consents(story)) {
+    let lines = life(story).into_iter().chain(rules(story)).chain(consents(story)).chain(beside(story));
+    for line in lines {
         let _ = writeln!(text, "  {line}");
     }
     let shown: Vec<_> = match story.position {
@@ -198,6 +199,36 @@ fn consents(story: &Story) -> Vec<String> {
     story.results.iter().filter_map(consent).collect()
 }
 
+/// What is to be said of calls beside their results: whose answer they got, and that their agent goes in circles.
+fn beside(story: &Story) -> Vec<String> {
+    let mut lines = Vec::new();
+    for result in &story.results {
+        let position = result.call.rsplit('/').next().unwrap_or_default();
+        if story.position.is_some_and(|only| only.to_string() != position) {
+            continue;
+        }
+        if let Some(cached) = &result.cached {
+            let age = span(i64::try_from(cached.age_ms).unwrap_or(i64::MAX));
+            lines.push(format!(
+                "Call /{position} got the answer that {} had got {age} before: its tool was not asked",
+                cached.call
+            ));
+        }
+        if let Some(call) = &result.repeats {
+            lines.push(format!(
+                "Call /{position} got the outcome of the equal call {call}: it was not carried out again"
+            ));
+        }
+        let of_error = |name: &str| result.error.as_ref()?.details.as_ref()?.get(name)?.as_str();
+        if of_error("reason") == Some("loop") {
+            let until = of_error("until").unwrap_or_default();
+            lines.push(format!("The loop breaker refused call /{position}: it came too often with the same result. It may run again at {until}"));
+        }
+        lines.extend(result.note.as_ref().map(|note| format!("Call /{position}: its agent was told: {note}")));
+    }
+    lines
+}
+
 /// What a task waits for that has begun a turn or another task.
 fn waits_for_work(story: &Story) -> Option<&TaskWait> {
     story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
@@ -212,7 +243,7 @@ fn present(story: &Story) -> Vec<String> {
     let (done, admitted, all) = (story.calls_done, story.calls_admitted, story.calls);
     lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
-        (Some(holder), _) => lines.push(format!("It is held by {holder}")),
+        (Some(holder), _) => lines.push(held(story, holder)),
         (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         _ => {}
     }
@@ -224,6 +255,19 @@ fn present(story: &Story) -> Vec<String> {
         lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, story.now_ms)));
     }
     lines
+}
+
+/// Who holds it, and what that one is at.
+fn held(story: &Story, holder: &str) -> String {
+    let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
+        return format!("It is held by {holder}");
+    };
+    let since = running.held_ms.map(|held| format!(" for {}", span(held))).unwrap_or_default();
+    let timeout = span(i64::try_from(running.timeout_ms).unwrap_or(i64::MAX));
+    format!(
+        "It is held by {holder}{since}, which is at call /{} ({}) or behind it; a try may take {timeout}",
+        running.position, running.tool
+    )
 }
 
 fn admission(a: &AdmissionNote) -> String {
@@ -273,14 +317,37 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
         Rule::Approval => "people have to decide about the next call".into(),
+        Rule::Paused => paused(wait, now_ms),
+        Rule::Other => match &wait.awaits {
+            Some(turn) if wait.awaits_equal => {
+                format!("an equal call of {turn} is under way, and its outcome will be this one's")
+            }
+            Some(turn) => format!("for the end of {turn}, which it has begun"),
+            None => "for what it has begun elsewhere".into(),
+        },
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
+        Some(until) if wait.rule == Rule::Other => {
+            format!(
+                "It waits: {why}. It is looked at again {} ({}) at the latest",
+                clock(until),
+                from_now(until, now_ms)
+            )
+        }
         Some(until) => {
             format!("It waits: {why}. The next call is eligible {} ({}){ahead}", clock(until), from_now(until, now_ms))
         }
         None => format!("It waits: {why}{ahead}"),
     }
+}
+
+/// Who has paused it, and how it goes on.
+fn paused(wait: &Wait, now_ms: i64) -> String {
+    let Some(pause) = &wait.pause else { return "it is paused".into() };
+    let (since, ago) = (clock(pause.since_ms), from_now(pause.since_ms, now_ms));
+    let who = format!("{} has paused it since {since} ({ago})", pause.by);
+    format!("{who}: {}. tickfleet resume lets it go on", pause.reason)
 }
 
 fn used_up(limit: &LimitWait) -> String {
@@ -351,6 +418,9 @@ mod tests {
             day_cap: Some(100),
             tenant_day_used: 0,
             tenant_day_cap: None,
+            awaits: None,
+            awaits_equal: false,
+            pause: None,
             next_try: None,
             limit: None,
             approval: None,

@@ -11,7 +11,7 @@ mod seen;
 mod show;
 mod views;
 
-pub(crate) use reset::{by_environment, who};
+pub(crate) use reset::{by_environment, reason, who};
 
 use clap::{Args, Subcommand};
 use tickfleet_model::{AgentId, TenantId};

@@ -51,7 +51,7 @@ fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     }
 }
 
-fn reason(text: &str) -> Result<String, String> {
+pub(crate) fn reason(text: &str) -> Result<String, String> {
     bounded(text, limits::REASON_BYTES_MAX)
 }
 

@@ -151,6 +151,7 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
         0 => "no policy yet".to_owned(),
         generation => format!("policy {generation}"),
     };
+    let paused = if frame.paused > 0 { format!(" · {} paused", frame.paused) } else { String::new() };
     let rates = [("turns in", frame.rates.turns), ("slices", frame.rates.slices), ("calls", frame.rates.calls)];
     let rates = rates.map(|(what, rate)| format!("{what} {}/s", rate.map_or("–".into(), grouped)));
     let (busy, all) = (frame.slots.busy, frame.slots.all);
@@ -165,7 +166,7 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
     vec![
         Line::from(vec![
             Span::styled("tickfleet top", style.bold()),
-            Span::raw(format!(" · {} · {policy} · {}", frame.heading.redis, clock(frame.heading.now_ms))),
+            Span::raw(format!(" · {} · {policy}{paused} · {}", frame.heading.redis, clock(frame.heading.now_ms))),
         ]),
         Line::from(vec![
             Span::raw("slots ["),
@@ -377,6 +378,7 @@ mod tests {
         Frame {
             heading: Heading { redis: "redis://127.0.0.1:6379/0".into(), now_ms: 1_767_571_205_000 },
             policy_generation: 3,
+            paused: 2,
             server: Server {
                 version: "7.0.15".into(),
                 used_bytes: 13_000_000,
@@ -408,7 +410,7 @@ mod tests {
     fn a_printed_frame_says_everything() {
         let text = printed(&frame(), 110);
         for said in [
-            "policy 3",
+            "policy 3 · 2 paused",
             "12 of 32 busy",
             "12.4 MiB of unbounded memory · 1,204 commands/s",
             "! memory is nearly full",

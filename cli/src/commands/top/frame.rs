@@ -25,6 +25,8 @@ pub(crate) struct Frame {
     pub(crate) heading: Heading,
     /// Generation of the policy in force; 0 where no scheduler ever ran.
     pub(crate) policy_generation: u64,
+    /// Tenants and agents that operators have paused.
+    pub(crate) paused: u64,
     pub(crate) server: Server,
     pub(crate) rates: Rates,
     pub(crate) slots: Slots,
@@ -163,6 +165,7 @@ impl Frame {
         }
         let mut frame = Self {
             heading,
+            paused: shards.iter().map(|shard| shard.paused).sum(),
             policy_generation: shards.iter().map(|shard| shard.policy_generation).max().unwrap_or(0),
             server: server(last, now, passed),
             rates: Rates {

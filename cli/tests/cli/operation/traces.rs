@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Content;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
@@ -188,4 +189,70 @@ async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
         assert!(named[index].contains(name), "{named:?}");
     }
     assert_eq!(spans.iter().filter(|span| span.name == "model request").count(), 2);
+}
+
+/// What the attribute says, as it was written.
+fn attribute(span: &Span, key: &str) -> Option<String> {
+    let value = span.attributes.iter().find(|attribute| attribute.key == key)?.value.clone()?;
+    Some(match value.value? {
+        Content::StringValue(text) => text,
+        Content::IntValue(number) => number.to_string(),
+        other => format!("{other:?}"),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_and_requests_to_models_have_opentelemetrys_names_where_that_is_asked_for_and_content_where_that_is() {
+    for content in [false, true] {
+        let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
+        let (url, base) = (redis.url(), stand_in.start().await);
+        configure(dir.path(), &base);
+        let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
+        std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
+        let (model, content_wanted) = (format!("{base}/v1"), content.to_string());
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str()),
+            ("OPENAI_BASE_URL", &model),
+            ("OPENAI_MODEL", "scripted"),
+            ("TICKFLEET_TRACING_GEN_AI", "true"),
+            ("TICKFLEET_TRACING_GEN_AI_CONTENT", &content_wanted),
+        ];
+        let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
+        let said = tokio::task::spawn_blocking(move || {
+            let args =
+                ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
+            Said::of(&mut command(&args), "")
+        });
+        let reply = said.await.unwrap().json();
+        assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
+        let (fleet, metrics) = tokio::task::spawn_blocking(|| {
+            let metrics = fleet[1].metrics();
+            (fleet.map(Process::stop), metrics)
+        })
+        .await
+        .unwrap();
+        assert_eq!(fleet, [Some(0), Some(0)]);
+        let counted = r#"gen_ai_execute_tool_duration_seconds_count{error_type="",gen_ai_tool_name="look"} 1"#;
+        assert!(metrics.contains(counted), "{metrics}");
+
+        let spans = stand_in.spans.lock().unwrap().clone();
+        let named = |name: &str| -> Vec<&Span> { spans.iter().filter(|span| span.name == name).collect() };
+        let tool = named("execute_tool look")[0];
+        let parent = spans.iter().find(|span| span.span_id == tool.parent_span_id).unwrap();
+        assert_eq!(parent.name, "call", "beside our own");
+        let said = ["gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type", "gen_ai.agent.name"];
+        let said = said.map(|key| attribute(tool, key).unwrap_or_default());
+        assert_eq!(said, ["execute_tool", "look", "function", "kelly"]);
+        assert!(attribute(tool, "gen_ai.tool.call.id").is_some_and(|id| !id.is_empty()), "{tool:?}");
+        let of_content = ["gen_ai.tool.call.arguments", "gen_ai.tool.call.result"].map(|key| attribute(tool, key));
+        let expected = content.then(|| ["{}", r#"{"seen":true}"#].map(|said| Some(said.to_owned())));
+        assert_eq!(of_content, expected.unwrap_or([None, None]));
+        let chats = named("chat scripted");
+        assert_eq!(chats.len(), 2);
+        let said = ["gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"];
+        assert_eq!(said.map(|key| attribute(chats[0], key).unwrap()), ["chat", "openai", "scripted"]);
+        let tokens = attribute(chats[0], "gen_ai.usage.input_tokens").unwrap();
+        assert!(tokens.parse::<u64>().unwrap() > 0, "{tokens}");
+        assert_eq!(named("model request").len(), 2);
+    }
 }

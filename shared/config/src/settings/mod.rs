@@ -30,6 +30,8 @@ pub struct Settings {
     pub audit: AuditSettings,
     /// What tenants and tools have of the workers' slots.
     pub fairness: FairnessSettings,
+    /// When agents that are run elsewhere go in circles.
+    pub loops: LoopSettings,
     /// Switches of the permission policy.
     pub permission: PermissionSettings,
     /// Health and metrics.
@@ -176,6 +178,21 @@ pub struct FairnessSettings {
     pub tool_slots_percent: u64,
 }
 
+/// `loops:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopSettings {
+    /// Equal calls in a row after which their agent is told so; 0: nothing is counted. Default 0.
+    pub tell_after: u32,
+    /// So many more, and the call is refused. Default 3.
+    pub refuse_after: u32,
+    /// For how long. Default 1 min.
+    pub refuse_for: Duration,
+    /// Equal calls that are further apart are no row. Default 10 min.
+    pub forget_after: Duration,
+    /// Names of tools that may be asked again and again. Default those of the fleet that look for what is to come.
+    pub except: BTreeSet<String>,
+}
+
 /// `permission:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionSettings {
@@ -212,6 +229,10 @@ pub struct TracingSettings {
     pub sample_ppm: u32,
     /// Name of the service in its spans. Default `tickfleet`.
     pub service_name: String,
+    /// True if calls and requests to models are recorded by OpenTelemetry's names too. Default false.
+    pub gen_ai: bool,
+    /// True if arguments and results are in those spans. Default false.
+    pub gen_ai_content: bool,
 }
 
 /// The look of log lines.

@@ -39,6 +39,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         queues: queues(section("queues")?),
         audit: audit(section("audit")?),
         fairness: fairness(section("fairness")?),
+        loops: loops(section("loops")?),
         permission: permission(section("permission")?),
         http: http(section("http")?),
         log: log(section("log")?),
@@ -223,6 +224,28 @@ fn fairness(mut s: Section<'_>) -> FairnessSettings {
     fairness
 }
 
+fn loops(mut s: Section<'_>) -> LoopSettings {
+    let loops = LoopSettings {
+        // The first call repeats nothing.
+        tell_after: s
+            .required("tell_after")
+            .and_then(|c| {
+                let read = c.integer(0, 1_000);
+                if read == Some(1) {
+                    c.refuse("0, or 2 and more: the first call repeats nothing");
+                }
+                read
+            })
+            .unwrap_or_default(),
+        refuse_after: integer(&mut s, "refuse_after", 1, 1_000_000),
+        refuse_for: duration(&mut s, "refuse_for", SECOND, DAY),
+        forget_after: duration(&mut s, "forget_after", SECOND, DAY),
+        except: s.required("except").map(|c| c.words()).unwrap_or_default(),
+    };
+    s.close();
+    loops
+}
+
 fn permission(mut s: Section<'_>) -> PermissionSettings {
     let permission = PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
@@ -259,6 +282,8 @@ fn tracing(mut s: Section<'_>) -> TracingSettings {
         otlp_endpoint: s.required("otlp_endpoint").and_then(|c| endpoint(&c)).unwrap_or_default(),
         sample_ppm: s.required("sample_ratio").and_then(|c| ratio_ppm(&c)).unwrap_or_default(),
         service_name: s.required("service_name").and_then(|c| plain_name(&c)).unwrap_or_default(),
+        gen_ai: boolean(&mut s, "gen_ai"),
+        gen_ai_content: boolean(&mut s, "gen_ai_content"),
     };
     s.close();
     tracing

@@ -66,6 +66,7 @@ fn spec(configuration: &Configuration, name: &str) -> ToolSpec {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     }

@@ -1,6 +1,7 @@
 //! `tools.yaml`: what a tool declares, how an HTTP tool is called, how a shell tool's command is run, and which Python
 //! modules bring tools.
 
+pub(crate) mod cache;
 pub(crate) mod effect_key;
 pub(crate) mod http;
 pub(crate) mod python;
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use tickfleet_model::tool::ReadCache;
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey};
 
 pub use python::{PythonDef, PythonSandbox};
@@ -54,6 +56,9 @@ pub struct ToolDef {
     /// By what two calls are the same effect, which is not to happen again.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
+    /// For how long its answers are kept for those who ask the same, and who shares them; default not at all.
+    #[serde(default, skip)]
+    pub cache: Option<ReadCache>,
     /// What has to know that a call has begun before it runs; default the fleet's.
     #[serde(default)]
     pub durable: Option<Durability>,

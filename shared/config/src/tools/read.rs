@@ -8,6 +8,7 @@ use crate::approval::{self, NamedRole};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
+use crate::tools::cache;
 use crate::tools::effect_key;
 use crate::tools::http;
 use crate::tools::python;
@@ -107,6 +108,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, named: &mut Vec<NamedRole>) -> 
         version: s.optional("version").and_then(|c| version(&c)),
         effect,
         effect_key: effect_key::read(&mut s, &input_schema, effect),
+        cache: s.optional("cache").and_then(|c| cache::read(&c, effect)),
         durable: s.optional("durable").and_then(|c| durable(&c, effect)),
         timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),

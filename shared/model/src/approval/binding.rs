@@ -91,6 +91,7 @@ mod tests {
             version: version.into(),
             effect: Effect::Once,
             effect_key: None,
+            cache: None,
             durable: None,
             timeout: Duration::from_secs(1),
             required_capabilities: Vec::new(),

@@ -51,7 +51,11 @@ impl EffectKey {
 
 /// What an argument says, so that equal values have one text; none for nothing and for null.
 fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
-    let value = at(arguments, pointer).filter(|value| value.get().trim() != "null")?;
+    canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
+}
+
+/// A value as text, so that equal values have one; none for what is no JSON.
+pub(crate) fn canonical(value: &RawValue) -> Option<String> {
     let mut text = String::new();
     write_canonical(value, &mut text)?;
     Some(text)

@@ -96,6 +96,11 @@ catalogue! {
         "What became of calls that need people's consent: people were asked (asked), they agreed and the call went on \
          (approved), one of them denied it, they did not decide in time (expired), what they had changed of the arguments \
          could not be used (not_narrowed), nobody could be asked (not_asked).";
+    READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
+        "Calls of tools whose answers are kept (`cache`): answered so (hit), or carried out (miss).";
+    LOOPS = "loops_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
+        "Calls that were made in a row too often with the same result (`loops`): their agent was told so, or they were \
+         refused.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

@@ -1,8 +1,13 @@
-//! What is recorded of limits, and of rules on arguments and context.
+//! What is recorded of limits, of rules on arguments and context, of kept answers, and of loops.
+
+use std::time::Duration;
 
 use prometheus::IntCounterVec;
+use tickfleet_model::Outcome;
 
-use super::labels::{ApprovalEvent, LimitAction, RuleAction};
+use crate::gen_ai::ToolSeconds;
+
+use super::labels::{ApprovalEvent, CachedRead, LimitAction, LoopAction, RuleAction};
 use super::make::Maker;
 use super::tool_labels::RuleLabels;
 use super::{Metrics, catalogue as c};
@@ -14,6 +19,9 @@ pub(super) struct GovernanceMetrics {
     rules: RuleLabels,
     rules_unmet: IntCounterVec,
     approvals: IntCounterVec,
+    reads_cached: IntCounterVec,
+    loops: IntCounterVec,
+    tool_seconds: ToolSeconds,
 }
 
 impl GovernanceMetrics {
@@ -23,6 +31,9 @@ impl GovernanceMetrics {
             rules: RuleLabels::default(),
             rules_unmet: make.counters(&c::RULES_UNMET)?,
             approvals: make.counters(&c::APPROVALS)?,
+            reads_cached: make.counters(&c::READS_CACHED)?,
+            loops: make.counters(&c::LOOPS)?,
+            tool_seconds: ToolSeconds::made(&make.registry)?,
         })
     }
 }
@@ -39,6 +50,16 @@ impl Metrics {
         limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
     }
 
+    /// A read whose answers are kept found one, or did not.
+    pub fn read_cached(&self, read: CachedRead) {
+        self.governance.reads_cached.with_label_values(&[read.as_str()]).inc();
+    }
+
+    /// A call was made in a row too often.
+    pub fn loop_broken(&self, action: LoopAction) {
+        self.governance.loops.with_label_values(&[action.as_str()]).inc();
+    }
+
     /// A call did not meet this rule.
     pub fn rule_unmet(&self, rule: &str, action: RuleAction) {
         let rule = self.governance.rules.label(rule);
@@ -47,5 +68,11 @@ impl Metrics {
     /// Something became of a call that needs people's consent.
     pub fn approval(&self, event: ApprovalEvent) {
         self.governance.approvals.with_label_values(&[event.as_str()]).inc();
+    }
+
+    /// A try of a call of `tool`, which exists, took so long, and failed by this word, or did not: for the names of
+    /// OpenTelemetry, where they are recorded.
+    pub fn tool_tried(&self, tool: &str, took: Duration, failed: Option<&str>) {
+        self.governance.tool_seconds.observe(&self.tools.label(tool, Outcome::Ok), took, failed);
     }
 }

@@ -127,6 +127,52 @@ impl ApprovalEvent {
     }
 }
 
+/// Whether a read whose answers are kept found one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CachedRead {
+    /// It did.
+    Hit,
+    /// It was carried out.
+    Miss,
+}
+
+/// The labels of [`CachedRead`].
+pub(crate) const CACHED_READS: [&str; 2] = ["hit", "miss"];
+
+impl CachedRead {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+        }
+    }
+}
+
+/// What came of a call that was made in a row too often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoopAction {
+    /// Its agent was told so.
+    Told,
+    /// It was refused.
+    Refused,
+}
+
+/// The labels of [`LoopAction`].
+pub(crate) const LOOP_ACTIONS: [&str; 2] = ["told", "refused"];
+
+impl LoopAction {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Told => "told",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {

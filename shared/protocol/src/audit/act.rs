@@ -54,6 +54,49 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     entry.open()
 }
 
+/// Something that an operator did to a tenant, an agent, or turns.
+#[derive(Debug, Clone, Copy)]
+pub struct OperatorAct<'a> {
+    /// When, ms since the epoch of the shard's clock.
+    pub timestamp_ms: i64,
+    /// What, as `PAUSE`.
+    pub action: &'static str,
+    /// What it was done to, as `agent`.
+    pub entity_type: &'static str,
+    /// Which one.
+    pub entity_id: &'a str,
+    /// What was done, within a sentence, as `paused`.
+    pub verb: &'static str,
+    /// Who, as that one says.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// Whose it is.
+    pub tenant: &'a TenantId,
+    /// Takes out secrets.
+    pub redactor: &'a Redactor,
+}
+
+/// The entry of such an act as JSON.
+#[must_use]
+pub fn act_entry(act: &OperatorAct<'_>) -> String {
+    let by = act.redactor.text(act.by);
+    let mut meta = Object::new(64 + act.reason.len());
+    meta.text("reason", &act.redactor.text(act.reason));
+    let mut entry = Object::new(512 + act.reason.len());
+    entry.text("timestamp", &time(act.timestamp_ms));
+    entry.text("level", "info");
+    entry.text("action", act.action);
+    entry.text("entity_type", act.entity_type);
+    entry.text("entity_id", act.entity_id);
+    entry.text("actor_type", "operator");
+    entry.text("actor_id", &by);
+    entry.text("tenant", act.tenant.as_str());
+    entry.text("message", &format!("{by} {} {}", act.verb, act.entity_id));
+    entry.raw("meta", &meta.end());
+    entry.end()
+}
+
 /// A repair of a shard that somebody asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct ShardRepair<'a> {

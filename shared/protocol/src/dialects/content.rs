@@ -21,29 +21,33 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// The text that a model reads: the text of a string output, the JSON of any other, or the error. Of a call that was not
-/// carried out, for an equal one had been, it says so: a model that repeats itself has to know that nothing happened now.
+/// The text that a model reads: the text of a string output, the JSON of any other, or the error; and what is to be said
+/// beside it: a model that repeats itself has to know that nothing happened now.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
     let text = said(result);
-    match note(result) {
+    match beside(result) {
         None => text,
-        Some(note) => Cow::Owned(format!("{text}\n({note})")),
+        Some(beside) => Cow::Owned(format!("{text}\n({beside})")),
     }
 }
 
-/// What a model is told beside the result: that nothing was carried out now, or something else than it had asked for.
-pub(super) fn note(result: &CallResult) -> Option<String> {
+/// What a model is told beside a result: of arguments that people changed; of a call that was not carried out, for an equal one had been made before; of an
+/// answer that is not of now; and what the fleet has to say.
+pub(super) fn beside(result: &CallResult) -> Option<String> {
     let narrowed = result.approval.as_ref().and_then(|approval| {
         let (given, by) = (approval.arguments.as_ref()?, approval.by.join(" and "));
         let given = cut_output(given.get(), limits::ERROR_BYTES_MAX);
-        Some(format!("{by} approved this call with other arguments, and it was made with these: {given}"))
+        Some(format!("{by} approved this call with other arguments, and it was made with these: {given}."))
     });
-    narrowed.or_else(|| result.repeats.as_deref().map(repeated))
-}
-
-/// What a model is told of a call that was not carried out, for the equal `call` had been made before.
-fn repeated(call: &str) -> String {
-    format!("An equal call had been made before, {call}. This is its outcome; it was not carried out again.")
+    let repeated = result.repeats.as_ref().map(|call| {
+        format!("An equal call had been made before, {call}. This is its outcome; it was not carried out again.")
+    });
+    let cached = result.cached.as_ref().map(|cached| {
+        let seconds = cached.age_ms / 1_000;
+        format!("This is the answer that an equal call got {seconds} s ago; it was not asked for again.")
+    });
+    let said: Vec<String> = [narrowed, repeated, cached, result.note.clone()].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join(" "))
 }
 
 /// What the result itself says.

@@ -8,7 +8,7 @@ use super::super::message::problem::Problem;
 use super::super::names::NameRules;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
-use super::content::{content, note};
+use super::content::{beside, content};
 use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
@@ -98,9 +98,7 @@ impl DialectRules for Rules {
             response.text("error", &content(result));
         } else {
             response.raw("output", output);
-            if let Some(note) = note(result) {
-                response.text("note", &note);
-            }
+            response.optional("note", beside(result).as_deref());
         }
         let response = response.end();
         let mut function = Object::new(response.len() + 96);

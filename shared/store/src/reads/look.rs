@@ -9,10 +9,13 @@ use crate::records::notes::AdmissionNote;
 use crate::records::schema::turn;
 use crate::records::turn::TurnRecord;
 use crate::{SliceMeta, Store, StoreError};
-use tickfleet_model::{AgentId, TaskGrant};
+use tickfleet_model::{AgentId, TaskGrant, TenantId};
 
 /// Bytes of a finished record that hold the beginning of its log.
 const TRACE_BYTES_MAX: usize = 255;
+
+/// Keys that one step of a search for turns looks at, about: most of a busy shard's keys are records of turns that have ended.
+const KEYS_PER_STEP: usize = 500;
 
 /// A turn that has not ended.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +28,8 @@ pub struct LiveTurn {
     pub lane_due_ms: Option<i64>,
     /// The holder of its slice.
     pub holder: Option<String>,
+    /// For how long it has held it, ms.
+    pub held_ms: Option<i64>,
 }
 
 /// The facts that are known of a turn or task.
@@ -138,9 +143,31 @@ impl Store {
                 let mut command = redis::cmd("XPENDING");
                 command.arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
                 let found: Vec<(String, String, i64, i64)> = self.connection.query(Question::Look, &command).await?;
-                live.holder = live.holder.take().or(found.into_iter().next().map(|(_, consumer, _, _)| consumer));
+                if let Some((_, consumer, held_ms, _)) = found.into_iter().next().filter(|_| live.holder.is_none()) {
+                    (live.holder, live.held_ms) = (Some(consumer), Some(held_ms));
+                }
             }
         }
         Ok(())
+    }
+}
+
+impl Store {
+    /// One step of a search for the records of turns and tasks under way: where it goes on (0: at its end), and those that
+    /// were found. Ids have no characters that mean something in a pattern.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn scan_turns(&self, tenant: Option<&TenantId>, cursor: u64) -> Result<(u64, Vec<TurnName>), StoreError> {
+        let records = self.keys.key("turn:");
+        let pattern = match tenant {
+            Some(tenant) => format!("{records}{tenant}:*"),
+            None => format!("{records}*"),
+        };
+        let mut command = redis::cmd("SCAN");
+        command.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS_PER_STEP);
+        let (next, keys): (u64, Vec<String>) = self.connection.query(Question::Look, &command).await?;
+        let named = |key: &String| TurnName::parse(key.strip_prefix(&*records)?);
+        Ok((next, keys.iter().filter_map(named).collect()))
     }
 }

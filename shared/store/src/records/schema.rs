@@ -268,6 +268,27 @@ records! {
         /// What that person said about it; the name stands behind.
         REASON = "r:",
     }
+
+    /// The kept answers of a tenant's reads: the hash `cached:<tenant>`. Each answer has the hash of what was asked for its
+    /// field.
+    cached as "CACHED" {
+        /// Bytes of all answers.
+        BYTES = "b",
+    }
+
+    /// The last calls of an agent, or of one of its tasks: the hash `row:<tenant>:<agent>` or `row:<tenant>:<agent>:<task>`.
+    row as "ROW" {
+        /// The hash of the last call's tool and arguments.
+        CALL = "c",
+        /// The hash of its result.
+        RESULT = "r",
+        /// Which call it was, `<turn>/<position>`.
+        BY = "i",
+        /// How often it came in a row.
+        COUNT = "n",
+        /// Until when a call is refused, ms of shard time; the hash of its tool and arguments stands behind.
+        REFUSED = "x:",
+    }
 }
 
 /// A script's text with the names of fields as Redis has them. One that is not listed becomes no Lua at all.

@@ -1,6 +1,8 @@
 //! The record of a turn or task under way, as it stands in Redis: the one place that reads its fields.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+
+use tickfleet_model::Call;
 
 use super::notes::{AdmissionNote, FailedTry};
 use super::schema::turn;
@@ -35,6 +37,10 @@ pub struct TurnRecord {
     pub meta: Option<String>,
     /// Its first call, JSON: of a task, what is to be done.
     pub first_call: Option<String>,
+    /// The next call without a result, JSON.
+    pub next_call: Option<String>,
+    /// The tools of the calls that have no result.
+    pub tools_left: BTreeSet<String>,
     /// The results that are in, in call order, JSON each.
     pub results: Vec<String>,
     /// The lane of a limit's counter that it waits on, where it does.
@@ -49,6 +55,8 @@ pub struct TurnRecord {
     pub awaits: Option<String>,
     /// The approval that its next call waits for, or has waited for last.
     pub approval: Option<String>,
+    /// True if that is work which its next call has begun; else that waits for an equal call.
+    pub has_begun: bool,
     /// Why it was cancelled, where it was.
     pub cancelled: Option<String>,
     /// Why its calls end without running, where they do.
@@ -80,11 +88,14 @@ impl TurnRecord {
             attempts: number(turn::ATTEMPTS).and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             retries: number(turn::RETRIES).and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
             crashes: fields.get(turn::CRASHES).map(|text| whole(text).map_or(0, i64::unsigned_abs)),
+            tools_left: tools_left(&fields, done),
+            has_begun: fields.contains_key(turn::WAITED) && count(turn::WAITED) == done,
             is_task: fields.get(turn::KIND).is_some_and(|kind| kind == KIND_TASK),
             admissions: AdmissionNote::read_all(log),
             tries: FailedTry::read_all(log),
             ..Self::default()
         };
+        let next_call = fields.get(&format!("{}{done}", turn::CALL)).cloned();
         let mut text = |field: &str| fields.remove(field);
         Self {
             agent: text(turn::AGENT),
@@ -92,6 +103,7 @@ impl TurnRecord {
             fence: text(turn::FENCE).filter(|fence| !fence.is_empty()),
             lane: text(turn::LANE).as_deref().and_then(Lane::parse),
             meta: text(turn::META),
+            next_call,
             first_call: text(&format!("{}0", turn::CALL)),
             awaits: text(turn::AWAITS),
             approval: text(turn::APPROVAL),
@@ -112,6 +124,12 @@ impl TurnRecord {
     pub fn is_ending(&self) -> bool {
         self.fence.as_deref().is_some_and(is_ending)
     }
+}
+
+/// The tools of the calls from the `done`th on. What cannot be read of one says none.
+fn tools_left(fields: &HashMap<String, String>, done: usize) -> BTreeSet<String> {
+    let calls = (done..fields.len()).map_while(|at| fields.get(&format!("{}{at}", turn::CALL)));
+    calls.filter_map(|call| serde_json::from_str::<Call>(call).ok()).map(|call| call.tool).collect()
 }
 
 /// Returns true if a fence is an ending's.

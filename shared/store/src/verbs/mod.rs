@@ -30,6 +30,10 @@ verbs! {
     AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
     UseApproval: "approvals" / "use_approval" [],
     DecideApproval: "approvals" / "decide_approval" [],
+    Lookup: "cache" / "lookup" [],
+    Fill: "cache" / "fill" [MEMORY],
+    Brake: "loops" / "brake" [],
+    CountRepeat: "loops" / "count_repeat" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
     Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
@@ -52,6 +56,7 @@ verbs! {
     AtRunTime: "run_time" / "at_run_time" [],
     SetTenant: "run_time" / "set_tenant" [],
     SwitchTool: "run_time" / "switch_tool" [],
+    Pause: "run_time" / "pause" [],
     ResetLimit: "run_time" / "reset_limit" [LIMITS],
     KeepDocument: "knowledge" / "keep_document" [MEMORY],
     DropDocuments: "knowledge" / "drop_documents" [],
@@ -134,6 +139,24 @@ pub(crate) mod approvals {
     pub use use_approval::*;
 }
 
+/// Answers of reads that are kept for those who ask the same soon.
+pub(crate) mod cache {
+    mod fill;
+    mod lookup;
+
+    pub use fill::*;
+    pub use lookup::*;
+}
+
+/// Agents that make the same call again and again.
+pub(crate) mod loops {
+    mod brake;
+    mod count_repeat;
+
+    pub use brake::*;
+    pub use count_repeat::*;
+}
+
 /// Tasks, and the runtimes outside that carry them out.
 pub(crate) mod tasks {
     mod delegate;
@@ -178,12 +201,14 @@ pub(crate) mod recovery {
 pub(crate) mod run_time {
     mod announce;
     mod at_run_time;
+    mod pause;
     mod reset_limit;
     mod set_tenant;
     mod switch_tool;
 
     pub use announce::*;
     pub use at_run_time::*;
+    pub use pause::PauseSet;
     pub use reset_limit::*;
 }
 

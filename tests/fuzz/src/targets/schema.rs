@@ -97,6 +97,7 @@ fn tool(input_schema: Value) -> ToolSpec {
         requires_approval: false,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured: true,
     }

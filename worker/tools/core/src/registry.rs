@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tickfleet_config::tools::{ToolDef, ToolsFile};
-use tickfleet_model::tool::EFFECT_WINDOW_MS_MAX;
+use tickfleet_model::tool::{CACHE_TTL_MS_MAX, EFFECT_WINDOW_MS_MAX, ReadCache};
 use tickfleet_model::version::{self, Selector};
 use tickfleet_model::{Effect, EffectKey, ToolSpec, limits};
 use tickfleet_protocol::NameMap;
@@ -49,6 +49,9 @@ impl RegisteredTool {
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
         if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
             return Err(RegistryError::EffectKey { tool: spec.name, why });
+        }
+        if let Some(why) = spec.cache.as_ref().and_then(|cache| wrong_cache(cache, &spec)) {
+            return Err(RegistryError::Cache { tool: spec.name, why });
         }
         let wrong = |which| {
             let tool = spec.name.clone();
@@ -105,6 +108,14 @@ pub enum RegistryError {
     /// An effect key that nothing could be held against.
     #[error("tool '{tool}': {why}")]
     EffectKey {
+        /// The name.
+        tool: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A cache of what is no read, or without a time.
+    #[error("tool '{tool}': {why}")]
+    Cache {
         /// The name.
         tool: String,
         /// What is wrong with it.
@@ -337,6 +348,7 @@ impl RegistryError {
             | Self::Name { tool }
             | Self::TypedAndHttp { tool }
             | Self::EffectKey { tool, .. }
+            | Self::Cache { tool, .. }
             | Self::Timeout { tool }
             | Self::Schema { tool, .. }
             | Self::Declaration { tool, .. } => tool,
@@ -353,6 +365,14 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
         return Some("an effect key has JSON pointers to arguments, such as /to");
     }
     (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
+}
+
+/// What is wrong with a cache, if anything is. A typed tool whose declaration makes it more careful is no read any more.
+fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
+    if spec.effect != Effect::Read {
+        return Some("a cache is for a tool whose effect is read: what any other does would be left undone");
+    }
+    (cache.ttl_ms < 1 || cache.ttl_ms > CACHE_TTL_MS_MAX).then_some("a cache's ttl is 1 ms to a day")
 }
 
 fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryError> {
@@ -392,6 +412,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
         version: def.version.clone().unwrap_or(typed.version),
         effect: stricter(typed.effect, def.effect),
         effect_key: def.effect_key.clone().or(typed.effect_key),
+        cache: def.cache.or(typed.cache),
         durable: def.durable.max(typed.durable),
         timeout: timeout_of(&typed.name, def)?.unwrap_or(typed.timeout),
         required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
@@ -438,6 +459,7 @@ fn declared(
         },
         effect: def.effect,
         effect_key: def.effect_key.clone(),
+        cache: def.cache,
         durable: def.durable,
         timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
         required_capabilities: def.required_capabilities.iter().cloned().collect(),

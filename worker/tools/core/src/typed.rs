@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
+use tickfleet_model::tool::{CachePer, ReadCache};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
@@ -179,6 +180,7 @@ impl TypedTool {
             requires_approval: false,
             approval: None,
             effect_key: None,
+            cache: None,
             durable: None,
             configured: true,
         };
@@ -261,6 +263,14 @@ impl TypedTool {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let window_ms = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
         self.spec.effect_key = Some(EffectKey { arguments, window_ms });
+        self
+    }
+
+    /// Keeps its answers for `ttl` for those who ask the same: all agents of a tenant, or each its own. Equal are questions
+    /// whose arguments, `user_context` and `session_data` are. Only a tool whose effect is `read` can have one.
+    #[must_use]
+    pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
+        self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
         self
     }
 

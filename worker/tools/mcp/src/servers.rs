@@ -163,6 +163,7 @@ fn spec(def: &McpServerDef, tool: &McpDefinition, timeout: Duration, configured:
         requires_approval: def.requires_approval,
         approval: None,
         effect_key: None,
+        cache: None,
         durable: None,
         configured,
         name,

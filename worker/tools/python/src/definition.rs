@@ -50,6 +50,7 @@ impl Definition {
             requires_approval: self.requires_approval,
             approval: None,
             effect_key: None,
+            cache: None,
             durable: None,
             configured,
         }

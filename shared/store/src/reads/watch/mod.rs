@@ -87,6 +87,7 @@ impl Watch {
             timers: number_of(&next()).unwrap_or(0).unsigned_abs(),
             dead: number_of(&next()).unwrap_or(0).unsigned_abs(),
             delayed: number_of(&next()).unwrap_or(0).unsigned_abs(),
+            paused: number_of(&next()).unwrap_or(0).unsigned_abs(),
             ..ShardView::default()
         };
         view.oldest_delayed_ms = scored(next()).first().map_or(0, |(_, since)| (now_ms - since).max(0));
@@ -115,7 +116,7 @@ impl Watch {
         pipe.cmd("HGETALL").arg(key("meta")).cmd("TIME");
         pipe.cmd("HGETALL").arg(key("beats")).cmd("HGETALL").arg(key("nodes"));
         pipe.cmd("ZCARD").arg(key("timers")).cmd("XLEN").arg(key("dead"));
-        pipe.cmd("ZCARD").arg(key("delayed"));
+        pipe.cmd("ZCARD").arg(key("delayed")).cmd("HLEN").arg(key("pauses"));
         pipe.cmd("ZRANGE").arg(key("delayed")).arg(0).arg(0).arg("WITHSCORES");
         pipe.cmd("XINFO").arg("STREAM").arg(key("audit"));
         let since = self.audit_last.as_ref().map_or_else(|| "-".to_owned(), |last| format!("({last}"));

@@ -61,6 +61,8 @@ pub struct ShardView {
     pub policy_generation: u64,
     /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
+    /// Tenants and agents that are paused.
+    pub paused: u64,
     /// The streams, those of urgent slices first.
     pub streams: Vec<StreamView>,
     /// The nodes that work here, or have been gone for less than five minutes.

@@ -17,6 +17,9 @@ local function usage_key(tenant, day) return P .. 'usage:' .. tenant .. ':' .. d
 local function effect_key(effect) return P .. 'effect:' .. effect end
 -- What a person is asked about a call: `<tenant>:<approval>`.
 local function approval_key(name) return P .. 'approval:' .. name end
+local function cached_key(tenant) return P .. 'cached:' .. tenant end
+local function cached_order_key(tenant) return P .. 'cached_order:' .. tenant end
+local function row_key(row) return P .. 'row:' .. row end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end

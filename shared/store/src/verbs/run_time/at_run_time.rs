@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connection::question::Question;
 use crate::script::reply::text_of;
 use crate::verbs::Verb;
+use crate::verbs::run_time::pause::paused;
 use crate::{Store, StoreError};
-use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::policy::{Pause, Paused, TenantPolicy};
 use tickfleet_model::{TenantId, day};
 
 /// The settings that were made at run time in a shard. Of tenants only those at home there: what a shard says of
@@ -23,6 +24,8 @@ pub struct AtRunTime {
     pub missing: BTreeSet<TenantId>,
     /// Tools that nobody may call, by name or id.
     pub tools_off: BTreeSet<String>,
+    /// Who is paused, and why. A note that cannot be read is none: the pause holds all the same.
+    pub pauses: BTreeMap<Paused, Pause>,
 }
 
 impl Store {
@@ -37,8 +40,13 @@ impl Store {
         let ours = |name: &str| TenantId::new(name).ok().filter(|tenant| self.is_home_of(tenant));
         let mut declared = reply.rest().into_iter();
         while let (Some(name), Some(declaration)) = (declared.next(), declared.next()) {
+            let name = text_of(&name).unwrap_or_default();
+            if let Some(who) = paused(&name).filter(|who| self.is_home_of(&who.tenant)) {
+                let note = serde_json::from_str(&text_of(&declaration).unwrap_or_default());
+                set.pauses.insert(who, note.unwrap_or_default());
+            }
             // What is no tenant's name declares none.
-            let Some(tenant) = text_of(&name).as_deref().and_then(ours) else { continue };
+            let Some(tenant) = ours(&name) else { continue };
             match read_tenant(text_of(&declaration).unwrap_or_default().as_bytes()) {
                 Ok(policy) => drop(set.declared.insert(tenant, policy)),
                 Err(problem) => drop(set.unreadable.insert(tenant, problem)),

@@ -1,0 +1,278 @@
+//! `tickfleet turns`: which turns are under way, and the end of many of them.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::Cell;
+use serde::Serialize;
+use tickfleet_client::Client;
+use tickfleet_client::operate::{TurnFilter, TurnPage, TurnState, TurnSummary, TurnsAt, list_turns};
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Cancelled, TurnName};
+
+use crate::commands::limits::{by_environment, reason, who};
+use crate::failure::Failure;
+use crate::output::time_format::from_now;
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Turns that a page has where nobody says how many.
+const LISTED: usize = 50;
+/// And at most.
+const LISTED_MAX: usize = 1_000;
+/// Turns that a preview shows.
+const PREVIEWED: usize = 10;
+
+/// List the turns under way, or end many of them.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet turns list --tenant demo --agent kelly --state lane
+  tickfleet turns list --tool post_to_x --older-than 10m
+  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          what it would end
+  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    ends it
+  tickfleet turns cancel demo:order-17 demo:order-18 --reason 'sold out' --yes")]
+pub(crate) struct Turns {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The turns that have not ended, in no order.
+    List(List),
+    /// End turns, by their ids or by what they have in common.
+    Cancel(Many),
+}
+
+#[derive(Debug, Args)]
+struct Filter {
+    /// Those of this tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Those of this agent.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// Those with a call of this tool that has no result yet.
+    #[arg(long)]
+    tool: Option<String>,
+    /// Those that stand there.
+    #[arg(long)]
+    state: Option<State>,
+    /// Those that were admitted at least so long ago (10m).
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    older_than: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    filter: Filter,
+    /// So many, from 1 to 1000; a page may have a few more.
+    #[arg(long, default_value_t = LISTED, value_parser = limit)]
+    limit: usize,
+    /// Go on where a page has ended, as it says.
+    #[arg(long, value_name = "PLACE")]
+    from: Option<TurnsAt>,
+}
+
+#[derive(Debug, Args)]
+struct Many {
+    /// Their ids, tenant:turn each; none: those of the filter.
+    #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than"])]
+    ids: Vec<TurnName>,
+    #[command(flatten)]
+    filter: Filter,
+    /// Why, for the audit log and for the agents.
+    #[arg(long, value_parser = reason)]
+    reason: String,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+    /// Do it. Without it, what would be ended is shown.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Where a turn stands, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    /// It waits for a tick, a day, a limit, or the end of a pause.
+    Lane,
+    /// It waits for a worker.
+    Ready,
+    /// A worker holds it.
+    Running,
+    /// It waits for its next try, or for what it has begun.
+    Parked,
+    /// Its calls are being ended without having run.
+    Ending,
+}
+
+impl From<State> for TurnState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Lane => Self::Lane,
+            State::Ready => Self::Ready,
+            State::Running => Self::Running,
+            State::Parked => Self::Parked,
+            State::Ending => Self::Ending,
+        }
+    }
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
+    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
+}
+
+fn id(text: &str) -> Result<TurnName, String> {
+    TurnName::parse(text).ok_or_else(|| "expected tenant:id, as demo:order-17".to_owned())
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a length of time, as 10m or 2h".to_owned())
+}
+
+impl Filter {
+    fn wanted(&self, limit: usize) -> TurnFilter {
+        TurnFilter {
+            tenant: self.tenant.clone(),
+            agent: self.agent.clone(),
+            tool: self.tool.clone(),
+            state: self.state.map(Into::into),
+            older_than: self.older_than,
+            limit,
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.tenant.is_none()
+            && self.agent.is_none()
+            && self.tool.is_none()
+            && self.state.is_none()
+            && self.older_than.is_none()
+    }
+}
+
+/// Lists, or ends many.
+///
+/// # Errors
+/// Nothing says which turns; nobody says who it is; Redis.
+pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    match &args.what {
+        What::List(args) => list(&client, args, output).await,
+        What::Cancel(args) => cancel(&client, args, output).await,
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    turns: &'a [TurnSummary],
+    /// Where the list goes on; none at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+async fn list(client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+    let page = list_turns(client.stores(), &args.filter.wanted(args.limit), args.from.unwrap_or_default()).await?;
+    let mut now_ms = 0;
+    for store in client.stores().iter().take(1) {
+        now_ms = store.now_ms().await?;
+    }
+    let next = page.next.map(|next| next.to_string());
+    output.show(&Listed { turns: &page.turns, next }, |listed| {
+        let mut text = in_words(listed.turns, now_ms, output);
+        if let Some(next) = &listed.next {
+            text += &format!("\nThere may be more: --from {next} goes on.");
+        }
+        text
+    })
+}
+
+fn in_words(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
+    if turns.is_empty() {
+        return "No such turn was found.".into();
+    }
+    let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "DONE", "CALLS LEFT"]);
+    for turn in turns {
+        let (mood, word) = state(turn.state);
+        rows.add_row([
+            Cell::new(format!("{}:{}", turn.tenant, turn.id)),
+            Cell::new(turn.agent.as_deref().unwrap_or_default()),
+            output.cell(mood, word),
+            Cell::new(turn.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
+            Cell::new(format!("{} of {}", turn.done, turn.calls)),
+            Cell::new(short(&turn.tools.join(", "), 48)),
+        ]);
+    }
+    lines(rows)
+}
+
+const fn state(state: TurnState) -> (Mood, &'static str) {
+    match state {
+        TurnState::Lane => (Mood::Doubtful, "lane"),
+        TurnState::Ready => (Mood::Doubtful, "ready"),
+        TurnState::Running => (Mood::Good, "running"),
+        TurnState::Parked => (Mood::Doubtful, "parked"),
+        TurnState::Ending => (Mood::Doubtful, "ending"),
+    }
+}
+
+/// What came of a cancel of many.
+#[derive(Debug, Default, Serialize)]
+struct Ended {
+    /// Turns that were found.
+    found: usize,
+    /// Those that were asked to end: the others had ended, or nothing is known of them.
+    cancelled: usize,
+    /// False where it was only looked at.
+    done: bool,
+}
+
+async fn cancel(client: &Client, args: &Many, output: &Output) -> Result<(), Failure> {
+    if args.ids.is_empty() && args.filter.is_empty() {
+        return Err(Failure::usage("which turns? Name their ids, or what they have in common (--tenant, --agent …)"));
+    }
+    let by = args.by.clone().map_or_else(by_environment, Ok)?;
+    let why = format!("{by}: {}", args.reason);
+    let mut ended = Ended { done: args.yes, ..Ended::default() };
+    if !args.ids.is_empty() {
+        ended.found = args.ids.len();
+        for name in args.ids.iter().filter(|_| args.yes) {
+            ended.cancelled += usize::from(end(client, name, &why).await?);
+        }
+        return tell(&ended, output);
+    }
+    let mut from = TurnsAt::default();
+    loop {
+        let TurnPage { turns, next } = list_turns(client.stores(), &args.filter.wanted(LISTED_MAX), from).await?;
+        for turn in &turns {
+            ended.found += 1;
+            let name = TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
+            if args.yes {
+                ended.cancelled += usize::from(end(client, &name, &why).await?);
+            } else if ended.found <= PREVIEWED {
+                output.note(&format!("{name} of {}, {}", turn.agent.as_deref().unwrap_or("?"), state(turn.state).1));
+            }
+        }
+        let Some(next) = next else { break };
+        output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", ended.found, ended.cancelled));
+        from = next;
+    }
+    tell(&ended, output)
+}
+
+async fn end(client: &Client, name: &TurnName, why: &str) -> Result<bool, Failure> {
+    Ok(matches!(client.cancel(name, why).await?, Cancelled::Ok | Cancelled::Flagged))
+}
+
+fn tell(ended: &Ended, output: &Output) -> Result<(), Failure> {
+    output.show(ended, |ended| {
+        if ended.done {
+            return format!("{} turns found, {} of them asked to end", ended.found, ended.cancelled);
+        }
+        format!("{} turns would be asked to end: --yes does it", ended.found)
+    })
+}

@@ -1,0 +1,103 @@
+//! The verbs of operators: which turns are under way, the end of many, and pauses.
+
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said};
+
+const WHY: [&str; 4] = ["--reason", "agreed with Ben", "--by", "anna"];
+
+fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> Said {
+    fleet.run(&["submit", "--tenant", "demo", "--agent", agent, "--turn-id", id, "--call", call])
+}
+
+#[tokio::test]
+async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
+    fleet.run(&["pause"]).exits(0).says("Nobody is paused.");
+    fleet
+        .run(&[&["pause", "demo", "kelly"], &WHY[..]].concat())
+        .exits(0)
+        .says("no call of agent kelly of demo goes out");
+    fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0).says("was paused already");
+    submit(&fleet, "kelly", "waits", "echo").exits(0);
+    // Others go on, and so does the agent elsewhere; several ticks pass meanwhile.
+    for n in 0..3 {
+        let id = format!("other-{n}");
+        fleet
+            .run(&[
+                "submit",
+                "--tenant",
+                "demo",
+                "--agent",
+                "fran",
+                "--turn-id",
+                &id,
+                "--call",
+                "sleep {\"ms\":300}",
+                "--wait",
+            ])
+            .exits(0);
+    }
+    let story = fleet.run(&["explain", "demo:waits", "--json"]).exits(0).json();
+    assert_eq!((&story["state"], &story["waits"]["rule"]), (&"lane".into(), &"paused".into()), "{story}");
+    assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
+    fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
+    // The whole tenant beside it: one of the two is enough.
+    fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("no call of tenant demo goes out");
+    submit(&fleet, "fran", "waits-too", "echo").exits(0);
+    fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
+    let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "lane", "--json"]).exits(0).json();
+    assert_eq!(listed["turns"].as_array().map(Vec::len), Some(2), "{listed}");
+    fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("go out again");
+    for id in ["waits", "waits-too"] {
+        while fleet.run(&["explain", &format!("demo:{id}"), "--json"]).json()["state"] != "done" {}
+    }
+    fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("was not paused");
+    // Who did it, and why, is in the audit log.
+    let mut at = redis.connection().await;
+    let entries: Vec<redis::Value> =
+        redis::cmd("XRANGE").arg("{tickfleet:0}:audit").arg("-").arg("+").query_async(&mut at).await.unwrap();
+    let log = format!("{entries:?}");
+    for said in ["anna paused demo:kelly", "anna resumed demo:kelly", "anna paused demo\\", "agreed with Ben"] {
+        assert!(log.contains(said.trim_end_matches('\\')), "no {said:?} in {log}");
+    }
+}
+
+#[tokio::test]
+async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_look() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0);
+    for n in 0..6 {
+        submit(&fleet, "kelly", &format!("k{n}"), if n % 2 == 0 { "echo" } else { "sleep {\"ms\":1}" }).exits(0);
+    }
+    submit(&fleet, "fran", "long", "sleep {\"ms\":20000}").exits(0);
+    let count = |args: &[&str]| {
+        let listed = fleet.run(&[&["turns", "list", "--json"], args].concat()).exits(0).json();
+        listed["turns"].as_array().unwrap().len()
+    };
+    while count(&["--state", "lane"]) < 6 || count(&["--state", "running"]) < 1 {}
+    assert_eq!(count(&["--agent", "kelly", "--tool", "echo"]), 3);
+    assert_eq!((count(&["--older-than", "1h"]), count(&["--tenant", "atlas-ux"])), (0, 0));
+    fleet.run(&["turns", "list", "--agent", "fran"]).exits(0).says("demo:long").says("running").says("sleep");
+    // Page by page, each is found.
+    let (mut found, mut from) = (0, "0:0".to_owned());
+    loop {
+        let page = fleet.run(&["turns", "list", "--limit", "1", "--from", &from, "--json"]).exits(0).json();
+        found += page["turns"].as_array().unwrap().len();
+        let Some(next) = page["next"].as_str() else { break };
+        from = next.to_owned();
+    }
+    assert!(found >= 7, "{found}");
+    fleet.run(&[&["turns", "cancel"], &WHY[..]].concat()).exits(2).complains("which turns?");
+    let many = ["turns", "cancel", "--agent", "kelly", "--tool", "echo"];
+    fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be asked to end: --yes does it");
+    assert_eq!(count(&["--agent", "kelly"]), 6, "nothing was done");
+    fleet.run(&[&many[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 3 of them asked to end");
+    while count(&["--agent", "kelly"]) > 3 {}
+    let story = fleet.run(&["explain", "demo:k0", "--json"]).exits(0).json();
+    assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");
+    let ids = ["turns", "cancel", "demo:k1", "demo:long", "demo:k0"];
+    fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 of them asked to end");
+}

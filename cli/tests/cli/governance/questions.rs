@@ -1,0 +1,218 @@
+//! Twenty questions of the kind "why did this not run, who or what decided, when can it?", and what `explain` answers.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::process::Process;
+
+/// A fleet in which everything is short of something.
+struct Asked {
+    fleet: DevFleet,
+    dir: String,
+    _folder: tempfile::TempDir,
+    _redis: RedisServer,
+}
+
+fn write(dir: &Path, name: &str, text: &str) {
+    std::fs::write(dir.join(name), text).unwrap();
+}
+
+const AGENTS: &str = "agents:
+  kelly: {}
+  slow: {calls_per_tick: 1}
+  daily: {max_actions_per_day: 1}
+  held: {}
+  calm: {}
+  free: {calls_per_tick: 1000}
+";
+const PERMISSIONS: &str = "permissions:
+  echo: {everyone: true, rules: [{name: small, require: args.value <= 500, message: '{args.value} exceeds 500'}, {name: tiny, require: args.value <= 5, message: '{args.value} is not tiny', mode: shadow}]}
+  sleep: {everyone: true}
+  fail: {everyone: true}
+  pay: {everyone: true}
+  post: {agents: [free]}
+";
+const LIMITS: &str = "limits:
+  sleeps: {match: {tools: [fail], agents: [calm]}, per: [agent], max: 1, every: 1h}
+  strict: {match: {tools: [fail], agents: [held]}, per: [agent], max: 1, every: 1h, on_reach: reject}
+  one_at_once: {match: {tools: [sleep], agents: [held]}, per: [agent], concurrent: 1}
+";
+const SETTINGS: &str = "caps: {tick: 1h}\nloops: {tell_after: 2, refuse_after: 1, refuse_for: 1h}\n";
+
+impl Asked {
+    async fn start() -> Self {
+        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let dir = folder.path();
+        let tool = |more: &str| {
+            format!(
+                "{{description: Does., {more} input_schema: {{type: object, required: [to], properties: {{to: {{type: string, description: Whom.}}}}}}}}"
+            )
+        };
+        write(dir, "tools.yaml", &format!("tools:\n  pay: {}\n  post: {}\n", tool("effect_key: [/to],"), tool("")));
+        write(dir, "agents.yaml", AGENTS);
+        write(dir, "tenants.yaml", "tenants: {demo: {}, small: {max_actions_per_day: 1}}\n");
+        write(dir, "permissions.yaml", PERMISSIONS);
+        write(dir, "limits.yaml", LIMITS);
+        write(dir, "tickfleet.yaml", SETTINGS);
+        let (dir, url) = (dir.to_str().unwrap().to_owned(), redis.url());
+        let fleet = DevFleet::start(&["--config", &dir, "--redis-url", &url]);
+        Self { fleet, dir, _folder: folder, _redis: redis }
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        self.fleet.run(&[&["--config", &self.dir], args].concat())
+    }
+
+    /// Submits a turn of these calls, and does not wait.
+    fn submit(&self, tenant: &str, agent: &str, id: &str, turn: &Value) {
+        let args = ["--config", &self.dir, "submit", "--tenant", tenant, "--agent", agent, "--turn-id", id, "-"];
+        self.fleet.run_with(&args, &turn.to_string()).exits(0);
+    }
+
+    /// Asks until all of that is told.
+    fn answers(&self, id: &str, told: &[&str]) {
+        let mut said;
+        loop {
+            said = self.run(&["explain", id]).stdout;
+            if told.iter().all(|told| said.contains(told)) {
+                return;
+            }
+            // A turn that has ended says nothing else any more; one that has not is asked again.
+            assert!(!said.contains("has ended\n") || !said.contains("Audit:"), "{id}: no {told:?} in\n{said}");
+        }
+    }
+}
+
+fn calls(calls: &[(&str, Value)]) -> Value {
+    let calls: Vec<Value> =
+        calls.iter().map(|(name, arguments)| json!({"name": name, "arguments": arguments})).collect();
+    json!({"calls": calls})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_questions_about_caps_limits_and_what_runs() {
+    let asked = Asked::start().await;
+    let echo = |value: i64| ("echo", json!({"value": value}));
+    let long = ("sleep", json!({"ms": 25_000}));
+
+    // 1 Why does the second call wait, and when may it go out? The tick, which ends in an hour at most.
+    asked.submit("demo", "slow", "tick", &calls(&[echo(1), echo(1)]));
+    asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
+    // 2 And the turn behind it?
+    asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
+    asked.answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn on the lane"]);
+    // 3 Why did it not run? The agent's day; it resets at midnight.
+    asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
+    asked.answers("demo:day", &["has ended"]);
+    asked.submit("demo", "daily", "day2", &calls(&[echo(1)]));
+    asked.answers("demo:day2", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
+    // 4 The day of all agents of the tenant.
+    asked.submit("small", "kelly", "first", &calls(&[echo(1)]));
+    asked.answers("small:first", &["has ended"]);
+    asked.submit("small", "calm", "second", &calls(&[echo(1)]));
+    asked.answers("small:second", &["the day's calls are used up (on_day_cap: reject)", "It resets at"]);
+    // 5 A limit, which it waits for; until when, and which counter.
+    let works = ("fail", json!({"outcomes": ["ok"]}));
+    asked.submit("demo", "calm", "limit", &calls(&[works.clone(), works.clone()]));
+    asked.answers("demo:limit", &["the limit sleeps is used up", "1 used by demo:calm", "The next call is eligible"]);
+    // 6 A limit that refuses.
+    asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
+    asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
+    // 7 A place that another call holds.
+    asked.submit("demo", "held", "place", &calls(&[long.clone()]));
+    asked.answers("demo:place", &["runs"]);
+    asked.submit("demo", "held", "noplace", &calls(&[long.clone()]));
+    asked.answers("demo:noplace", &["every place of the limit one_at_once is taken"]);
+    // 8 What runs, since when, and for how long it may.
+    asked.answers("demo:place", &["It is held by", "which is at call /0 (sleep) or behind it; a try may take 30.0 s"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_of_rules_permission_arguments_tries_and_loops() {
+    let asked = Asked::start().await;
+    let echo = |value: i64| ("echo", json!({"value": value}));
+    // 9, 10 Which rule stopped it, and which would have.
+    asked.submit("demo", "kelly", "ruled", &calls(&[echo(501), echo(50)]));
+    let rules = [
+        "The rule permissions.echo.rules.small stopped call /0",
+        "501 exceeds 500",
+        "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny",
+    ];
+    asked.answers("demo:ruled", &rules);
+    // 11, 12, 13 Not granted; wrong arguments; no such tool.
+    asked.submit(
+        "demo",
+        "kelly",
+        "wrong",
+        &calls(&[("post", json!({"to": "kim"})), ("pay", json!({})), ("pya", json!({}))]),
+    );
+    let wrong = ["it is not granted to you", "'to'", "There is no tool called \"pya\". Did you mean pay?"];
+    asked.answers("demo:wrong", &wrong);
+    // 14 A tool that an operator has taken away.
+    asked.run(&["tools", "disable", "post"]).exits(0);
+    // Workers hear of it with their next heartbeat.
+    for number in 0.. {
+        let id = format!("gone-{number}");
+        let call = ["--turn-id", &id, "--wait", "--call", "post {\"to\":\"x\"}"];
+        asked.run(&[&["submit", "--tenant", "demo", "--agent", "free"], &call[..]].concat()).exits(1);
+        let story = asked.run(&["explain", &format!("demo:{id}"), "--json"]).exits(0).json();
+        if story["results"][0]["outcome"] == "denied" {
+            assert_eq!(story["results"][0]["error"]["details"]["reason"], "tool_disabled", "{story}");
+            break;
+        }
+    }
+    // 15 Why the next try comes later, and after what.
+    asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
+    asked.answers("demo:again", &["try 1 of call /0 failed:", "Tried again after"]);
+    // 16 The loop breaker: until when.
+    asked.submit("demo", "free", "circles", &calls(&[("list_tools", json!({})), echo(3), echo(3), echo(3), echo(3)]));
+    asked.answers("demo:circles", &["The loop breaker refused call /4", "It may run again at", "its agent was told"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_of_those_who_ended_or_held_it_up() {
+    let asked = Asked::start().await;
+    let echo = ("echo", json!({"value": 1}));
+    // 17 Who has paused it, why, and how it goes on.
+    asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
+    asked.submit("demo", "calm", "paused", &calls(&[echo.clone()]));
+    asked.answers("demo:paused", &["anna has paused it since", "she posts too much. tickfleet resume lets it go on"]);
+    // 18 Who cancelled it.
+    asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
+    asked.answers("demo:paused", &["Its end was asked for: ben: no longer wanted", "cancelled"]);
+    // 19 Its deadline came first.
+    let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
+    let args = [
+        "--config",
+        &asked.dir,
+        "submit",
+        "--tenant",
+        "demo",
+        "--agent",
+        "calm",
+        "--turn-id",
+        "late",
+        "--deadline",
+        "1s",
+        "-",
+    ];
+    asked.fleet.run_with(&args, &soon.to_string()).exits(0);
+    asked.answers("demo:late", &["the deadline came first"]);
+    // 20 It was never taken in.
+    let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
+    asked.run(&unknown).exits(0);
+    asked.answers("demo:refused", &["It was refused:"]);
+    // 21 Nothing decides, for nobody is there.
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let url = redis.url();
+    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
+    ask(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "early"]).exits(0);
+    ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
+    // 22 It is ready, and no worker takes it.
+    let scheduler = Process::start("scheduler", folder.path(), &url);
+    while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
+    assert_eq!(scheduler.stop(), Some(0));
+}

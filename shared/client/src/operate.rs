@@ -1,0 +1,249 @@
+//! The verbs of operators: which turns are under way, and pauses.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde::Serialize;
+use tickfleet_model::policy::{Pause, Paused};
+use tickfleet_model::{AgentId, Redactor, TenantId, TurnId};
+use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
+
+/// Turns that are looked at together.
+const TOGETHER: usize = 32;
+/// Steps of the search through keys that one page costs at most: some 500 keys each.
+const STEPS_MAX: usize = 400;
+
+/// Where a turn stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnState {
+    /// It waits on a lane: for a tick, a day, a limit, or the end of a pause.
+    Lane,
+    /// It waits for a worker.
+    Ready,
+    /// A worker holds it.
+    Running,
+    /// It waits for its next try, or for what it has begun.
+    Parked,
+    /// Its calls are being ended without having run.
+    Ending,
+}
+
+/// What a list says of a turn that has not ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct TurnSummary {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its id.
+    pub id: TurnId,
+    /// Where it stands.
+    pub state: TurnState,
+    /// The agent whose calls they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The tools of the calls that have no result yet.
+    pub tools: Vec<String>,
+    /// The number of its calls.
+    pub calls: usize,
+    /// Those that have their result.
+    pub done: usize,
+    /// When it was admitted, ms of shard time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accepted_ms: Option<i64>,
+    /// When it expires, ms of shard time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<i64>,
+    /// Who holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+}
+
+/// Which turns are wanted. What is not said takes all.
+#[derive(Debug, Clone, Default)]
+pub struct TurnFilter {
+    /// Those of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Those of this agent.
+    pub agent: Option<AgentId>,
+    /// Those with a call of this tool that has no result yet.
+    pub tool: Option<String>,
+    /// Those that stand there.
+    pub state: Option<TurnState>,
+    /// Those that were admitted at least so long ago.
+    pub older_than: Option<Duration>,
+    /// So many at most; a page may have a few more.
+    pub limit: usize,
+}
+
+/// Where a list goes on: a shard, and a place among its keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TurnsAt {
+    shard: usize,
+    cursor: u64,
+}
+
+impl std::fmt::Display for TurnsAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.shard, self.cursor)
+    }
+}
+
+impl std::str::FromStr for TurnsAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = text
+            .split_once(':')
+            .and_then(|(shard, cursor)| Some(Self { shard: shard.parse().ok()?, cursor: cursor.parse().ok()? }));
+        read.ok_or_else(|| "expected the place that a list has said, as 0:1234".to_owned())
+    }
+}
+
+/// A page of turns.
+#[derive(Debug, Clone, Default)]
+pub struct TurnPage {
+    /// Those that were found; in no order, for they come as Redis has their keys.
+    pub turns: Vec<TurnSummary>,
+    /// Where the list goes on; none at its end.
+    pub next: Option<TurnsAt>,
+}
+
+/// A page of the turns under way that pass the filter. The keys of the shards are searched step by step, and at most 400
+/// steps (some 200,000 keys) a page, so that a filter that nothing passes costs no more; hot paths keep no index for it.
+/// What is there all the while is found once or more; what comes or ends meanwhile may be missed.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn list_turns(shards: &[Store], filter: &TurnFilter, from: TurnsAt) -> Result<TurnPage, StoreError> {
+    let mut page = TurnPage::default();
+    let mut at = from;
+    for _ in 0..STEPS_MAX {
+        let Some(store) = shards.get(at.shard) else { return Ok(TurnPage { next: None, ..page }) };
+        let is_home = filter.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant));
+        let (next, names) =
+            if is_home { store.scan_turns(filter.tenant.as_ref(), at.cursor).await? } else { (0, Vec::new()) };
+        found(store, filter, names, &mut page.turns).await?;
+        at = if next == 0 { TurnsAt { shard: at.shard + 1, cursor: 0 } } else { TurnsAt { cursor: next, ..at } };
+        if page.turns.len() >= filter.limit {
+            break;
+        }
+    }
+    page.next = (at.shard < shards.len()).then_some(at);
+    Ok(page)
+}
+
+/// Adds those of these turns that pass the filter.
+async fn found(
+    store: &Store,
+    filter: &TurnFilter,
+    names: Vec<TurnName>,
+    into: &mut Vec<TurnSummary>,
+) -> Result<(), StoreError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let now_ms = store.now_ms().await?;
+    for some in names.chunks(TOGETHER) {
+        let looks = join_all(some.iter().map(|name| store.look(name))).await;
+        for (name, look) in some.iter().zip(looks) {
+            let TurnView::Live(live) = look? else { continue };
+            let is_known = into.iter().any(|known| known.id == name.turn && known.tenant == name.tenant);
+            if !live.record.is_task && !is_known && passes(filter, &live, now_ms) {
+                into.push(summary(name, &live));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn passes(filter: &TurnFilter, live: &LiveTurn, now_ms: i64) -> bool {
+    let record = &live.record;
+    let age_ms = record.admitted_ms.map_or(0, |at| now_ms - at);
+    filter.agent.as_ref().is_none_or(|agent| record.agent.as_deref() == Some(agent.as_str()))
+        && filter.tool.as_ref().is_none_or(|tool| record.tools_left.contains(tool))
+        && filter.state.is_none_or(|state| state == turn_state(live))
+        && filter
+            .older_than
+            .is_none_or(|least| i128::from(age_ms) >= i128::try_from(least.as_millis()).unwrap_or(i128::MAX))
+}
+
+fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
+    let record = &live.record;
+    TurnSummary {
+        tenant: name.tenant.clone(),
+        id: name.turn.clone(),
+        state: turn_state(live),
+        agent: record.agent.clone(),
+        tools: record.tools_left.iter().cloned().collect(),
+        calls: record.calls,
+        done: record.done,
+        accepted_ms: record.admitted_ms,
+        deadline_ms: record.deadline_ms,
+        holder: live.holder.clone(),
+    }
+}
+
+/// Where a turn stands that has not ended: the fence tells whether a slice is out, the counts whether calls that are not
+/// out were admitted.
+#[must_use]
+pub fn turn_state(live: &LiveTurn) -> TurnState {
+    let record = &live.record;
+    match record.fence {
+        None if record.done < record.admitted => TurnState::Parked,
+        None => TurnState::Lane,
+        Some(_) if record.is_ending() => TurnState::Ending,
+        Some(_) if live.holder.is_some() => TurnState::Running,
+        Some(_) => TurnState::Ready,
+    }
+}
+
+/// Who does something, and why: for the audit log.
+#[derive(Debug, Clone, Copy)]
+pub struct Operator<'a> {
+    /// Who, as that one says.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// Takes out secrets.
+    pub redactor: &'a Redactor,
+}
+
+/// Lets no call of a tenant, or of one of its agents, go out any more.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+    let since_ms = store.now_ms().await?;
+    let text = |text: &str| operator.redactor.text(text).into_owned();
+    let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
+    store.pause(who, &pause, &entry(who, operator, since_ms, ("PAUSE", "paused"))).await
+}
+
+/// Lets calls of a tenant, or of one of its agents, go out again.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+    let now_ms = store.now_ms().await?;
+    store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
+}
+
+fn entry(
+    who: &Paused,
+    operator: Operator<'_>,
+    timestamp_ms: i64,
+    (action, verb): (&'static str, &'static str),
+) -> String {
+    let id = who.agent.as_ref().map_or_else(|| who.tenant.to_string(), |agent| format!("{}:{agent}", who.tenant));
+    act_entry(&OperatorAct {
+        timestamp_ms,
+        action,
+        entity_type: if who.agent.is_some() { "agent" } else { "tenant" },
+        entity_id: &id,
+        verb,
+        by: operator.by,
+        reason: operator.reason,
+        tenant: &who.tenant,
+        redactor: operator.redactor,
+    })
+}

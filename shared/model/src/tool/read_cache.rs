@@ -1,0 +1,128 @@
+//! Answers of reads that are kept for a while for those who ask the same.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::effect_key::canonical;
+use crate::digest::hash_of;
+use crate::{AgentId, Context, TenantId};
+
+/// The longest time for which an answer is kept, ms: beyond a day, it is no answer to a question of now.
+pub const CACHE_TTL_MS_MAX: i64 = 86_400_000;
+
+/// Who shares the kept answers of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CachePer {
+    /// All agents of a tenant.
+    #[default]
+    Tenant,
+    /// Each agent has its own.
+    Agent,
+}
+
+impl CachePer {
+    /// All, by their words.
+    pub const WORDS: [(&'static str, Self); 2] = [("tenant", Self::Tenant), ("agent", Self::Agent)];
+}
+
+/// The answers of a `read` tool are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ReadCache {
+    /// For so long, ms.
+    pub ttl_ms: i64,
+    /// Who shares them.
+    pub per: CachePer,
+}
+
+/// All that the answer of a read may depend on.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// The agent that asks.
+    pub agent: &'a AgentId,
+    /// The tool.
+    pub tool: &'a str,
+    /// Its version.
+    pub version: &'a str,
+    /// The digest of the configuration that its definition is of.
+    pub configuration: &'a str,
+    /// What it is asked.
+    pub arguments: &'a RawValue,
+    /// What came with the turn: for whom it is asked, and what its session knows.
+    pub context: &'a Context,
+}
+
+impl ReadCache {
+    /// A hash by which equal questions know each other: 64 hexadecimal characters. What was asked cannot be read from it.
+    /// Arguments are compared as [`super::EffectKey::hash`] does, the context likewise; a question whose context or
+    /// arguments cannot be read has none.
+    #[must_use]
+    pub fn hash(&self, of: &Question<'_>) -> Option<String> {
+        let said = |value: &Option<Box<RawValue>>| match value {
+            None => Some(String::new()),
+            Some(value) => canonical(value),
+        };
+        let user = said(&of.context.user_context)?;
+        let session = said(&of.context.session_data)?;
+        let arguments = canonical(of.arguments)?;
+        let agent = match self.per {
+            CachePer::Tenant => "",
+            CachePer::Agent => of.agent.as_str(),
+        };
+        let parts = [of.tenant.as_str(), agent, of.tool, of.version, of.configuration];
+        Some(hash_of(parts.into_iter().chain([arguments.as_str(), user.as_str(), session.as_str()])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn whatever_an_answer_may_depend_on_is_another_question() {
+        let (acme, bolt) = (TenantId::new("acme").unwrap(), TenantId::new("bolt").unwrap());
+        let (kelly, fran) = (AgentId::new("kelly").unwrap(), AgentId::new("fran").unwrap());
+        let (arguments, same, other) =
+            (raw(r#"{"a":1,"b":"x"}"#), raw(r#"{"b":"x","a":1.0}"#), raw(r#"{"a":2,"b":"x"}"#));
+        let nobody = Context::default();
+        let of = |user: &str| Context { user_context: Some(raw(user)), ..Context::default() };
+        let (kim, ada) = (of(r#"{"id":"kim"}"#), of(r#"{"id":"ada"}"#));
+        let session = Context { session_data: Some(raw(r#"{"id":"kim"}"#)), ..Context::default() };
+        let base = Question {
+            tenant: &acme,
+            agent: &kelly,
+            tool: "get",
+            version: "1.0.0",
+            configuration: "d",
+            arguments: &arguments,
+            context: &nobody,
+        };
+        let cache = |per| ReadCache { ttl_ms: 1_000, per };
+        let hash = |question: &Question<'_>| cache(CachePer::Tenant).hash(question).unwrap();
+        assert_eq!(hash(&base).len(), 64);
+        assert_eq!(hash(&Question { arguments: &same, ..base }), hash(&base));
+        assert_eq!(hash(&Question { agent: &fran, ..base }), hash(&base), "agents of a tenant share it");
+        let others = [
+            Question { tenant: &bolt, ..base },
+            Question { tool: "got", ..base },
+            Question { version: "1.0.1", ..base },
+            Question { configuration: "e", ..base },
+            Question { arguments: &other, ..base },
+            Question { context: &kim, ..base },
+            Question { context: &ada, ..base },
+            Question { context: &session, ..base },
+        ];
+        let hashes: std::collections::BTreeSet<String> = others.iter().chain([&base]).map(hash).collect();
+        assert_eq!(hashes.len(), others.len() + 1);
+        let alone = cache(CachePer::Agent);
+        assert_ne!(alone.hash(&base), alone.hash(&Question { agent: &fran, ..base }));
+    }
+}

@@ -1,0 +1,46 @@
+//! A try of a call by the names of OpenTelemetry, where they are recorded.
+
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tickfleet_ops::gen_ai;
+use tracing::Span;
+
+use crate::calls::call::Calls;
+use crate::calls::trying::{Disposition, Trying};
+use crate::tools::{RegisteredTool, wording};
+
+/// Bytes of arguments, and of a result, in a span.
+const CONTENT_BYTES_MAX: usize = 16 * 1024;
+
+impl Calls {
+    /// The span of a try by the names of OpenTelemetry, where they are recorded.
+    pub(super) fn tool_span(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Span {
+        let own = trying.id.to_string();
+        let id = trying.call.provider_id.as_deref().unwrap_or(&own);
+        let span = gen_ai::tool_span(&tool.spec.name, id, trying.slice.meta.agent.as_str());
+        if gen_ai::records_content() {
+            span.record("gen_ai.tool.call.arguments", self.content(arguments));
+        }
+        span
+    }
+
+    /// Says by those names what a try came to.
+    pub(super) fn tried(&self, span: &Span, tool: &RegisteredTool, took: Duration, carried: &Disposition) {
+        let ok = matches!(carried, Disposition::Ended(result, _) if result.success);
+        let failed = (!ok && !matches!(carried, Disposition::Waits(..))).then(|| carried.word());
+        if let Some(word) = failed {
+            gen_ai::failed(span, word);
+        }
+        if let (true, Disposition::Ended(result, _)) = (gen_ai::records_content(), carried) {
+            let output = result.output.as_deref();
+            let _ = output.map(|output| span.record("gen_ai.tool.call.result", self.content(output)));
+        }
+        self.metrics.tool_tried(&tool.spec.name, took, failed);
+    }
+
+    /// What was said, without secrets and within a bound.
+    fn content(&self, said: &RawValue) -> String {
+        wording::cut(&self.redactor.json(said.get()), CONTENT_BYTES_MAX)
+    }
+}
