@@ -40,6 +40,10 @@ export interface Result {
   repeats: string | undefined;
   /** Of a call that needed people's consent and got it: `id`, `by`, and `arguments` where somebody changed them. */
   approval: Record<string, unknown> | undefined;
+  /** Where the output is the kept answer of another call: `age_ms` and that `call`. */
+  cached: Record<string, unknown> | undefined;
+  /** What the fleet tells the agent beside the result; the message to the model says it too. */
+  note: string | undefined;
 }
 
 /** The reply to a turn or task: every result, in call order. */
@@ -88,6 +92,8 @@ function resultOf(value: any): Result {
     attempts: value.attempts ?? 0,
     repeats: value.repeats,
     approval: value.approval,
+    cached: value.cached,
+    note: value.note,
   };
 }
 

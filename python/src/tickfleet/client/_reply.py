@@ -50,6 +50,10 @@ class Result:
     """The call whose outcome this is, where an equal one had been made before."""
     approval: Any = None
     """Of a call that needed people's consent and got it: ``id``, ``by``, and ``arguments`` where somebody changed them."""
+    cached: Any = None
+    """Where the output is the kept answer of another call: ``age_ms`` and that ``call``."""
+    note: str | None = None
+    """What the fleet tells the agent beside the result; the message to the model says it too."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ def _result(value: dict[str, Any]) -> Result:
         attempts=int(value.get("attempts", 0)),
         repeats=value.get("repeats"),
         approval=value.get("approval"),
+        cached=value.get("cached"),
+        note=value.get("note"),
     )
 
 
