@@ -124,11 +124,7 @@ pub(crate) fn admission(
     let (turn, now_ms) = (&candidate.turn, by.now_ms);
     let (owner, policy) = look_up(by.policy, turn)?;
     let row = by.clock.row_of(by.policy, (&turn.tenant, owner), (&turn.agent, policy), now_ms);
-    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(row, now_ms));
-    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
-        let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
-        return Err(refuse(RejectionCode::InvalidField, message, turn));
-    }
+    let deadline_ms = deadline(turn, row, now_ms)?;
     let digest = content_digest(turn);
     let meta = SliceMeta {
         agent: turn.agent.clone(),
@@ -175,6 +171,16 @@ pub(crate) fn admission(
         meta: json(&meta),
         calls,
     })
+}
+
+/// When a turn expires, ms of shard time.
+fn deadline(turn: &Turn, row: PolicyRow, now_ms: i64) -> Result<i64, Box<RejectedMessage>> {
+    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(row, now_ms));
+    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+        let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
+        return Err(refuse(RejectionCode::InvalidField, message, turn));
+    }
+    Ok(deadline_ms)
 }
 
 /// Who makes a turn's calls.

@@ -93,10 +93,6 @@ pub const APPROVALS_WAITING_MAX: u64 = 1_000;
 pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of the values that an approver gives instead of a call's.
 pub const APPROVAL_NARROWED_BYTES_MAX: usize = 16 * 1024;
-/// For how long an approval that has ended is kept, ms.
-pub const APPROVAL_KEPT_MS: i64 = 7 * 24 * 3_600_000;
-/// What a tenant's stream of approvals keeps of its events.
-pub const APPROVAL_EVENTS_MAX: usize = 1_000;
 /// People who may approve.
 pub const APPROVERS_MAX: usize = 1_000;
 /// Roles of one of them.

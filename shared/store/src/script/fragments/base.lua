@@ -239,14 +239,14 @@ end
 -- Approvals: records, the sets of those that wait for people, and a stream of what happens to them.
 
 -- For how long an approval is kept that has ended, ms, and its stream.
-local APPROVAL_KEPT = 604800000
+local function approval_kept() return 604800000 end
 
 -- Whoever looks on hears of it; nobody has to. Further fields come in pairs.
 local function tell_approval(tenant, id, event, about, now, ...)
   local key = P .. 'approvals:' .. tenant
   local written = redis.pcall('XADD', key, 'MAXLEN', '~', '1000', '*', 'event', event, 'approval', id, 'call', about,
     'at_ms', string.format('%d', now), ...)
-  if type(written) == 'string' then call('PEXPIRE', key, APPROVAL_KEPT) end
+  if type(written) == 'string' then call('PEXPIRE', key, approval_kept()) end
 end
 
 -- Nobody has to decide any more. Keys may hold anything (rule 18).
@@ -262,6 +262,6 @@ local function end_approval(tenant, id, state, now)
   local found = redis.pcall('HMGET', key, APPROVAL.state, APPROVAL.call)
   if found.err or found[1] ~= 'waiting' and found[1] ~= 'approved' then return end
   call('HSET', key, APPROVAL.state, state, APPROVAL.ended_ms, string.format('%d', now))
-  call('PEXPIRE', key, APPROVAL_KEPT)
+  call('PEXPIRE', key, approval_kept())
   tell_approval(tenant, id, state, found[2] or '', now)
 end

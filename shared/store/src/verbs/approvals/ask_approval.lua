@@ -30,7 +30,7 @@ local function add(set, member, score, lives)
 end
 
 local function write(at, tenant, name, record, until_ms)
-  local about, lives = ARGV[at + 1] .. '/' .. ARGV[at + 4], until_ms - now + APPROVAL_KEPT
+  local about, lives = ARGV[at + 1] .. '/' .. ARGV[at + 4], until_ms - now + approval_kept()
   local until_text = string.format('%d', until_ms)
   call('DEL', record)
   call('HSET', record, APPROVAL.state, 'waiting', APPROVAL.call, about, APPROVAL.binding, ARGV[at + 6],

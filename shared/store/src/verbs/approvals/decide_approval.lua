@@ -80,7 +80,7 @@ if not may_decide() then return { 'ROLE' } end
 if verdict == 'deny' then
   call('HSET', record, APPROVAL.state, 'denied', APPROVAL.ended_ms, string.format('%d', now), APPROVAL.ended_by, who,
     APPROVAL.ended_why, why)
-  call('PEXPIRE', record, string.format('%d', math.max(num(deadline) - now, 0) + APPROVAL_KEPT))
+  call('PEXPIRE', record, string.format('%d', math.max(num(deadline) - now, 0) + approval_kept()))
   waits_no_more(tenant, id)
   tell_approval(tenant, id, 'denied', about, now, 'by', who, 'reason', why)
   audit('denied', 0)
@@ -102,7 +102,7 @@ if left <= 0 then
   state = 'approved'
   local counts_until = math.min(num(deadline), now + (num(expires_ms) or num(deadline)))
   call('HSET', record, APPROVAL.state, state, APPROVAL.until_ms, string.format('%d', counts_until))
-  call('PEXPIRE', record, string.format('%d', counts_until - now + APPROVAL_KEPT))
+  call('PEXPIRE', record, string.format('%d', counts_until - now + approval_kept()))
   waits_no_more(tenant, id)
   call('ZADD', TIMERS, 'XX', 'LT', now, 't:' .. tt)
 end

@@ -31,7 +31,7 @@ end
 -- It counts: from now on it is this call's.
 local function take(tenant, id, record, about, deadline)
   call('HSET', record, APPROVAL.state, 'used', APPROVAL.ended_ms, string.format('%d', now))
-  call('PEXPIRE', record, string.format('%d', math.max(deadline - now, 0) + APPROVAL_KEPT))
+  call('PEXPIRE', record, string.format('%d', math.max(deadline - now, 0) + approval_kept()))
   waits_no_more(tenant, id)
   tell_approval(tenant, id, 'used', about, now)
 end

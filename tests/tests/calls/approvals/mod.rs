@@ -1,5 +1,8 @@
 //! Approvals: calls that need people's consent, whoever asks for it, and whatever happens while they wait.
 
+mod crashes;
+mod narrowed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,9 +14,6 @@ use serde_json::{Value, json};
 use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId};
-use tickfleet_store::{Begin, Begun, Consent, UseApproval};
-use tickfleet_testkit::{RedisOptions, RedisServer};
-use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
@@ -285,186 +285,6 @@ async fn a_rule_asks_about_what_does_not_meet_it_and_lets_all_else_pass() {
     assert_eq!((by.place.as_str(), by.why.as_str()), ("permissions.pay.rules.large", "amount 700 is too much"));
     approve(&fleet, "ann", &asked.id).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
-    fleet.stop().await;
-}
-
-#[tokio::test]
-async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent_is_told() {
-    let bank = Bank::default();
-    let mut fleet = Fleet::start(bank.ruled()).await;
-    let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{\"to\":\"kim\",\"amount\":700}"}}]);
-    fleet.submit_turn(json!({"tool_calls": call})).await;
-    let asked_first = asked(&fleet).await;
-    let id = &asked_first.id;
-    let other = Word { set: &[("/to", "\"eve\"")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap_err();
-    assert_eq!(other.to_string(), "the argument at '/to' may not be changed; these may: /amount");
-    let counted = Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap();
-    assert_eq!(counted.state, "approved");
-    let reply = fleet.reply().await;
-    let result = &reply["results"][0];
-    assert_eq!((&result["output"]["amount"], &result["output"]["to"]), (&json!(400), &json!("kim")), "{reply}");
-    assert_eq!(result["approval"]["arguments"], json!({"to": "kim", "amount": 400}));
-    let told = reply["messages"][0]["content"].as_str().unwrap();
-    assert!(told.contains("ann approved this call with other arguments"), "{told}");
-    let audits = fleet.audits().await;
-    let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
-    assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
-    // What they are changed to passes every guard again.
-    for (value, outcome) in [("\"much\"", "invalid_arguments"), ("9001", "denied"), ("800", "ok")] {
-        fleet.submit(&[pay(700)]).await;
-        let id = asked(&fleet).await.id;
-        Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
-        let reply = fleet.reply().await;
-        assert_eq!(outcomes(&reply), [outcome], "{value}: {reply}");
-    }
-    assert_eq!(bank.paid(), 2);
-    fleet.stop().await;
-}
-
-#[tokio::test]
-async fn a_consent_to_other_arguments_is_none_to_these() {
-    let bank = Bank::default();
-    let demand = ApprovalDemand { narrow: ["/amount".to_owned()].into(), ..of(2, &[]) };
-    let mut fleet = Fleet::start(bank.gated(demand)).await;
-    fleet.submit(&[pay(700)]).await;
-    let id = asked(&fleet).await.id;
-    approve(&fleet, "ann", &id).await;
-    let narrowed = Word { set: &[("/amount", "400")], ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
-    assert_eq!((narrowed.state.as_str(), narrowed.missing), ("waiting", 1), "Ann has agreed to 700");
-    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Changed)));
-    let seen = asked(&fleet).await.narrowed.unwrap();
-    let agreed = Word { seen: Some(&seen), ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
-    assert_eq!(agreed.state, "approved");
-    assert_eq!(fleet.reply().await["results"][0]["output"]["amount"], 400);
-    fleet.stop().await;
-}
-
-/// A worker on the fleet's Redis that goes by another plan and policy.
-fn another_worker(fleet: &Fleet, plan: Plan, name: &str) -> Doomed {
-    let active = plan.active();
-    Doomed::worker_on(&fleet.url_of("worker"), Arc::new(plan), &active, &fleet.metrics, name)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consent_to_another_tool_or_under_another_rule_does_not_count_and_is_asked_for_anew() {
-    let bank = Bank::default();
-    let mut fleet = Fleet::start(bank.ruled()).await;
-    let stricter: fn(&mut Policy) = |policy| {
-        large_payments_ask(policy);
-        policy.permissions.matrix.get_mut("pay").unwrap().rules[0].require = "args.amount <= 5".into();
-    };
-    let plans = [
-        Plan { policy: stricter, ..bank.ruled() },
-        Plan { tools: vec![bank.pay().timeout(Duration::from_secs(9))], ..bank.ruled() },
-    ];
-    for (at, plan) in plans.into_iter().enumerate() {
-        fleet.submit(&[pay(700)]).await;
-        let first = asked(&fleet).await;
-        fleet.drain_worker().await;
-        let other = another_worker(&fleet, plan, &format!("other{at}"));
-        approve(&fleet, "ann", &first.id).await;
-        let again = asked_but(&fleet, &first.id).await;
-        assert_eq!((bank.paid(), state(&fleet, &first.id).await), (at, "void".into()));
-        let why = &again.asked_by[0].why;
-        assert!(again.asked_by[0].place == "asked anew" && why.contains(&first.id), "{why}");
-        approve(&fleet, "ann", &again.id).await;
-        let reply = fleet.reply().await;
-        assert_eq!((outcomes(&reply), bank.paid()), (vec!["ok"], at + 1), "{reply}");
-        other.kill();
-        fleet.add_worker();
-    }
-    fleet.stop().await;
-}
-
-/// A fleet without workers, whose one call was approved and is about to be leased. Answers turn and approval.
-async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
-    let first = Doomed::start(fleet, "first");
-    let turn = fleet.submit(&[pay(700)]).await;
-    let asked = asked(fleet).await;
-    first.kill();
-    (turn, asked)
-}
-
-/// Takes the one slice in the name of a worker that says nothing more. Answers its fence.
-async fn leased_by_a_ghost(fleet: &Fleet) -> String {
-    loop {
-        let ready = fleet.store.keys().key("ready:normal");
-        let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg("workers").arg("ghost").arg("COUNT").arg(1).arg("STREAMS").arg(ready).arg(">");
-        let found: Option<Vec<(String, Vec<(String, Vec<String>)>)>> =
-            read.query_async(&mut fleet.server.connection().await).await.unwrap();
-        if let Some(found) = found {
-            return found[0].1[0].0.clone();
-        }
-        // A scheduler promotes it; the test ends by itself after a minute.
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-async fn binding(fleet: &Fleet, id: &str) -> String {
-    fleet.ask("HGET", &format!("approval:acme:{id}"), &["b"]).await
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it_twice() {
-    for begins in [false, true] {
-        let bank = Bank::default();
-        let mut plan = Plan { workers: 0, ..bank.ruled() };
-        plan.store.lease_ms = 1_000;
-        let mut fleet = Fleet::start(plan).await;
-        let (turn, asked) = approved_without_worker(&mut fleet).await;
-        approve(&fleet, "ann", &asked.id).await;
-        let fence = leased_by_a_ghost(&fleet).await;
-        let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-        let question =
-            UseApproval { name: name.clone(), fence: fence.clone(), position: 0, id: asked.id.clone(), binding };
-        let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
-        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given.clone()]);
-        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given], "it may ask again");
-        // Nobody else may: neither another call, nor whoever does not hold this one, nor for something else.
-        let others = [
-            (UseApproval { position: 1, ..question.clone() }, Consent::Others),
-            (UseApproval { fence: "1-1".into(), ..question.clone() }, Consent::Stale),
-            (UseApproval { binding: "0".repeat(64), ..question }, Consent::Others),
-        ];
-        for (question, said) in others {
-            assert_eq!(fleet.store.use_approval(&[question]).await.unwrap(), [said]);
-        }
-        if begins {
-            let (nonce, digest) = (Some("ghost".to_owned()), String::new());
-            let begin = Begin { name: name.clone(), fence, position: 0, nonce, digest, knows: None };
-            assert_eq!(fleet.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
-        }
-        fleet.add_worker();
-        let reply = fleet.reply().await;
-        let expected = if begins { ("outcome_unknown", 0) } else { ("ok", 1) };
-        assert_eq!((outcomes(&reply), bank.paid()), (vec![expected.0], expected.1), "{turn}: {reply}");
-        fleet.stop().await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_restart_of_redis_has_lost_is_asked_for_anew() {
-    let bank = Bank::default();
-    let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
-    let mut plan = Plan { workers: 0, ..bank.ruled() };
-    plan.store.lease_ms = 1_000;
-    let mut fleet = Fleet::start_on(RedisServer::start_with(options).await, plan).await;
-    let (_, first) = approved_without_worker(&mut fleet).await;
-    approve(&fleet, "ann", &first.id).await;
-    let gone: u32 = fleet.ask("DEL", &format!("approval:acme:{}", first.id), &[]).await;
-    assert_eq!(gone, 1);
-    fleet.server.restart().await;
-    fleet.until_redis_answers().await;
-    fleet.add_worker();
-    let again = asked(&fleet).await;
-    assert_eq!(
-        (again.id.as_str(), again.agreed.len(), bank.paid()),
-        (first.id.as_str(), 0, 0),
-        "it is the same question"
-    );
-    approve(&fleet, "ann", &again.id).await;
-    assert_eq!((outcomes(&fleet.reply().await), bank.paid()), (vec!["ok"], 1));
     fleet.stop().await;
 }
 

@@ -1,0 +1,60 @@
+//! People who agree to other arguments than the agent's.
+
+use serde_json::json;
+use tickfleet_client::ApprovalError;
+use tickfleet_model::ApprovalDemand;
+use tickfleet_tests::fleet::Fleet;
+use tickfleet_tests::inspect::outcomes;
+
+use super::{Bank, Word, approve, asked, of, pay};
+
+#[tokio::test]
+async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent_is_told() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{\"to\":\"kim\",\"amount\":700}"}}]);
+    fleet.submit_turn(json!({"tool_calls": call})).await;
+    let asked_first = asked(&fleet).await;
+    let id = &asked_first.id;
+    let other = Word { set: &[("/to", "\"eve\"")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap_err();
+    assert_eq!(other.to_string(), "the argument at '/to' may not be changed; these may: /amount");
+    let counted = Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, id).await.unwrap();
+    assert_eq!(counted.state, "approved");
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&result["output"]["amount"], &result["output"]["to"]), (&json!(400), &json!("kim")), "{reply}");
+    assert_eq!(result["approval"]["arguments"], json!({"to": "kim", "amount": 400}));
+    let told = reply["messages"][0]["content"].as_str().unwrap();
+    assert!(told.contains("ann approved this call with other arguments"), "{told}");
+    let audits = fleet.audits().await;
+    let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
+    assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
+    // What they are changed to passes every guard again.
+    for (value, outcome) in [("\"much\"", "invalid_arguments"), ("9001", "denied"), ("800", "ok")] {
+        fleet.submit(&[pay(700)]).await;
+        let id = asked(&fleet).await.id;
+        Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+        let reply = fleet.reply().await;
+        assert_eq!(outcomes(&reply), [outcome], "{value}: {reply}");
+    }
+    assert_eq!(bank.paid(), 2);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_consent_to_other_arguments_is_none_to_these() {
+    let bank = Bank::default();
+    let demand = ApprovalDemand { narrow: ["/amount".to_owned()].into(), ..of(2, &[]) };
+    let mut fleet = Fleet::start(bank.gated(demand)).await;
+    fleet.submit(&[pay(700)]).await;
+    let id = asked(&fleet).await.id;
+    approve(&fleet, "ann", &id).await;
+    let narrowed = Word { set: &[("/amount", "400")], ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
+    assert_eq!((narrowed.state.as_str(), narrowed.missing), ("waiting", 1), "Ann has agreed to 700");
+    assert!(matches!(Word::yes("ann").about(&fleet, &id).await, Err(ApprovalError::Changed)));
+    let seen = asked(&fleet).await.narrowed.unwrap();
+    let agreed = Word { seen: Some(&seen), ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+    assert_eq!(agreed.state, "approved");
+    assert_eq!(fleet.reply().await["results"][0]["output"]["amount"], 400);
+    fleet.stop().await;
+}
