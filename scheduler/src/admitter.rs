@@ -16,7 +16,7 @@ use tickfleet_store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
-use crate::admission::{Arrival, Candidate, admission, refuse};
+use crate::admission::{Arrival, Candidate, admission, expected, refuse};
 use crate::decider::Decider;
 use crate::endings::Endings;
 use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
@@ -146,6 +146,7 @@ impl Admitter {
             return Attempt::Done(Tried::Decided(rejections));
         }
         let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
+        self.expect(&deciding.active, candidates, &batch).await;
         match self.store.admit(deciding.generations, &rows.rows, &rows.limits, &turns).await {
             Ok(AdmitReply::Decided { now_ms, turns, waits, shades }) => {
                 self.clock.set(now_ms);
@@ -180,6 +181,17 @@ impl Admitter {
                 tracing::warn!(%error, "admit did not answer; trying again");
                 Attempt::Failed
             }
+        }
+    }
+
+    /// Says which calls may set facts: who needs one of them waits for it. Where Redis does not answer, nobody waits.
+    async fn expect(&self, active: &ActivePolicy, candidates: &[Candidate], batch: &[(usize, Admission)]) {
+        let batch: Vec<_> = batch.iter().map(|(at, admission)| (&candidates[*at], admission)).collect();
+        let expected = expected(&active.policy, &batch);
+        if !expected.is_empty()
+            && let Err(error) = self.store.expect(&expected).await
+        {
+            tracing::debug!(%error, "calls that may set facts could not be announced");
         }
     }
 

@@ -335,6 +335,7 @@ impl TaskQueues {
             position: 0,
             delay_ms: i64::try_from(wait.as_millis()).unwrap_or(limits::RETRY_AFTER_MS_MAX as i64),
             attempt: held.attempt + 1,
+            begun: false,
             beside: false,
             cause: self.decider.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
         };

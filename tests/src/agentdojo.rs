@@ -147,6 +147,7 @@ impl AgentDojo {
                 approval: None,
                 effect_key: None,
                 cache: None,
+                reconcile: None,
                 durable: None,
                 configured: true,
                 name,

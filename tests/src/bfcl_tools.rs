@@ -85,6 +85,7 @@ pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     };

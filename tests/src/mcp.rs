@@ -181,6 +181,7 @@ fn server(transport: McpTransport) -> McpServerDef {
         prefix: String::new(),
         trust_annotations: true,
         effects: BTreeMap::new(),
+        effect_keys: BTreeMap::new(),
         timeout: Some(TIMEOUT),
         timeout_max: None,
         category: None,

@@ -9,8 +9,8 @@ use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
     Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
-    EffectEnd, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Retry, RowCall, Settled, Settlement, Store,
-    StoreError, UseApproval, Wait,
+    EffectEnd, Entered, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Retry, RowCall, Settled,
+    Settlement, Store, StoreError, UseApproval, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -93,6 +93,17 @@ impl Verb for DurableBegin {
         let calls: Vec<Begin> = batch.iter().map(|item| item.begin.clone()).collect();
         let (begun, confirmed) = store.begin_durably(&calls, first.durability, first.at_most).await?;
         Ok(begun.into_iter().map(|begun| (begun, confirmed.clone())).collect())
+    }
+}
+
+impl Verb for FactsEntry {
+    const NAME: &'static str = "enter";
+    type Reply = Entered;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Entered>, StoreError> {
+        store.enter(batch).await
+    }
+    fn bytes(&self) -> usize {
+        IDS_BYTES * (1 + self.conditions.len() + self.changes.len())
     }
 }
 

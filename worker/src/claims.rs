@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 use crate::claimed::ClaimedEffects;
+use crate::said_facts::SaidFacts;
 
 /// The time for which a result is remembered that Redis has: longer than what an append-only file can lose, and at
 /// least a lease.
@@ -73,6 +74,8 @@ pub(crate) struct Claims {
     memory: Mutex<Memory>,
     /// What these calls have claimed, where their tools have an effect key.
     pub(crate) effects: ClaimedEffects,
+    /// What the ends of calls did to facts, whatever their effect.
+    pub(crate) facts: SaidFacts,
     /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
     marks_ms: AtomicI64,
 }
@@ -136,6 +139,7 @@ impl Claims {
             now: common.now.clone(),
             memory: Mutex::default(),
             effects: ClaimedEffects::default(),
+            facts: SaidFacts::default(),
             marks_ms: AtomicI64::default(),
         }
     }
@@ -174,6 +178,7 @@ impl Claims {
 
     /// Redis has these results, the first of them at `first`.
     pub(crate) fn settled(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
+        self.facts.settled(name, first, results, self.clock.now_ms());
         let mut memory = self.lock();
         // Most turns begin nothing, and are not in here.
         if !memory.under_way.contains_key(name) {
@@ -225,6 +230,14 @@ impl Claims {
         let mut memory = self.lock();
         let begun = memory.take(name, position)?;
         (memory.rounds > 0).then(|| begun.assertion(name, position, 0, Claim::Undone))
+    }
+
+    /// A call that was begun goes on with whoever takes its slice next.
+    pub(crate) fn left_begun(&self, name: &TurnName, position: usize) {
+        let mut memory = self.lock();
+        if let Some(begun) = memory.take(name, position) {
+            memory.push(Ended { name: name.clone(), position, begun, result: None, at: Instant::now() });
+        }
     }
 
     /// The calls of a slice are held no more.
@@ -295,6 +308,7 @@ impl Claims {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         if !self.is_another(&beat.run_id, REMEMBERED.max(lease)) {
             self.effects.forget(REMEMBERED.max(lease));
+            self.facts.forget(REMEMBERED.max(lease));
             return Ok(());
         }
         let all = self.all(beat.now_ms);
@@ -320,6 +334,7 @@ impl Claims {
             late += 1;
             self.metrics.fenced("assert");
         }
+        self.facts.assert(&self.store, beat.now_ms).await?;
         self.told(&beat.run_id);
         tracing::warn!(
             remembered = all.len(),
@@ -438,6 +453,7 @@ mod tests {
             now: CancellationToken::new(),
             memory: Mutex::default(),
             effects: ClaimedEffects::default(),
+            facts: SaidFacts::default(),
             marks_ms: AtomicI64::default(),
         };
         let name = TurnName::parse("acme:t1").unwrap();

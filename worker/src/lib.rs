@@ -17,6 +17,7 @@ mod leasing;
 mod lists;
 mod outbox;
 pub mod run;
+mod said_facts;
 
 /// The tools that a worker carries calls out with.
 pub use tickfleet_tools as tools;

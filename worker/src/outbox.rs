@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_store::{
-    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
-    HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Retry, Returned, RowCall, Settled, Settlement,
-    SliceEntry, Store, TurnName, UseApproval, Wait,
+    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, Entered,
+    FactsEntry, HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Retry, Returned, RowCall, Settled,
+    Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +20,7 @@ pub(crate) struct Outbox {
     /// Begins that have to reach the primary's disk, and those that have to reach a replica: each batch waits.
     begins_local: Batcher<DurableBegin>,
     begins_replica: Batcher<DurableBegin>,
+    entries: Batcher<FactsEntry>,
     claims: Batcher<EffectClaim>,
     conclusions: Batcher<Conclusion>,
     asked: Batcher<AskApproval>,
@@ -43,6 +44,7 @@ impl Outbox {
             begins: Batcher::new(store, capacity, now, failed.clone()),
             begins_local: Batcher::new(store, capacity, now, failed.clone()),
             begins_replica: Batcher::new(store, capacity, now, failed.clone()),
+            entries: Batcher::new(store, capacity, now, failed.clone()),
             claims: Batcher::new(store, capacity, now, failed.clone()),
             conclusions: Batcher::new(store, capacity, now, failed.clone()),
             asked: Batcher::new(store, capacity, now, failed.clone()),
@@ -80,6 +82,11 @@ impl Outbox {
             Durability::Disk => self.begins_local.ask(item).await,
             Durability::Replica => self.begins_replica.ask(item).await,
         }
+    }
+
+    /// A call that is about to begin enters its session.
+    pub(crate) async fn enter(&self, entry: FactsEntry) -> Option<Entered> {
+        self.entries.ask(entry).await
     }
 
     /// Claims the effect of a call that is about to begin.

@@ -242,7 +242,7 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     if permissions.is_disabled(spec) {
         return "nobody: disabled".into();
     }
-    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone, rules }) =
+    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone, rules, facts }) =
         permissions.matrix.get(&spec.name)
     else {
         let meta = META_TOOLS.contains(&spec.name.as_str());
@@ -259,6 +259,9 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
         0 => {}
         1 => text.push_str("; with a rule"),
         several => text.push_str(&format!("; with {several} rules")),
+    }
+    if !facts.require.is_empty() || !facts.forbid.is_empty() {
+        text.push_str("; by facts");
     }
     for (what, needed) in [("features", &spec.required_features), ("capabilities", &spec.required_capabilities)] {
         if !needed.is_empty() {

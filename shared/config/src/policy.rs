@@ -1,6 +1,8 @@
 //! `permissions.yaml` and `tenants.yaml`: who may call what, and for whom. Both name agents, roles and tools
 //! that must exist: a row for a misspelt tool would protect nothing.
 
+mod facts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::approval::{self, NamedRole};
@@ -98,6 +100,7 @@ pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, err
     approval::check_roles(tools.map_or(&[], |tools| &tools.roles_named), &permitted.approvers, errors);
     approval::check_roles(&permitted.roles_named, &permitted.approvers, errors);
     root.close();
+    facts::check(tree, &permitted.matrix, errors);
     permitted
 }
 
@@ -110,6 +113,7 @@ fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, permitted: &mut Permitt
         deny_roles: s.optional("deny_roles").map(|c| roles(&c, known)).unwrap_or_default(),
         everyone: s.optional("everyone").and_then(|c| c.boolean()).unwrap_or_default(),
         rules: s.optional("rules").map(|c| rules(&c, tool, permitted)).unwrap_or_default(),
+        facts: s.optional("facts").map(|c| facts::row(&c)).unwrap_or_default(),
     };
     s.close();
     grant

@@ -185,6 +185,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
         result: result::result_json(r.result),
         message: result::tool_message(r.dialect, r.result).unwrap_or_default(),
         audit,
+        facts: None,
     }
 }
 

@@ -132,6 +132,9 @@ id!(
     /// A reply inbox of a tenant: the `reply_to` of turns and tasks.
     InboxName, "reply_to", limits::NAME_BYTES_MAX);
 id!(
+    /// A session of a tenant, as a producer names it: what belongs together beyond one turn or task.
+    SessionName, "session_id", limits::NAME_BYTES_MAX);
+id!(
     /// One incarnation of a process in a consumer group; fresh at every start.
     ConsumerId, "consumer", limits::ID_BYTES_MAX);
 

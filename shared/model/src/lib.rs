@@ -20,7 +20,7 @@ pub mod version;
 
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
 pub use digest::{content_digest, idempotency_key};
-pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
+pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};
 pub use limit::Limit;
 pub use outcome::{Cached, CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy, TenantUser};

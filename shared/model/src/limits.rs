@@ -102,6 +102,10 @@ pub const APPROVERS_QUORUM_MAX: u32 = 16;
 
 /// Rules of one tool: each is evaluated for every call of it.
 pub const RULES_PER_TOOL_MAX: usize = 32;
+/// Facts that a row of the permission matrix requires, forbids, sets and clears, of each at most.
+pub const FACTS_PER_TOOL_MAX: usize = 16;
+/// Facts that are kept for one session; each takes some 200 bytes. A call that would set another does not run.
+pub const FACTS_PER_SESSION_MAX: usize = 512;
 /// Bytes of one condition: a list of some hundred names fits in.
 pub const RULE_BYTES_MAX: usize = 4 * 1024;
 /// Parts (names, constants, operators) of one condition.

@@ -115,6 +115,9 @@ pub struct CallResult {
     /// What the fleet has to tell the agent beside the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// True where nobody knew whether the call had taken effect, and the tool that its own names found out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reconciled: bool,
 }
 
 /// People's consent to a call.
@@ -157,6 +160,7 @@ impl CallResult {
             approval: None,
             cached: None,
             note: None,
+            reconciled: false,
         }
     }
 }

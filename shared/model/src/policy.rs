@@ -1,6 +1,7 @@
 //! The rules of who may do what, and how much of it: permission and caps. One function decides, and the same one
 //! filters the tools that an agent is shown.
 
+mod facts;
 mod tenant_user;
 
 use std::borrow::Cow;
@@ -13,6 +14,9 @@ use super::approval::ApprovalDemand;
 use super::tool::ToolTraits;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
+pub use facts::{
+    Becomes, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
+};
 pub use tenant_user::TenantUser;
 
 /// The action when the day's budget is used up.
@@ -107,6 +111,9 @@ pub struct ToolGrant {
     /// without rules stays the same to the build before this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
+    /// What calls of the tool require and change of the facts of their session. Left out of digests where there is nothing.
+    #[serde(default, skip_serializing_if = "FactRow::is_empty")]
+    pub facts: FactRow,
 }
 
 /// A condition on a call's arguments and context, as configuration declares it. Workers evaluate it; to all others it is

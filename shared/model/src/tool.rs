@@ -3,11 +3,16 @@
 mod durable;
 pub(crate) mod effect_key;
 mod read_cache;
+mod reconcile;
 
 pub use durable::Durability;
-pub(crate) use effect_key::canonical;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
+pub(crate) use effect_key::{canonical, said};
 pub use read_cache::{CACHE_TTL_MS_MAX, CachePer, Question, ReadCache};
+pub use reconcile::{
+    RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, Reconcile,
+    ReconcileArgument, Verdict as ReconcileVerdict,
+};
 
 use std::time::Duration;
 
@@ -59,6 +64,9 @@ pub struct ToolSpec {
     /// Of a tool whose effect is `read`: its answers are kept for a while for those who ask the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<ReadCache>,
+    /// Of a tool whose effect is `once`: how the fleet finds out whether a call took effect of which nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reconcile: Option<Reconcile>,
     /// Of a tool whose effect is `once`: what has to know that a call has begun before it runs. None: as the fleet says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durable: Option<Durability>,

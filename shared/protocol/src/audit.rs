@@ -126,6 +126,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     if let Some(note) = &result.note {
         meta.text("note", &redactor.text(note));
     }
+    if result.reconciled {
+        meta.raw("reconciled", "true");
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -224,6 +227,7 @@ mod tests {
             approval: None,
             cached: None,
             note: None,
+            reconciled: false,
         }
     }
 

@@ -47,6 +47,7 @@ pub(super) fn test_tool(name: &str) -> ToolSpec {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     }

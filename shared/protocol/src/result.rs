@@ -41,6 +41,9 @@ pub fn result_json(result: &CallResult) -> String {
     if let Some(cached) = &result.cached {
         object.raw("cached", &cached_json(cached));
     }
+    if result.reconciled {
+        object.raw("reconciled", "true");
+    }
     object.optional("note", result.note.as_deref());
     object.end()
 }
@@ -115,6 +118,7 @@ mod tests {
             approval: None,
             cached: None,
             note: None,
+            reconciled: false,
         }
     }
 

@@ -70,7 +70,7 @@ pub enum CancelTarget {
 
 const OPS: &str = "delegate, heartbeat, finish, fail, cancel";
 
-const DELEGATE_FIELDS: [&str; 19] = [
+const DELEGATE_FIELDS: [&str; 20] = [
     "op",
     "task_id",
     "tenant",
@@ -87,6 +87,7 @@ const DELEGATE_FIELDS: [&str; 19] = [
     "allowed_tools",
     "user_context",
     "session_data",
+    "session_id",
     "correlation_id",
     "traceparent",
     "tracestate",

@@ -13,7 +13,7 @@ use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
 /// The fields of a turn on the wire.
-pub const FIELDS: [&str; 22] = [
+pub const FIELDS: [&str; 23] = [
     "turn_id",
     "tenant",
     "agent",
@@ -23,6 +23,7 @@ pub const FIELDS: [&str; 22] = [
     "task_id",
     "user_context",
     "session_data",
+    "session_id",
     "correlation_id",
     "traceparent",
     "tracestate",

@@ -70,6 +70,7 @@ impl Object {
                 self.raw(name, json);
             }
         }
+        self.optional("session_id", context.session_id.as_ref().map(tickfleet_model::SessionName::as_str));
         self.optional("correlation_id", context.correlation_id.as_deref());
         self.optional("traceparent", context.traceparent.as_deref());
         self.optional("tracestate", context.tracestate.as_deref());

@@ -33,6 +33,7 @@ fn tool() -> ToolSpec {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     }

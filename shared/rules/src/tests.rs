@@ -74,6 +74,7 @@ pub(super) fn spec() -> ToolSpec {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     }

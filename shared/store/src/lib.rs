@@ -56,6 +56,7 @@ pub use verbs::approvals::*;
 pub use verbs::cache::*;
 pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
+pub use verbs::facts::*;
 pub use verbs::knowledge::*;
 pub use verbs::loops::*;
 pub use verbs::recovery::*;

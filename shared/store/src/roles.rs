@@ -74,6 +74,7 @@ const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers", "steps:*", "tools:
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,
     Verb::Admit,
+    Verb::Expect,
     Verb::Reject,
     Verb::Cancel,
     Verb::Heads,
@@ -115,6 +116,8 @@ const WORKER: &[Verb] = &[
     Verb::Fill,
     Verb::Brake,
     Verb::CountRepeat,
+    Verb::Enter,
+    Verb::Restate,
     Verb::Settle,
     Verb::Retry,
     Verb::Wait,

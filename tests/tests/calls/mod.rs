@@ -5,6 +5,7 @@ mod arguments;
 mod cancelled;
 mod composed;
 mod effects;
+pub(crate) mod facts;
 mod formats;
 mod mcp;
 mod outcomes;

@@ -130,7 +130,11 @@ fn settlement(slice: &SliceEntry, count: usize) -> Settlement {
         reply_to: slice.meta.reply_to.clone(),
         frame: ReplyFrame { head: r#"{"results":["#.into(), calls: Some(slice.meta.calls), ..ReplyFrame::default() },
         calls: (0..count)
-            .map(|i| SettledCall { result: format!("{}", slice.first + i), message: String::new(), audit: "{}".into() })
+            .map(|i| SettledCall {
+                result: format!("{}", slice.first + i),
+                audit: "{}".into(),
+                ..SettledCall::default()
+            })
             .collect(),
     }
 }
@@ -235,6 +239,7 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
         position: 1,
         delay_ms: 1_000,
         attempt: 1,
+        begun: false,
         beside: false,
         cause: "no answer, try later".into(),
     };

@@ -62,7 +62,7 @@ pub(super) fn says(claim: Claim) -> [Assertion; 1] {
 }
 
 pub(super) fn result() -> SettledCall {
-    SettledCall { result: "1".into(), message: "2".into(), audit: "3".into() }
+    SettledCall { result: "1".into(), message: "2".into(), audit: "3".into(), facts: None }
 }
 
 async fn admit(shard: &Shard, turns: &[Admission]) {

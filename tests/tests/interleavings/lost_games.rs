@@ -63,7 +63,7 @@ struct Game {
 }
 
 fn result(text: &str) -> SettledCall {
-    SettledCall { result: text.into(), message: "m".into(), audit: "a".into() }
+    SettledCall { result: text.into(), message: "m".into(), audit: "a".into(), facts: None }
 }
 
 fn text(entry: &Entry, field: &str) -> String {

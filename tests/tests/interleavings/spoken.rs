@@ -51,7 +51,7 @@ async fn a_turn_that_ends_right_after_a_restart_waits_for_those_who_know_what_it
 /// The reply to a turn whose ending says that its call did not run.
 async fn told(scripts: Scripts) -> String {
     let (shard, ending) = comes_after_its_deadline(scripts).await;
-    let call = SettledCall { result: "\"not executed\"".into(), message: String::new(), audit: String::new() };
+    let call = SettledCall { result: "\"not executed\"".into(), ..SettledCall::default() };
     let settlement = Settlement {
         name: name(),
         fence: ending.fence,

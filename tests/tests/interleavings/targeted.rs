@@ -18,6 +18,7 @@ mod bounds;
 mod budgets;
 mod effects;
 mod external;
+mod facts;
 mod inbound;
 mod kept;
 mod places;
@@ -167,8 +168,17 @@ async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in
     assert_eq!(shard.settle(&slices[1], 1).await.unwrap(), [Settled::Continue]);
     let queue = Queue::Ready(Priority::Normal);
     let (name, fence) = (slices[2].0.clone(), slices[2].1.clone());
-    let retry =
-        Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, cause: "full".into() };
+    let retry = Retry {
+        name,
+        fence,
+        queue,
+        position: 0,
+        delay_ms: 10,
+        attempt: 1,
+        beside: false,
+        begun: false,
+        cause: "full".into(),
+    };
     shard.store.retry(&[retry]).await.unwrap();
     shard.store.cancel(&slices[2].0, "why").await.unwrap();
     assert!(matches!(shard.admit(&more).await.unwrap(), AdmitReply::Decided { .. }), "what is in drains");
@@ -385,6 +395,8 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "step",
         "reserve",
         "begin",
+        "enter",
+        "restate",
         "reject",
         "announce",
     ];

@@ -232,7 +232,7 @@ fn settlement(entry: &Entry) -> Settlement {
         first: 0,
         reply_to: Some(inbox()),
         frame: ReplyFrame { head, calls: Some(1), ..ReplyFrame::default() },
-        calls: vec![SettledCall { result, message: String::new(), audit }],
+        calls: vec![SettledCall { result, audit, ..SettledCall::default() }],
         name,
     }
 }

@@ -11,6 +11,7 @@ use tickfleet_tests::agentdojo::{self, AgentDojo, DATA, Task};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
 
+mod facts;
 mod rules;
 mod tasks;
 

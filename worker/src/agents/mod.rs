@@ -115,6 +115,7 @@ fn handler(
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured,
     };

@@ -34,7 +34,7 @@ use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
     store: Store,
-    clock: Arc<ShardClock>,
+    pub(super) clock: Arc<ShardClock>,
     pub(super) lease_clock: Arc<LeaseClock>,
     pub(super) claims: Arc<Claims>,
     pub(super) outbox: Arc<Outbox>,
@@ -114,10 +114,15 @@ impl Calls {
                 return refused;
             }
         };
-        let (Passed { tool, arguments, shadow, .. }, approval) = match self.consented(trying, &tools, passed).await {
+        let (Passed { tool, arguments, mut shadow, .. }, approval) = match self.consented(trying, &tools, passed).await
+        {
             Ok(consented) => consented,
             Err(waits_or_ends) => return waits_or_ends,
         };
+        match self.enter(trying, &tool, &tools).await {
+            Ok(facts) => shadow.extend(facts),
+            Err(instead) => return *instead,
+        }
         // Each try is judged anew; the call is counted once.
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
@@ -184,16 +189,21 @@ impl Calls {
                 Err(answered) => return *answered,
             };
             match self.begin(trying, Some(durability)).await {
-                // This Redis may have lost the claim.
-                Err(Stopped::Held) => {}
+                // This Redis may have lost the claim, and facts.
+                Err(Stopped::Held) => {
+                    if let Err(instead) = self.enter(trying, tool, &tools).await {
+                        break (claim, Some(*instead));
+                    }
+                }
                 Err(Stopped::Ends(stopped)) => break (claim, Some(stopped)),
                 Ok(()) => break (claim, None),
             }
         };
         let carried = match begun {
             Some(stopped) => stopped,
-            None => self.execute(trying, tool, tools, arguments).await,
+            None => self.execute(trying, tool, tools.clone(), arguments).await,
         };
+        let carried = self.reconciled(trying, tool, tools, arguments, carried).await;
         if let Some(claim) = claim {
             self.ledger.conclude(&claim, &carried).await;
         }
@@ -317,7 +327,38 @@ impl Calls {
         let begins = Arc::new(Begins::new(self.store.clone(), trying.slice.queue.priority()));
         let left = self.clock.until(meta.deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        let context = CallContext {
+        // A tool that waits is run again.
+        let inner = match tool.spec.effect {
+            Effect::Once => Inner::default(),
+            Effect::Read | Effect::Idempotent => Inner::of(begins.clone()),
+        };
+        let context = self.context(trying, tools, inner);
+        let (started, span) = (Instant::now(), self.tool_span(trying, tool, arguments));
+        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
+        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
+        let took = started.elapsed();
+        let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
+        let why = self.cancelled(trying, &begins).await;
+        let carried = self.carried(trying, judged, why.as_deref());
+        self.tried(&span, tool, took, &carried);
+        match carried {
+            Disposition::Ended(mut result, shadow) => {
+                result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+                result.attempts = trying.attempt;
+                // What is to be found out is counted when it has been.
+                if result.outcome != Outcome::OutcomeUnknown || tool.spec.reconcile.is_none() {
+                    self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
+                }
+                Disposition::Ended(result, shadow)
+            }
+            other => other,
+        }
+    }
+
+    /// What a handler gets to know of the call.
+    pub(super) fn context(&self, trying: &Trying<'_>, tools: Toolbox, inner: Inner) -> CallContext {
+        let meta = &trying.slice.meta;
+        CallContext {
             tenant: trying.slice.name.tenant.clone(),
             agent: meta.agent.clone(),
             call: trying.id.clone(),
@@ -337,29 +378,8 @@ impl Calls {
             fence: trying.slice.fence.clone(),
             waited: trying.waited,
             may_be_forgotten: self.may_be_forgotten(trying),
-            // A tool that waits is run again.
-            inner: match tool.spec.effect {
-                Effect::Once => Inner::default(),
-                Effect::Read | Effect::Idempotent => Inner::of(begins.clone()),
-            },
+            inner,
             cancel: trying.hold.cancel.child_token(),
-        };
-        let (started, span) = (Instant::now(), self.tool_span(trying, tool, arguments));
-        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
-        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
-        let took = started.elapsed();
-        let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let why = self.cancelled(trying, &begins).await;
-        let carried = self.carried(trying, judged, why.as_deref());
-        self.tried(&span, tool, took, &carried);
-        match carried {
-            Disposition::Ended(mut result, shadow) => {
-                result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-                result.attempts = trying.attempt;
-                self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
-                Disposition::Ended(result, shadow)
-            }
-            other => other,
         }
     }
 

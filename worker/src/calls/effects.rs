@@ -114,6 +114,7 @@ impl Ledger {
             Disposition::Ended(result, _) => end_by(result),
             Disposition::Kept(settled) => end_by(&read(&settled.result).unwrap_or_else(|| claim.unknown(&claim.by))),
             Disposition::Again(..)
+            | Disposition::Reconciles(..)
             | Disposition::Waits(..)
             | Disposition::WaitsForEqual(..)
             | Disposition::Asks(_)
@@ -203,6 +204,7 @@ impl Claim {
             approval: None,
             cached: None,
             note: None,
+            reconciled: false,
         }
     }
 

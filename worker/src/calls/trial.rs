@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tickfleet_model::policy::ShadowDenial;
+use tickfleet_model::policy::{FactChange, FactCondition, ShadowDenial};
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{
     AgentId, AskedBy, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
@@ -132,7 +132,36 @@ impl Trial {
                 step.detail.push_str(&format!("; {rule} (shadow) would have denied it: {message}"));
             }
         }
+        steps.extend(self.facts(&passed.tool));
         Ok(passed)
+    }
+
+    /// What the tool's row says of facts: there is no session here to decide by.
+    fn facts(&self, tool: &RegisteredTool) -> Option<Step> {
+        let row = self.tools.facts(tool)?;
+        let list = |facts: Vec<String>| facts.join(", ");
+        let asked = |conditions: &[FactCondition]| {
+            list(
+                conditions
+                    .iter()
+                    .map(|it| format!("{}{}", it.fact, if it.mode.is_enforced() { "" } else { " (shadow)" }))
+                    .collect(),
+            )
+        };
+        let changed = |changes: &[FactChange]| list(changes.iter().map(|it| it.fact.to_string()).collect());
+        let said = [
+            ("it needs", asked(&row.require)),
+            ("it may not come after", asked(&row.forbid)),
+            ("it sets", changed(&row.sets)),
+            ("it clears", changed(&row.clears)),
+        ];
+        let said: Vec<String> = said
+            .into_iter()
+            .filter(|(_, facts)| !facts.is_empty())
+            .map(|(what, facts)| format!("{what} {facts}"))
+            .collect();
+        let detail = format!("not looked at, for a trial has no session: {}", said.join("; "));
+        Some(Step { step: "facts", passed: true, detail })
     }
 
     /// The detail of a guard that lets the call pass.

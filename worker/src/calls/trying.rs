@@ -22,6 +22,9 @@ pub(crate) enum Disposition {
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
+    /// It has begun, and whether it took effect is to be found out: after this wait another tool is asked (again), for this
+    /// reason. Then comes the number of the try, as the record keeps it, and what is told if nobody can wait any more.
+    Reconciles(Duration, String, u32, Box<CallResult>),
     /// It has begun work that goes on elsewhere: it waits for the end of this turn or task, for this long at most.
     Waits(Option<TurnId>, Duration),
     /// Nothing of it has begun: an equal call of this turn is under way, and its outcome will be this one's. It looks
@@ -66,6 +69,7 @@ impl Disposition {
             Self::Ended(result, _) => result.outcome.as_str(),
             Self::Kept(_) => "kept",
             Self::Again(..) => "again",
+            Self::Reconciles(..) => "reconciles",
             Self::Waits(..) | Self::WaitsForEqual(..) | Self::Asks(_) => "waits",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",

@@ -7,14 +7,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{self, ReportOptions, Reported};
-use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::turn::inner::outer_turn;
-use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome, TurnId};
-use tickfleet_ops::metrics::{ApprovalEvent, Metrics};
+use tickfleet_model::policy::{FactRow, ShadowDenial};
+use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_store::{
-    AskApproval, Asked, Begin, Begun, EndReason, Parked, Retry, Returned, Settled, SettledCall, Settlement, ShardClock,
-    SliceEntry, Store, Wait, entry_ms,
+    Begin, Begun, Returned, Settled, SettledCall, Settlement, ShardClock, SliceEntry, Store, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +20,7 @@ use tracing::{Instrument, Span};
 
 use crate::Common;
 use crate::calls::call::Calls;
+use crate::calls::facts;
 use crate::calls::trying::{Disposition, Trying};
 use crate::claims::Claims;
 use crate::config::{WorkerConfig, WorkerConfigs};
@@ -37,17 +36,17 @@ const COMMIT_ALONE_MS: u64 = 100;
 const READS_AT_ONCE_MAX: usize = 8;
 
 /// A slice that is held, with the results that it has so far. It is spent when it is settled, parked or handed back.
-struct Holding {
-    slice: SliceEntry,
+pub(super) struct Holding {
+    pub(super) slice: SliceEntry,
     /// Rendered results from the slice's first call on, kept until the slice ends: should Redis lose a commit,
     /// they are written again (rule 8).
-    results: Vec<SettledCall>,
+    pub(super) results: Vec<SettledCall>,
     /// The number of them that Redis has.
-    committed: usize,
+    pub(super) committed: usize,
 }
 
 /// The outcome of a commit.
-enum Commit {
+pub(super) enum Commit {
     Ok,
     Cancelled,
     Lost,
@@ -57,12 +56,12 @@ enum Commit {
 pub(crate) struct Pipeline {
     store: Store,
     clock: Arc<ShardClock>,
-    configs: Arc<WorkerConfigs>,
-    claims: Arc<Claims>,
+    pub(super) configs: Arc<WorkerConfigs>,
+    pub(super) claims: Arc<Claims>,
     slices: Arc<HeldSlices>,
-    outbox: Arc<Outbox>,
-    calls: Calls,
-    metrics: Arc<Metrics>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) calls: Calls,
+    pub(super) metrics: Arc<Metrics>,
     /// The way in which results are reported.
     report: ReportOptions,
     /// One at a time in the whole process.
@@ -152,7 +151,8 @@ impl Pipeline {
                 let beside = carried.len() > 0;
                 match disposition {
                     Disposition::Ended(result, shadow) => {
-                        alone |= commits_alone(&config, &result);
+                        let at = holding.results.len();
+                        alone |= commits_alone(&config, &holding.slice, at, &result);
                         let rendered = self.render(&config, &holding.slice, holding.results.len(), (&result, &shadow));
                         holding.results.push(rendered);
                     }
@@ -161,29 +161,7 @@ impl Pipeline {
                         alone = true;
                         holding.results.push(*rendered);
                     }
-                    Disposition::Again(wait, cause) => {
-                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                        return self.park(holding, delay_ms, attempt, beside, cause).await;
-                    }
-                    Disposition::Waits(awaits, at_most) => {
-                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        return self.wait(holding, attempt, awaits, at_most, true).await;
-                    }
-                    Disposition::WaitsForEqual(turn, at_most) => {
-                        return self.wait(holding, attempt, Some(turn), at_most, false).await;
-                    }
-                    Disposition::Asks(ask) => return self.ask_people(holding, attempt, *ask).await,
-                    Disposition::HandBack(tried) => {
-                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        let why = match (beside, tried) {
-                            (true, _) => Returned::Beside,
-                            (false, true) => Returned::Tried,
-                            (false, false) => Returned::Unsent,
-                        };
-                        return self.give_back(holding, why).await;
-                    }
-                    Disposition::Lost => return,
+                    other => return self.leave(holding, other, (attempt, beside), &config).await,
                 }
             }
             // The result of a `once` call is committed before the next call begins (rule 6).
@@ -249,7 +227,7 @@ impl Pipeline {
         Duration::from_millis((self.clock.now_ms() - at_ms).max(0).unsigned_abs())
     }
 
-    fn render(
+    pub(super) fn render(
         &self,
         config: &WorkerConfig,
         slice: &SliceEntry,
@@ -276,11 +254,12 @@ impl Pipeline {
             shadow,
             now_ms: self.clock.now_ms(),
         };
-        report::settled_call(&config.report(&self.report), &reported)
+        let facts = facts::end_of(config, slice, index, result);
+        SettledCall { facts, ..report::settled_call(&config.report(&self.report), &reported) }
     }
 
     /// Settles the results that Redis does not have yet.
-    async fn commit(&self, holding: &mut Holding) -> Commit {
+    pub(super) async fn commit(&self, holding: &mut Holding) -> Commit {
         loop {
             let settlement = Settlement {
                 name: holding.slice.name.clone(),
@@ -326,114 +305,6 @@ impl Pipeline {
         );
         holding.committed = holding.results.len();
     }
-
-    /// Parks the slice until its call may be tried again. What is in memory is committed first.
-    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32, beside: bool, cause: String) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        let retry = Retry {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position: holding.slice.first + holding.results.len(),
-            delay_ms,
-            attempt,
-            beside,
-            cause,
-        };
-        holding.slice.lost |= beside;
-        match self.outbox.retry(retry).await {
-            Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding, attempt, false).await,
-            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
-        }
-    }
-
-    /// Parks the slice until what its call has begun elsewhere, or an equal call of somebody else, has ended. What is in memory is committed first.
-    async fn wait(
-        &self,
-        mut holding: Holding,
-        attempt: u32,
-        awaits: Option<TurnId>,
-        at_most: Duration,
-        has_begun: bool,
-    ) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        let wait = Wait {
-            name: holding.slice.name.clone(),
-            fence: holding.slice.fence.clone(),
-            queue: holding.slice.queue.clone(),
-            position: holding.slice.first + holding.results.len(),
-            awaits: awaits.clone(),
-            at_most,
-            has_begun,
-        };
-        match self.outbox.wait(wait).await {
-            Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => {
-                // Whoever cancelled it could not see yet what it was about to wait for.
-                let is_ours = |turn: &TurnId| has_begun && outer_turn(turn).as_ref() == Some(&holding.slice.name.turn);
-                if let Some(inner) = awaits.filter(is_ours) {
-                    self.calls.cancel_inner(&holding.slice.name, &inner, None).await;
-                }
-                self.end_rest(holding, attempt.saturating_sub(1), has_begun).await;
-            }
-            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
-        }
-    }
-
-    /// Asks people about the next call, and parks the slice until they have decided. What is in memory is committed first.
-    async fn ask_people(&self, mut holding: Holding, attempt: u32, ask: AskApproval) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        match self.outbox.ask_approval(ask).await {
-            Some(Asked::Parked(Parked::Ok)) => self.metrics.approval(ApprovalEvent::Asked),
-            Some(Asked::Parked(Parked::Already)) | None => {}
-            Some(Asked::Parked(Parked::Cancelled)) => self.end_rest(holding, attempt.saturating_sub(1), false).await,
-            Some(Asked::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("ask_approval"),
-            // What was said meanwhile is looked at by whoever leases it next.
-            Some(Asked::Decided | Asked::Full) => self.give_back(holding, Returned::Unsent).await,
-        }
-    }
-
-    /// The turn was cancelled while its call failed at this try, or was about to wait for work that it has begun: the calls
-    /// that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding, failed: u32, waited: bool) {
-        let never = Hold { cancel: CancellationToken::new(), term: 0 };
-        let config = self.configs.load();
-        let first = holding.results.len();
-        for index in first..holding.slice.calls.len() {
-            let trying = Trying {
-                slice: &holding.slice,
-                call: &holding.slice.calls[index],
-                id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: if index == first { failed + 1 } else { 1 },
-                waited: index == first && waited,
-                context: Arc::default(),
-                hold: &never,
-                config: &config,
-            };
-            let ended = self.calls.ended_before_this_try(&trying, EndReason::Cancelled).await;
-            if let Disposition::Ended(result, shadow) = ended {
-                let rendered = self.render(&config, &holding.slice, index, (&result, &shadow));
-                holding.results.push(rendered);
-            }
-        }
-        self.commit(&mut holding).await;
-    }
-
-    /// Returns the slice with its progress: another worker leases it at once.
-    async fn give_back(&self, mut holding: Holding, why: Returned) {
-        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
-            return;
-        }
-        // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
-        self.outbox.hand_back(&holding.slice, why).await;
-    }
 }
 
 /// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn
@@ -443,14 +314,21 @@ fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
     if !slice.meta.parallel_reads || slice.meta.is_task || slice.crashes > 0 {
         return 1;
     }
-    let reads = |call: &&Call| config.registry.effect(&call.tool) == Some(Effect::Read);
+    // Calls that go by facts come one after the other: their order counts.
+    let reads = |call: &&Call| {
+        config.registry.effect(&call.tool) == Some(Effect::Read) && facts::row_of(config, slice, &call.tool).is_none()
+    };
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
 /// Returns true if a result should not wait for the slice's other results. What a lost worker began has to be committed
 /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
-fn commits_alone(config: &WorkerConfig, result: &CallResult) -> bool {
+fn commits_alone(config: &WorkerConfig, slice: &SliceEntry, index: usize, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
+        return true;
+    }
+    // The next call begins by what this one did to facts.
+    if facts::row_of(config, slice, &slice.calls[index].tool).is_some_and(FactRow::changes) {
         return true;
     }
     let once = config.registry.effect(&result.tool).is_none_or(|effect| effect == Effect::Once);

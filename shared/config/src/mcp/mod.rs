@@ -10,10 +10,10 @@ use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value};
 use crate::mcp::lock::{McpDefinition, McpPins};
 use crate::tools::SecretRef;
-use crate::tools::http;
 use crate::tools::read::{Tools, default_id};
 use crate::tools::templates;
-use tickfleet_model::{Effect, limits, suggest};
+use crate::tools::{effect_key, http};
+use tickfleet_model::{Effect, EffectKey, limits, suggest};
 
 /// Characters of a server's name: it begins the names of its tools.
 const SERVER_NAME_MAX: usize = 32;
@@ -52,6 +52,8 @@ pub struct McpServerDef {
     pub trust_annotations: bool,
     /// The server's own name of a tool → the effect that the operator declares.
     pub effects: BTreeMap<String, Effect>,
+    /// The server's own name of a tool → by what two calls of it are the same effect.
+    pub effect_keys: BTreeMap<String, EffectKey>,
     /// Longest silence of a call; default the fleet's timeout.
     pub timeout: Option<Duration>,
     /// Limit of one try that reports progress in time.
@@ -132,6 +134,7 @@ pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Erro
         };
         def.server_version.clone_from(&pinned.version);
         def.tools = chosen.of(&pinned.tools, &cursor, &def.effects);
+        def.effect_keys = chosen.effect_keys(&def);
         for tool in &def.tools {
             import(&def.tool_name(&tool.name), &tool.name, &cursor, known);
         }
@@ -195,9 +198,32 @@ struct Chosen<'a> {
     only: Option<Cursor<'a>>,
     exclude: Option<Cursor<'a>>,
     effects: Option<Cursor<'a>>,
+    effect_keys: Option<Cursor<'a>>,
+    effect_window: Option<Cursor<'a>>,
 }
 
 impl Chosen<'_> {
+    /// The effect keys of imported tools, held against their pinned schemas.
+    fn effect_keys(&self, def: &McpServerDef) -> BTreeMap<String, EffectKey> {
+        let members = self.effect_keys.as_ref().map(Cursor::members).unwrap_or_default();
+        if let Some(window) = self.effect_window.as_ref().filter(|_| members.is_empty()) {
+            window.refuse("effect_keys beside it: a window is how long they hold");
+        }
+        let read = |(name, place, key): (&str, _, Cursor<'_>)| {
+            let Some(tool) = def.tools.iter().find(|tool| tool.name == name) else {
+                let names = || def.tools.iter().map(|tool| tool.name.as_str());
+                let expected = format!("an imported tool of the server: {}", suggest::list(names()));
+                let found = format!("the unknown tool `{name}`");
+                key.errors.suggest(place, &key.path, found, expected, suggest::closest(name, names()));
+                return None;
+            };
+            let window = self.effect_window.as_ref();
+            let key = effect_key::of(Some(&key), window, &tool.input_schema, def.effect(tool))?;
+            Some((name.to_owned(), key))
+        };
+        members.into_iter().filter_map(read).collect()
+    }
+
     fn of(
         &self,
         pinned: &[McpDefinition],
@@ -241,12 +267,19 @@ fn server<'a>(name: &str, cursor: &Cursor<'a>) -> Option<(McpServerDef, Chosen<'
     let timeout_ms: Option<u64> = s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX));
     let least = timeout_ms.map_or(1, i128::from);
     let timeout_max_ms: Option<u64> = s.optional("timeout_max_ms").and_then(|c| c.integer(least, TIMEOUT_MS_MAX));
-    let chosen = Chosen { only: s.optional("tools"), exclude: s.optional("exclude"), effects: effects.clone() };
+    let chosen = Chosen {
+        only: s.optional("tools"),
+        exclude: s.optional("exclude"),
+        effects: effects.clone(),
+        effect_keys: s.optional("effect_keys"),
+        effect_window: s.optional("effect_window"),
+    };
     let def = McpServerDef {
         connection: McpConnection { transport: transport.unwrap_or_else(nowhere), secrets },
         prefix: s.optional("prefix").and_then(|c| c.text().map(str::to_owned)).unwrap_or_else(|| format!("{name}__")),
         trust_annotations: s.optional("trust_annotations").and_then(|c| c.boolean()).unwrap_or(true),
         effects: effects.map(|c| c.members().into_iter().filter_map(effect).collect()).unwrap_or_default(),
+        effect_keys: BTreeMap::new(),
         timeout: timeout_ms.map(Duration::from_millis),
         timeout_max: timeout_max_ms.map(Duration::from_millis),
         category: s.optional("category").and_then(|c| c.some_text()),

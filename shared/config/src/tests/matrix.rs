@@ -67,6 +67,7 @@ fn spec(configuration: &Configuration, name: &str) -> ToolSpec {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     }

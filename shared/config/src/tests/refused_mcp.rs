@@ -12,7 +12,7 @@ fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
         name: name.into(),
         title: None,
         description: Some(format!("Does {name}.")),
-        input_schema: json!({"type": "object"}),
+        input_schema: json!({"type": "object", "required": ["to"]}),
         output_schema: None,
         annotations: McpAnnotations { read_only_hint: hints.0, idempotent_hint: hints.1, ..Default::default() },
     }
@@ -46,6 +46,23 @@ fn lists_and_the_operators_word_win_over_the_server() {
     assert_eq!(files.effect(&files.tools[0]), Effect::Once, "hints are not trusted");
     let files = server("command: x\n    effects: {send: idempotent}").load().unwrap().mcp.servers["files"].clone();
     assert_eq!(files.effect(&files.tools[2]), Effect::Idempotent);
+}
+
+#[test]
+fn a_once_tool_of_a_server_may_have_an_effect_key() {
+    let with = |lines: &str| server(&format!("command: x\n    {lines}"));
+    let files = with("effect_keys: {send: [/to]}\n    effect_window: 1h").load().unwrap().mcp.servers["files"].clone();
+    let key = &files.effect_keys["send"];
+    assert_eq!((key.arguments.clone(), key.window_ms), (vec!["/to".to_owned()], 3_600_000));
+    for (lines, why) in [
+        ("effect_keys: {sned: [/to]}", "the unknown tool `sned`"),
+        ("effect_keys: {look: [/to]}", "no effect_key, or `effect: once`"),
+        ("effect_keys: {send: [/amount]}", "that input_schema.required lists"),
+        ("effect_window: 1h", "effect_keys beside it"),
+    ] {
+        let errors = with(lines).errors();
+        assert!(errors.len() == 1 && errors[0].contains(why), "{lines}: {errors:?}");
+    }
 }
 
 #[test]

@@ -139,6 +139,39 @@ fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
 }
 
 #[test]
+fn facts_that_nothing_sets_and_lists_that_are_wrong_are_refused() {
+    let facts = |facts: &str| permissions(&format!("permissions:\n  echo:\n    everyone: true\n    facts: {facts}\n"));
+    facts("{sets: [quoted], require: [quoted], forbid: [{fact: quoted, mode: shadow}], of: agent}").load().unwrap();
+    let refused = |text: &str, why: &str| {
+        let errors = facts(text).errors();
+        assert!(errors.len() == 1 && errors[0].contains(why), "{errors:?}");
+    };
+    refused(
+        "{sets: [quoted], require: [qouted]}",
+        "permissions.echo.facts.require: found the fact qouted, which no row sets",
+    );
+    refused("{sets: [quoted(/item)], forbid: [quoted]}", "found the fact quoted, which no row sets");
+    refused("{sets: [Quoted]}", "permissions.echo.facts.sets[0]: found \"Quoted\"; expected a fact: a name");
+    refused("{sets: []}", "expected 1 to 16 facts");
+    refused("{sets: [{fact: quoted, on: [denied]}]}", "one of internal, ok, permanent, transient");
+    refused("{sets: [{fact: quoted, for: 100d}]}", "expected a duration from 1s to");
+    refused("{sets: [quoted], of: tenant}", "one of agent, session, task");
+}
+
+#[test]
+fn the_page_about_governance_has_facts_that_are_read() {
+    let page = include_str!("../../../../docs/governance.md");
+    let page = page.split("## Facts and sequence").nth(1).unwrap();
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let rows = yaml.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let tools: String =
+        rows.map(|row| format!("{row}\n    {{description: A tool., input_schema: {{type: object}}}}\n")).collect();
+    let agents = "agents:\n  kelly: {task_handler: {typed: note_task}, roles: [supervisor]}\n";
+    let given = permissions(yaml).file("agents.yaml", agents).file("tools.yaml", &format!("tools:\n{tools}"));
+    given.load().unwrap();
+}
+
+#[test]
 fn a_policy_without_rules_has_the_digest_that_it_had_before_there_were_any() {
     let digest = |row: &str| permissions(&format!("permissions:\n  echo: {row}\n")).load().unwrap().digest;
     let none = digest("{everyone: true}");

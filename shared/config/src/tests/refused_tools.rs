@@ -303,3 +303,30 @@ fn an_effect_key_is_for_once_tools_and_of_arguments_that_every_call_has() {
          that holds",
     );
 }
+
+#[test]
+fn what_reconciles_is_another_tool_that_only_looks() {
+    let page = include_str!("../../../../docs/governance.md");
+    let page = page.split("## Reconcile").nth(1).unwrap();
+    let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let with = |text: &str| {
+        let permissions = "permissions:\n  pay: {everyone: true}\n";
+        let agents = "agents:\n  kelly: {task_handler: {typed: note_task}}\n";
+        let given = given().file("tools.yaml", text).file("permissions.yaml", permissions).file("agents.yaml", agents);
+        given.file("tenants.yaml", "tenants: {acme: {}}\n")
+    };
+    let read = with(yaml).load().unwrap();
+    let by = read.tools.tools["pay"].reconcile.clone().unwrap();
+    assert_eq!((by.tool.as_str(), by.happened.as_str(), by.tries, by.grace_ms), ("find_payment", "/found", 5, 60_000));
+    for (from, to, why) in [
+        ("tool: find_payment", "tool: find_paymnt", "the unknown tool `find_paymnt`"),
+        ("tool: find_payment", "tool: pay", "another tool, with `effect: read`"),
+        ("effect: read", "effect: idempotent", "another tool, with `effect: read`"),
+        ("happened: /found ", "happened: found ", "a JSON pointer into what the tool returns"),
+        ("$idempotency_key ", "$key ", "$idempotency_key, $call"),
+        ("tries: 5 ", "tries: 0 ", "a whole number from 1 to 20"),
+    ] {
+        let errors = with(&yaml.replacen(from, to, 1)).errors();
+        assert!(errors.iter().any(|error| error.contains(why)), "{to}: {errors:?}");
+    }
+}

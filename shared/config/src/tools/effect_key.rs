@@ -14,8 +14,18 @@ const ARGUMENTS_MAX: usize = 16;
 /// Reads both fields.
 pub(crate) fn read(s: &mut Section<'_>, schema: &Value, effect: Effect) -> Option<EffectKey> {
     let (key, window) = (s.optional("effect_key"), s.optional("effect_window"));
+    of(key.as_ref(), window.as_ref(), schema, effect)
+}
+
+/// The key of a tool with this schema and effect, from where both fields stand.
+pub(crate) fn of(
+    key: Option<&Cursor<'_>>,
+    window: Option<&Cursor<'_>>,
+    schema: &Value,
+    effect: Effect,
+) -> Option<EffectKey> {
     let most = Duration::from_millis(EFFECT_WINDOW_MS_MAX.unsigned_abs());
-    let read = window.as_ref().and_then(|c| c.duration(Duration::from_secs(1), most));
+    let read = window.and_then(|c| c.duration(Duration::from_secs(1), most));
     let Some(key) = key else {
         if let Some(window) = window {
             window.refuse("an effect_key beside it: a window is how long that holds");

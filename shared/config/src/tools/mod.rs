@@ -6,6 +6,7 @@ pub(crate) mod effect_key;
 pub(crate) mod http;
 pub(crate) mod python;
 pub(crate) mod read;
+pub(crate) mod reconcile;
 pub(crate) mod schema;
 pub(crate) mod shell;
 pub(crate) mod templates;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use tickfleet_model::tool::ReadCache;
+use tickfleet_model::tool::{ReadCache, Reconcile};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey};
 
 pub use python::{PythonDef, PythonSandbox};
@@ -59,6 +60,9 @@ pub struct ToolDef {
     /// For how long its answers are kept for those who ask the same, and who shares them; default not at all.
     #[serde(default, skip)]
     pub cache: Option<ReadCache>,
+    /// How the fleet finds out whether a call took effect of which nobody knows.
+    #[serde(default, skip)]
+    pub reconcile: Option<Reconcile>,
     /// What has to know that a call has begun before it runs; default the fleet's.
     #[serde(default)]
     pub durable: Option<Durability>,

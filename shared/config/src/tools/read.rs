@@ -12,6 +12,7 @@ use crate::tools::cache;
 use crate::tools::effect_key;
 use crate::tools::http;
 use crate::tools::python;
+use crate::tools::reconcile;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::shell;
 use crate::tools::templates::Arguments;
@@ -109,6 +110,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, named: &mut Vec<NamedRole>) -> 
         effect,
         effect_key: effect_key::read(&mut s, &input_schema, effect),
         cache: s.optional("cache").and_then(|c| cache::read(&c, effect)),
+        reconcile: s.optional("reconcile").and_then(|c| reconcile::read(&c, effect)),
         durable: s.optional("durable").and_then(|c| durable(&c, effect)),
         timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),

@@ -92,6 +92,7 @@ mod tests {
             effect: Effect::Once,
             effect_key: None,
             cache: None,
+            reconcile: None,
             durable: None,
             timeout: Duration::from_secs(1),
             required_capabilities: Vec::new(),

@@ -50,7 +50,7 @@ impl EffectKey {
 }
 
 /// What an argument says, so that equal values have one text; none for nothing and for null.
-fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
+pub(crate) fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
     canonical(at(arguments, pointer).filter(|value| value.get().trim() != "null")?)
 }
 

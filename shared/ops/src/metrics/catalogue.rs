@@ -90,7 +90,7 @@ catalogue! {
     RULES_UNMET = "rules_unmet_total", Counter, Workers,
         ["rule": Bounded("rules of `permissions.yaml` as `details.rule` names them, the first 200 that were not met, and \
          `other`"), "action": Words(|| labels::RULE_ACTIONS.to_vec())],
-        "Calls that a rule on arguments and context denied, because they do not meet it (deny) or because that cannot be \
+        "Calls that a rule on arguments and context, or a fact that is required or forbidden, denied, because they do not meet it (deny) or because that cannot be \
          said (undecided), and calls that it would have denied (shadow), by rule.";
     APPROVALS = "approvals_total", Counter, Workers, ["event": Words(|| labels::APPROVAL_EVENTS.to_vec())],
         "What became of calls that need people's consent: people were asked (asked), they agreed and the call went on \
@@ -101,6 +101,12 @@ catalogue! {
     LOOPS = "loops_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
         "Calls that were made in a row too often with the same result (`loops`): their agent was told so, or they were \
          refused.";
+    FACT_WAITS = "fact_waits_total", Counter, Workers, [],
+        "Times that a call waited, without a slot, for another call of its session that was under way and could change what \
+         its facts allow.";
+    RECONCILED = "reconciled_total", Counter, Workers, ["verdict": Words(|| labels::VERDICTS.to_vec())],
+        "Calls of which nobody knew whether they had taken effect, by what the tool that their own names found out: they had \
+         (happened), they had not (not_happened), or it could not tell within its tries (unknown).";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

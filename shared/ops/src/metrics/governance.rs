@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::IntCounterVec;
+use prometheus::{IntCounter, IntCounterVec};
 use tickfleet_model::Outcome;
 
 use crate::gen_ai::ToolSeconds;
@@ -22,6 +22,8 @@ pub(super) struct GovernanceMetrics {
     reads_cached: IntCounterVec,
     loops: IntCounterVec,
     tool_seconds: ToolSeconds,
+    fact_waits: IntCounter,
+    reconciled: IntCounterVec,
 }
 
 impl GovernanceMetrics {
@@ -34,6 +36,8 @@ impl GovernanceMetrics {
             reads_cached: make.counters(&c::READS_CACHED)?,
             loops: make.counters(&c::LOOPS)?,
             tool_seconds: ToolSeconds::made(&make.registry)?,
+            fact_waits: make.counter(&c::FACT_WAITS)?,
+            reconciled: make.counters(&c::RECONCILED)?,
         })
     }
 }
@@ -58,6 +62,21 @@ impl Metrics {
     /// A call was made in a row too often.
     pub fn loop_broken(&self, action: LoopAction) {
         self.governance.loops.with_label_values(&[action.as_str()]).inc();
+    }
+
+    /// A call waits for another one of its session, whose end may change what facts allow it.
+    pub fn waited_for_facts(&self) {
+        self.governance.fact_waits.inc();
+    }
+
+    /// It was found out whether a call had taken effect; none where that cannot be told.
+    pub fn reconciled(&self, happened: Option<bool>) {
+        let verdict = match happened {
+            Some(true) => "happened",
+            Some(false) => "not_happened",
+            None => "unknown",
+        };
+        self.governance.reconciled.with_label_values(&[verdict]).inc();
     }
 
     /// A call did not meet this rule.

@@ -77,6 +77,9 @@ pub enum RuleAction {
     Shadow,
 }
 
+/// What was found out of calls of which nobody knew whether they had taken effect.
+pub(super) const VERDICTS: [&str; 3] = ["happened", "not_happened", "unknown"];
+
 /// The labels of [`RuleAction`].
 pub(crate) const RULE_ACTIONS: [&str; 3] = ["deny", "undecided", "shadow"];
 
@@ -284,10 +287,11 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// The verbs that a fence may refuse.
-pub(super) const FENCED: [&str; 12] = [
+pub(super) const FENCED: [&str; 13] = [
     "settle",
     "retry",
     "wait",
+    "enter",
     "claim",
     "ask_approval",
     "use_approval",

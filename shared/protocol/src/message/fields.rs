@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::super::json::{Kind, Value, bounded};
 use super::problem::Problem;
-use tickfleet_model::{Context, IdError, Priority, RejectionCode, limits};
+use tickfleet_model::{Context, IdError, Priority, RejectionCode, SessionName, limits};
 
 /// The place where an object is; a text only once an error needs it.
 #[derive(Debug, Clone, Copy)]
@@ -196,6 +196,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
             session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
+            session_id: self.id("session_id", SessionName::new)?,
             correlation_id: self.string("correlation_id", limits::CORRELATION_ID_BYTES_MAX)?.map(Cow::into_owned),
             traceparent: self.traceparent(),
             tracestate: self.tracestate(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use tickfleet_model::{Call, Context, Dialect, Priority, limits};
+use tickfleet_model::{Call, Context, Dialect, Priority, SessionName, limits};
 
 fn parse(text: &str) -> Turn {
     parse_turn(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
@@ -195,6 +195,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         context: Context {
             user_context: context.0,
             session_data: context.1,
+            session_id: context.3.then(|| SessionName::new("ses-1").unwrap()),
             correlation_id: context.2,
             traceparent: context.3.then(|| format!("00-{}-{}-01", "a1".repeat(16), "b2".repeat(8))),
             tracestate: context.3.then(|| "vendor=x, other=y".into()),

@@ -80,6 +80,8 @@ records! {
         INNER = "in",
         /// The approval that its next call waits for, or has waited for last.
         APPROVAL = "av",
+        /// The call that entered its session last, and that session: `<position> <tenant>:<session>`.
+        ENTERED = "en",
         /// Why it was cancelled.
         CANCELLED = "cx",
         /// Why its calls end without running.

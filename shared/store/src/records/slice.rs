@@ -91,6 +91,7 @@ fn is_raw(dialect: &Dialect) -> bool {
 fn is_empty_context(context: &Context) -> bool {
     context.user_context.is_none()
         && context.session_data.is_none()
+        && context.session_id.is_none()
         && context.correlation_id.is_none()
         && context.traceparent.is_none()
         && context.tracestate.is_none()

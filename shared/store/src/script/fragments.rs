@@ -41,6 +41,8 @@ pub(crate) const INBOX: Fragment = fragment!("inbox");
 pub(crate) const REPLY: Fragment = fragment!("reply");
 /// Whether there is room for what is kept for good.
 pub(crate) const MEMORY: Fragment = fragment!("memory");
+/// Facts of sessions.
+pub(crate) const FACTS: Fragment = fragment!("facts");
 /// Replies for what kills its readers.
 pub(crate) const POISON: Fragment = fragment!("poison");
 /// The rule for what may still go out while memory is short.

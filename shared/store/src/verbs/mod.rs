@@ -10,7 +10,7 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    BUDGET, EARLY, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    BUDGET, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
 };
 use crate::script::verbs;
 
@@ -34,7 +34,10 @@ verbs! {
     Fill: "cache" / "fill" [MEMORY],
     Brake: "loops" / "brake" [],
     CountRepeat: "loops" / "count_repeat" [],
-    Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
+    Expect: "facts" / "expect" [FACTS],
+    Enter: "facts" / "enter" [FACTS],
+    Restate: "facts" / "restate" [FACTS],
+    Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY, FACTS],
     Retry: "slices" / "retry" [TENANTS, SLICE],
     Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
@@ -155,6 +158,17 @@ pub(crate) mod loops {
 
     pub use brake::*;
     pub use count_repeat::*;
+}
+
+/// Facts of sessions: what calls that ended have set and cleared, and which calls may begin by that.
+pub(crate) mod facts {
+    mod enter;
+    mod expect;
+    mod restate;
+
+    pub use enter::*;
+    pub use expect::*;
+    pub use restate::*;
 }
 
 /// Tasks, and the runtimes outside that carry them out.

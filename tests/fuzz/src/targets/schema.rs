@@ -98,6 +98,7 @@ fn tool(input_schema: Value) -> ToolSpec {
         approval: None,
         effect_key: None,
         cache: None,
+        reconcile: None,
         durable: None,
         configured: true,
     }

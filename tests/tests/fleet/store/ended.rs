@@ -48,7 +48,17 @@ async fn told_of_a_retry(beside: bool) -> Vec<String> {
     let slice = w.lease("w1").await.remove(0);
     let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
     let cause = "busy".into();
-    let retry = Retry { name: name.clone(), fence, queue, position: 0, delay_ms: 60_000, attempt: 2, beside, cause };
+    let retry = Retry {
+        name: name.clone(),
+        fence,
+        queue,
+        position: 0,
+        delay_ms: 60_000,
+        attempt: 2,
+        beside,
+        begun: false,
+        cause,
+    };
     assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Ok]);
     assert_eq!(w.store.cancel(&name, "enough").await.unwrap(), Cancelled::Ok);
     let promoted = w.store.promote(&[name]).await.unwrap();

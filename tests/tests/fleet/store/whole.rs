@@ -62,8 +62,17 @@ async fn the_record_of_a_whole_turn_says_that_it_was_cancelled_and_what_was_trie
 
     let (w, slice) = leased(1).await;
     let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
-    let retry =
-        Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, cause: "busy".into() };
+    let retry = Retry {
+        name,
+        fence,
+        queue,
+        position: 0,
+        delay_ms: 10,
+        attempt: 1,
+        beside: false,
+        begun: false,
+        cause: "busy".into(),
+    };
     assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Ok]);
     // Whoever held it last has nothing to say any more, though the record still has what it began with.
     assert_eq!(w.store.settle(&[settlement(&slice, 1)]).await.unwrap(), [Settled::Stale]);

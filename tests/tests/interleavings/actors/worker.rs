@@ -375,6 +375,7 @@ impl Holding {
             position: self.next,
             delay_ms,
             attempt,
+            begun: false,
             beside: false,
             cause: format!("try {attempt}; of {}", self.name),
         };

@@ -44,7 +44,7 @@ async fn whoever_speaks_of_an_entry_that_is_another_turns_takes_it_from_nobody()
     let back = HandBack { name: name.clone(), fence: fence.clone(), queue: queue.clone(), why: Returned::Stray };
     assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 0);
     let cause = "why".to_owned();
-    let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, cause };
+    let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, begun: false, cause };
     assert_eq!(shard.store.retry(&[retry]).await.unwrap(), [Parked::Stale]);
     let mut redis = shard.server.connection().await;
     let ready = shard.store.keys().key("ready:normal");

@@ -10,7 +10,7 @@ const RULES: &str = include_str!("rules.yaml");
 const NAME_BYTES_MAX: usize = 100;
 
 /// The same fleet with rules in the rows of its matrix.
-fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
+pub(super) fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     let rules: BTreeMap<String, Vec<Rule>> = serde_saphyr::from_str(RULES).unwrap();
     let mut plan = plan(dojo, users);
     for (tool, rules) in rules {
@@ -21,7 +21,7 @@ fn with_rules(dojo: &AgentDojo, users: &[&Task]) -> Plan {
 }
 
 /// What the user of a task asks for: by tool and argument, the values in the right calls.
-fn asked(user: &Task) -> Value {
+pub(super) fn asked(user: &Task) -> Value {
     let mut asked = json!({});
     for call in &user.calls {
         for (argument, value) in call.arguments.as_object().unwrap() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
-use tickfleet_model::policy::{Caller, Denial, Unknown};
+use tickfleet_model::policy::{Caller, Denial, FactRow, Unknown};
 use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId};
 use tickfleet_rules::{Facts, Ruling, Unmet};
 
@@ -110,6 +110,13 @@ impl Toolbox {
     #[must_use]
     pub fn rules(&self, tool: &RegisteredTool) -> usize {
         self.active.rules.enforced(&tool.spec.name)
+    }
+
+    /// What the tool's row says of the facts of a session; none where it says nothing.
+    #[must_use]
+    pub fn facts(&self, tool: &RegisteredTool) -> Option<&FactRow> {
+        let row = self.active.policy.permissions.matrix.get(&tool.spec.name)?;
+        Some(&row.facts).filter(|facts| !facts.is_empty())
     }
 
     /// The people who may approve calls, with their roles.

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::tool::{CachePer, ReadCache};
+use tickfleet_model::tool::{CachePer, ReadCache, Reconcile};
 use tickfleet_model::{ApprovalDemand, Durability, Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
@@ -181,6 +181,7 @@ impl TypedTool {
             approval: None,
             effect_key: None,
             cache: None,
+            reconcile: None,
             durable: None,
             configured: true,
         };
@@ -271,6 +272,14 @@ impl TypedTool {
     #[must_use]
     pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
         self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
+        self
+    }
+
+    /// Has the fleet find out by another tool whether a call took effect of which nobody knows. For a tool whose effect is
+    /// `once`; the other one's has to be `read`.
+    #[must_use]
+    pub fn reconcile(mut self, by: Reconcile) -> Self {
+        self.spec.reconcile = Some(by);
         self
     }
 

@@ -51,6 +51,7 @@ impl Definition {
             approval: None,
             effect_key: None,
             cache: None,
+            reconcile: None,
             durable: None,
             configured,
         }

@@ -2,7 +2,8 @@
 -- retry: parks a slice after a transient failure until its call may be tried again; the worker's slot is free.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 bytes of a turn's log · 3 count, then per slice: tenant · turn · fence · queue ·
---       position · delay ms · tries made · '1' where calls behind it ran beside it · cause, escaped
+--       position · delay ms · tries made · '1' where calls behind it ran beside it · '1' where the call stays begun (it never
+--       begins again: whoever goes on with it finds out what came of it) · cause, escaped
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
 -- effect HSET turn (progress and a note of the try; clears begun, so that the next try may begin), ZADD timers and delayed,
@@ -18,14 +19,16 @@ local function note(log, position, tries, delay, cause)
   return #text <= log_max and text or log or ''
 end
 
-local function retry(tenant, turn, fence, queue, position, delay, tries, beside, cause)
+local function retry(tenant, turn, fence, queue, position, delay, tries, beside, begun, cause)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
   local word, deadline, log = parkable(tt, key, fence, queue, position, acked)
   if word then return word end
+  local mark = begun == '1' and call('HGET', key, TURN.begun)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started)
   call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
-    TURN.log, note(log, position, tries, delay, cause))
+    TURN.log, note(log, position, num(tries) % 1000, delay, cause))
+  if mark then call('HSET', key, TURN.begun, mark) end
   call('HINCRBY', key, TURN.retries, 1)
   -- Rule 25: what was read and dropped is not told as not executed.
   if beside == '1' then call('HSET', key, TURN.lost, now .. ' ' .. fence) end
@@ -35,9 +38,9 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[3]) do
-  local at = i * 9 - 5
+  local at = i * 10 - 6
   replies[i] = word_of(retry, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
-    ARGV[at + 7], ARGV[at + 8])
+    ARGV[at + 7], ARGV[at + 8], ARGV[at + 9])
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -24,6 +24,8 @@ pub struct Retry {
     pub attempt: u32,
     /// Whether calls behind it ran beside it, and their results were dropped.
     pub beside: bool,
+    /// Whether the call stays begun: it never begins again, and whoever goes on with it finds out what came of it.
+    pub begun: bool,
     /// Why this try failed, without secrets: for the turn's log.
     pub cause: String,
 }
@@ -54,7 +56,7 @@ impl Store {
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue);
             args.show(s.position).show(s.delay_ms).show(s.attempt);
-            args.text(if s.beside { "1" } else { "" }).text(notes::noted(&s.cause));
+            args.flag(s.beside).flag(s.begun).text(notes::noted(&s.cause));
         }
         let mut reply = self.ask(Verb::Retry, args).await?;
         reply.rest().iter().map(|value| parked(Verb::Retry, value)).collect()

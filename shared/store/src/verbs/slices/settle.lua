@@ -5,12 +5,14 @@
 --       6 count, then per item: tenant · tenant:turn · fence · queue ('' for an ending) · inbox or '' · the tenant's turn or
 --       task that may wait for this one's end, or '' · the whole reply, where this slice was the whole turn, or '' ·
 --       results; then, where there is a whole reply, per result: audit JSON or ''; else: first position · head ·
---       messages open or '' · messages close · audits ('1' or ''), and per result:
+--       messages open or '' · messages close · audits ('1' or '') · what the calls' ends do to facts, or '' (per change,
+--       with blanks between: position · tenant:session · S s C c as in change_fact, or . for none · fact · ms that it is
+--       kept), and per result:
 --       result JSON · message JSON or '' · audit JSON or ''
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
 --       another's) · GAP (earlier results of the slice are missing)
--- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; of a task, HINCRBY its
+-- effect XADD audit, replies; HSET facts; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; of a task, HINCRBY its
 --       parent's budget_used
 local now, redis_ms, tight = clock(ARGV[1])
 -- They stay texts: Redis would have to write each number out again.
@@ -251,6 +253,24 @@ local function write_audit(text)
   end
 end
 
+-- What the ends of the calls [from, upto) do to the facts of their sessions, and who entered is under way no longer. Of one
+-- of which nobody says it, it may have done all that it could.
+local function change_facts(item, key, from, upto)
+  local turn = turn_of(item.tenant, item.tt)
+  local at, session = string.match(call('HGET', key, TURN.entered) or '', '^(%d+) (.+)$')
+  local left = {}
+  for position, of, change, fact, kept in string.gmatch(item.facts, '(%d+) (%S+) (%S) (%S+) (%d+)') do
+    if num(position) >= from and num(position) < upto then
+      local by = turn .. '/' .. position
+      if change ~= '.' then change_fact(of, change, fact, num(kept), by, now) end
+      left[of .. ' ' .. by] = { of, by }
+      if position == at then at = nil end
+    end
+  end
+  for _, one in pairs(left) do leave_session(one[1], one[2], now) end
+  if at and num(at) >= from and num(at) < upto then leave_unsaid(session, turn .. '/' .. at, now) end
+end
+
 local function settle(item)
   local key = turn_key(item.tt)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
@@ -268,6 +288,8 @@ local function settle(item)
     if item.audit[i] ~= '' then write_audit(item.audit[i]) end
   end
   local upto = rec.done + #item.audit
+  -- What is under the name of a session may be anything: that costs the facts alone (rule 18).
+  if item.facts ~= '' or rec.has_history then alone(change_facts, item, key, rec.done, upto) end
   if upto < rec.admitted and not item.whole then
     keep(item, key, rec)
     return rec.cancelled and 'CANCELLED' or 'OK'
@@ -310,7 +332,7 @@ end
 -- One that something has happened to, or that is a part of its turn.
 local function settle_item(at, n) -- rarely
   local item = { tenant = ARGV[at], tt = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], inbox = ARGV[at + 4],
-    wakes = ARGV[at + 5], whole = ARGV[at + 6] ~= '' and ARGV[at + 6], results = {}, messages = {}, audit = {} }
+    wakes = ARGV[at + 5], whole = ARGV[at + 6] ~= '' and ARGV[at + 6], facts = '', results = {}, messages = {}, audit = {} }
   at = at + 8
   if item.whole then
     item.first = 0
@@ -318,7 +340,8 @@ local function settle_item(at, n) -- rarely
     return settle(item)
   end
   item.first, item.head, item.open, item.close, item.audits = num(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  at = at + 5
+  item.facts = ARGV[at + 5]
+  at = at + 6
   for r = 1, n do
     item.results[r], item.messages[r], item.audit[r] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     at = at + 3
@@ -336,7 +359,7 @@ for i = 1, num(ARGV[6]) do
   end
   if done and not word then done, word = pcall(settle_item, at, n) end
   replies[i] = done and word or failed(word)
-  at = at + (whole ~= '' and 8 + n or 13 + 3 * n)
+  at = at + (whole ~= '' and 8 + n or 14 + 3 * n)
 end
 for from = 1, #gone, 1000 do
   local upto = math.min(from + 999, #gone)

@@ -3,6 +3,7 @@
 use crate::keys::{Queue, TurnName};
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
+use crate::verbs::facts::FactsEnd;
 use crate::{Store, StoreError};
 use tickfleet_model::{InboxName, TurnId};
 
@@ -31,6 +32,9 @@ pub struct SettledCall {
     pub message: String,
     /// The audit entry, JSON; empty where calls are not audited.
     pub audit: String,
+    /// What the call's end does to facts of its session; none where nothing is known of that. A call that entered its
+    /// session and says nothing may have done all that it could.
+    pub facts: Option<FactsEnd>,
 }
 
 /// Results of one slice, in call order.
@@ -55,7 +59,19 @@ pub struct Settlement {
 impl Settlement {
     /// True if it carries all results of its turn. An ending's may have to give way to what Redis knows of its calls.
     fn is_whole(&self) -> bool {
-        self.queue.is_some() && self.first == 0 && self.frame.calls == Some(self.calls.len())
+        let says_facts = self.calls.iter().any(|call| call.facts.is_some());
+        self.queue.is_some() && self.first == 0 && self.frame.calls == Some(self.calls.len()) && !says_facts
+    }
+
+    /// What the ends of its calls do to facts, as `settle.lua` reads it.
+    fn facts(&self) -> String {
+        let mut text = String::new();
+        for (position, call) in (self.first..).zip(&self.calls) {
+            if let Some(end) = &call.facts {
+                end.write(position, &self.name.tenant, &mut text);
+            }
+        }
+        text
     }
 
     /// The reply of a turn whose results these are: what `settle.lua` makes of a turn's slices.
@@ -137,7 +153,7 @@ impl Store {
             }
             args.text("").show(item.calls.len()).show(item.first).text(item.frame.head.as_str());
             let (open, close) = item.frame.messages.unwrap_or_default();
-            args.text(open).text(close).flag(item.frame.audits);
+            args.text(open).text(close).flag(item.frame.audits).text(item.facts());
             for call in &item.calls {
                 args.text(call.result.as_str()).text(call.message.as_str()).text(call.audit.as_str());
             }

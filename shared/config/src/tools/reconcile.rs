@@ -1,0 +1,82 @@
+//! `reconcile` of a tool: which other tool finds out whether a call took effect of which nobody knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+use tickfleet_model::tool::{
+    RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, Reconcile,
+    ReconcileArgument,
+};
+use tickfleet_model::{Effect, suggest};
+
+use crate::document::errors::Errors;
+use crate::document::reader::Cursor;
+use crate::document::tree::Node;
+use crate::tools::read::Tools;
+
+/// Reads the section.
+pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<Reconcile> {
+    if effect != Effect::Once {
+        cursor.refuse("no reconcile, or `effect: once`: of any other tool no outcome is unknown");
+    }
+    let mut s = cursor.section();
+    let tool = s.required("tool").and_then(|c| c.some_text());
+    let arguments = s.optional("arguments").map(|c| arguments(&c)).unwrap_or_default();
+    let happened = s.required("happened").and_then(|c| pointer(&c));
+    let output = s.optional("output").and_then(|c| pointer(&c));
+    let tries = s.optional("tries").and_then(|c| c.integer(1, RECONCILE_TRIES_MAX.into()));
+    let most = Duration::from_millis(RECONCILE_GRACE_MS_MAX.unsigned_abs());
+    let grace = s.optional("grace").and_then(|c| c.duration(Duration::from_secs(1), most));
+    s.close();
+    let grace_ms = grace.and_then(|grace| i64::try_from(grace.as_millis()).ok()).unwrap_or(RECONCILE_GRACE_MS_DEFAULT);
+    let tries = tries.unwrap_or(RECONCILE_TRIES_DEFAULT);
+    Some(Reconcile { tool: tool?, arguments, happened: happened?, output, tries, grace_ms })
+}
+
+fn pointer(cursor: &Cursor<'_>) -> Option<String> {
+    let pointer = cursor.some_text()?;
+    if !pointer.starts_with('/') {
+        cursor.refuse("a JSON pointer into what the tool returns, such as /found");
+        return None;
+    }
+    Some(pointer)
+}
+
+/// A text that begins with `/` points into the call's arguments, `$idempotency_key` and `$call` are the call's own, and
+/// anything else is what it is.
+fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
+    let one = |(name, _, value): (&str, _, Cursor<'_>)| {
+        let argument = match value.node.to_json() {
+            Value::String(text) if text.starts_with('/') => ReconcileArgument::Of(text),
+            Value::String(text) if text == "$idempotency_key" => ReconcileArgument::IdempotencyKey,
+            Value::String(text) if text == "$call" => ReconcileArgument::Call,
+            Value::String(text) if text.starts_with('$') => {
+                value.refuse("$idempotency_key, $call, a JSON pointer to an argument of the call, or a value");
+                return None;
+            }
+            other => ReconcileArgument::Fixed(other),
+        };
+        Some((name.to_owned(), argument))
+    };
+    cursor.members().into_iter().filter_map(one).collect()
+}
+
+/// Refuses a tool that is not there, or that does more than look. `known` are the names of all tools; none where more may
+/// come.
+pub(crate) fn check(tools: Option<&Tools>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
+    let Some((file, tree)) = tools.map(|tools| &tools.file).zip(tree) else { return };
+    for (name, def) in &file.tools {
+        let Some(by) = def.reconcile.as_ref().map(|reconcile| &reconcile.tool) else { continue };
+        let at = tree.get("tools").and_then(|all| all.get(name)).and_then(|tool| tool.get("reconcile")).unwrap_or(tree);
+        let path = format!("tools.{name}.reconcile.tool");
+        if let Some(known) = known.filter(|known| !known.contains(by)) {
+            let names = || known.iter().map(String::as_str);
+            let expected = format!("a tool of tools.yaml or mcp.yaml, or a built-in one: {}", suggest::list(names()));
+            let found = format!("the unknown tool `{by}`");
+            errors.suggest(&at.place, &path, found, expected, suggest::closest(by, names()));
+        } else if by == name || file.tools.get(by).is_some_and(|other| other.effect != Effect::Read) {
+            errors.push(&at.place, &path, format!("`{by}`"), "another tool, with `effect: read`");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Reconciling: a tool that only looks finds out whether a call took effect of which nobody knows.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// Times that the other tool is asked, where nothing is said of it.
+pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
+/// The most such times.
+pub const RECONCILE_TRIES_MAX: u32 = 20;
+/// How long a request may be on its way still, where nothing is said of it, ms.
+pub const RECONCILE_GRACE_MS_DEFAULT: i64 = 60_000;
+/// The longest such time, ms.
+pub const RECONCILE_GRACE_MS_MAX: i64 = 3_600_000;
+
+/// How the fleet finds out whether a call took effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reconcile {
+    /// A tool whose effect is `read`.
+    pub tool: String,
+    /// Its arguments.
+    pub arguments: BTreeMap<String, ReconcileArgument>,
+    /// JSON pointer into what it returns: true where the call took effect, false where it did not.
+    pub happened: String,
+    /// JSON pointer to what is told as the call's output; all that the tool returns otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// Times that it is asked at most.
+    pub tries: u32,
+    /// How long a request may be on its way still: that a call did not take effect is believed after this time, ms.
+    pub grace_ms: i64,
+}
+
+/// An argument of the other tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum ReconcileArgument {
+    /// What the call said at this JSON pointer; left out where it said nothing.
+    Of(String),
+    /// The call's idempotency key.
+    IdempotencyKey,
+    /// The call's id, `<turn>/<position>`.
+    Call,
+    /// The same for every call.
+    Fixed(Value),
+}
+
+/// What the other tool says of a call.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// It took effect, and this is its output.
+    Happened(Box<RawValue>),
+    /// It did not, so far.
+    NotSoFar,
+    /// It cannot be told.
+    Unknown,
+}
+
+impl Reconcile {
+    /// The arguments that the other tool is asked with, as JSON.
+    #[must_use]
+    pub fn asked(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
+        let given: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
+        let mut asked = Map::new();
+        for (name, argument) in &self.arguments {
+            let value = match argument {
+                ReconcileArgument::Of(pointer) => given.pointer(pointer).cloned(),
+                ReconcileArgument::IdempotencyKey => Some(idempotency_key.into()),
+                ReconcileArgument::Call => Some(call.into()),
+                ReconcileArgument::Fixed(value) => Some(value.clone()),
+            };
+            asked.extend(value.map(|value| (name.clone(), value)));
+        }
+        Value::Object(asked).to_string()
+    }
+
+    /// What an answer says.
+    #[must_use]
+    pub fn verdict(&self, answer: &RawValue) -> Verdict {
+        let said: Value = serde_json::from_str(answer.get()).unwrap_or_default();
+        match said.pointer(&self.happened) {
+            Some(Value::Bool(true)) => {
+                let output = self.output.as_ref().and_then(|pointer| said.pointer(pointer));
+                let output = output.and_then(|output| RawValue::from_string(output.to_string()).ok());
+                Verdict::Happened(output.unwrap_or_else(|| answer.to_owned()))
+            }
+            Some(Value::Bool(false)) => Verdict::NotSoFar,
+            _ => Verdict::Unknown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_only_where_it_says_yes_or_no() {
+        let reconcile = Reconcile {
+            tool: "find_payment".into(),
+            arguments: [
+                ("key".to_owned(), ReconcileArgument::IdempotencyKey),
+                ("to".to_owned(), ReconcileArgument::Of("/to".into())),
+                ("text".to_owned(), ReconcileArgument::Of("/text".into())),
+                ("kind".to_owned(), ReconcileArgument::Fixed("payment".into())),
+            ]
+            .into(),
+            happened: "/found".into(),
+            output: Some("/payment".into()),
+            tries: RECONCILE_TRIES_DEFAULT,
+            grace_ms: RECONCILE_GRACE_MS_DEFAULT,
+        };
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let asked = reconcile.asked(&raw(r#"{"to":"kim","amount":5}"#), "k1", "t1/0");
+        assert_eq!(asked, r#"{"key":"k1","kind":"payment","to":"kim"}"#);
+        let verdict = |answer: &str| match reconcile.verdict(&raw(answer)) {
+            Verdict::Happened(output) => output.get().to_owned(),
+            Verdict::NotSoFar => "no".into(),
+            Verdict::Unknown => "?".into(),
+        };
+        assert_eq!(verdict(r#"{"found":true,"payment":{"id":7}}"#), r#"{"id":7}"#);
+        assert_eq!(verdict(r#"{"found":true}"#), r#"{"found":true}"#);
+        assert_eq!(verdict(r#"{"found":false}"#), "no");
+        for odd in [r#"{"found":"false"}"#, "{}", r#"{"found":null}"#, "[]", "1"] {
+            assert_eq!(verdict(odd), "?", "{odd}");
+        }
+    }
+}

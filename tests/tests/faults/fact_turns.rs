@@ -1,0 +1,83 @@
+//! A thousand turns whose calls depend on each other, submitted at once, while schedulers and workers die: none is denied
+//! for what another is about to bring.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_model::policy::{DefaultCaps, FactRow};
+use tickfleet_model::{Effect, Policy};
+use tickfleet_store::StoreOptions;
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::inbox::submit_all;
+use tickfleet_tools::{ToolError, TypedTool};
+
+use crate::calls::facts::{change, condition, row};
+
+const SESSIONS: usize = 250;
+/// Each needs what the one before brings.
+const CHAIN: [&str; 4] = ["quote", "order", "ship", "bill"];
+
+fn with_facts(policy: &mut Policy) {
+    for (at, tool) in CHAIN.iter().enumerate() {
+        let require = at.checked_sub(1).map(|before| condition(&format!("{}_done(/item)", CHAIN[before])));
+        let sets = vec![change(&format!("{tool}_done(/item)"))];
+        let facts = FactRow { require: require.into_iter().collect(), sets, ..FactRow::default() };
+        policy.permissions.matrix.insert((*tool).into(), row(facts));
+    }
+}
+
+fn plan() -> Plan {
+    let tool = |name: &'static str| {
+        TypedTool::new(name, "A step.", Effect::Idempotent, |_, _: Value| async {
+            // Long enough that the next turn meets it on its way.
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            Ok::<_, ToolError>(json!("done"))
+        })
+    };
+    Plan {
+        schedulers: 0,
+        workers: 0,
+        tools: CHAIN.into_iter().map(tool).collect(),
+        policy: with_facts,
+        agents: (0..10).map(|n| format!("a{n}")).collect(),
+        caps: DefaultCaps { calls_per_tick: 10_000, max_actions_per_day: 100_000, ..DefaultCaps::default() },
+        store: StoreOptions { lease_ms: 1_000, crashes_max: 20, ..StoreOptions::default() },
+        ..Plan::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_thousand_turns_that_depend_on_each_other_none_is_denied_while_everything_dies() {
+    let fleet = Fleet::start(plan()).await;
+    let turns: Vec<Value> = (0..SESSIONS * CHAIN.len())
+        .map(|n| {
+            let (session, at) = (n / CHAIN.len(), n % CHAIN.len());
+            // Agents differ: a session is not an agent's.
+            json!({"turn_id": format!("t{n}"), "tenant": "acme", "agent": format!("a{}", n % 10), "reply_to": "box",
+                "session_id": format!("s{session}"),
+                "calls": [{"name": CHAIN[at], "arguments": {"item": session}}]})
+        })
+        .collect();
+    let mut parts = [Doomed::both(&fleet, "a"), Doomed::both(&fleet, "b")];
+    submit_all(&fleet.server, fleet.store.keys(), &turns).await;
+    let mut inbox = fleet.inbox("box").await;
+    let (mut answered, mut kills) = (BTreeSet::new(), 0);
+    while answered.len() < turns.len() {
+        let replies = inbox.next(PATIENCE).await;
+        assert!(!replies.is_empty(), "{} turns are answered, then nothing for {PATIENCE:?}", answered.len());
+        for reply in replies {
+            assert_eq!(reply["results"][0]["outcome"], "ok", "{reply:#}");
+            assert!(answered.insert(reply["turn_id"].as_str().unwrap().to_owned()), "answered twice: {reply}");
+        }
+        if answered.len() > (kills + 1) * turns.len() / 7 && kills < 6 {
+            kills += 1;
+            let other = Doomed::both(&fleet, &format!("after{kills}"));
+            std::mem::replace(&mut parts[kills % 2], other).kill();
+        }
+    }
+    assert_eq!(kills, 6);
+    drop(parts);
+    fleet.stop().await;
+}

@@ -1,0 +1,138 @@
+//! Payments of which nobody knows, for answers get lost, requests get lost and workers die: each is planned twice, made once
+//! at most, and the tool that finds payments settles what nobody knew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_model::Effect;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::tool::{Reconcile, ReconcileArgument};
+use tickfleet_store::StoreOptions;
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tests::inbox::submit_all;
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+/// The payments that were made, by who gets them; beside the fleet.
+type Bank = Arc<Mutex<BTreeMap<u64, Vec<String>>>>;
+
+fn pay(bank: &Bank) -> TypedTool {
+    let bank = Arc::clone(bank);
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |context: CallContext, arguments: Value| {
+        let bank = Arc::clone(&bank);
+        let to = arguments["to"].as_u64().unwrap_or_default();
+        async move {
+            // Long enough that a kill may come in between: before it is paid, and after.
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            // A request that got lost, the first time.
+            if to % 11 == 0 && context.call.turn.as_str().ends_with('a') {
+                return Err(ToolError::internal("the connection was lost"));
+            }
+            bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
+            // As above.
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            // An answer that got lost.
+            if to % 7 == 0 {
+                return Err(ToolError::internal("the connection was lost"));
+            }
+            Ok(json!({"paid": to}))
+        }
+    });
+    let by = Reconcile {
+        tool: "find_payment".into(),
+        arguments: [
+            ("to".to_owned(), ReconcileArgument::Of("/to".into())),
+            ("key".to_owned(), ReconcileArgument::IdempotencyKey),
+        ]
+        .into(),
+        happened: "/found".into(),
+        output: Some("/payment".into()),
+        tries: 5,
+        grace_ms: 1_000,
+    };
+    pay.effect_key(&["/to"], Duration::from_secs(3_600)).reconcile(by)
+}
+
+fn find_payment(bank: &Bank) -> TypedTool {
+    let bank = Arc::clone(bank);
+    TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |context: CallContext, arguments: Value| {
+        let bank = Arc::clone(&bank);
+        async move {
+            let (to, key) =
+                (arguments["to"].as_u64().unwrap_or_default(), arguments["key"].as_str().unwrap_or_default());
+            // One that does not answer at first.
+            if to % 5 == 0 && context.attempt == 1 {
+                return Err(ToolError::internal("it is away"));
+            }
+            let found = bank.lock().unwrap().get(&to).is_some_and(|keys| keys.iter().any(|made| made == key));
+            Ok(json!({"found": found, "payment": {"paid": to}}))
+        }
+    })
+}
+
+fn plan(bank: &Bank) -> Plan {
+    Plan {
+        schedulers: 1,
+        workers: 0,
+        tools: vec![pay(bank), find_payment(bank)],
+        agents: vec!["kelly".into(), "fran".into()],
+        caps: DefaultCaps { calls_per_tick: 100_000, max_actions_per_day: 1_000_000, ..DefaultCaps::default() },
+        store: StoreOptions { lease_ms: 1_000, crashes_max: 20, ..StoreOptions::default() },
+        ..Plan::default()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    outcomes: BTreeMap<String, usize>,
+    /// Settled by the other tool.
+    reconciled: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
+    let payments: u64 = std::env::var("TICKFLEET_PAYMENTS").ok().and_then(|number| number.parse().ok()).unwrap_or(150);
+    let bank = Bank::default();
+    let fleet = Fleet::start(plan(&bank)).await;
+    // Planned, and planned anew by another agent.
+    let turn = |to: u64, which: char, agent: &str| {
+        json!({"turn_id": format!("t{to}{which}"), "tenant": "acme", "agent": agent, "reply_to": "box",
+            "calls": [{"name": "pay", "arguments": {"to": to}}]})
+    };
+    let turns: Vec<Value> = (1..=payments).flat_map(|to| [turn(to, 'a', "kelly"), turn(to, 'b', "fran")]).collect();
+    let mut workers = [Doomed::start(&fleet, "w0"), Doomed::start(&fleet, "w1")];
+    submit_all(&fleet.server, fleet.store.keys(), &turns).await;
+    let mut inbox = fleet.inbox("box").await;
+    let (mut told, mut answered, mut kills) = (Told::default(), BTreeSet::new(), 0);
+    while answered.len() < turns.len() {
+        let replies = inbox.next(PATIENCE).await;
+        assert!(!replies.is_empty(), "{} turns are answered, then nothing for {PATIENCE:?}", answered.len());
+        for reply in replies {
+            let (id, result) = (reply["turn_id"].as_str().unwrap(), &reply["results"][0]);
+            assert!(answered.insert(id.to_owned()), "answered twice: {reply}");
+            let outcome = result["outcome"].as_str().unwrap();
+            let to: u64 = id[1..id.len() - 1].parse().unwrap();
+            let made = bank.lock().unwrap().get(&to).map_or(0, Vec::len);
+            assert!(outcome != "ok" || made == 1, "told as paid, and paid {made} times: {reply}");
+            told.reconciled += usize::from(result["reconciled"] == true && result["repeats"].is_null());
+            if result["repeats"].is_null() {
+                *told.outcomes.entry(outcome.to_owned()).or_default() += 1;
+            }
+        }
+        if answered.len() > (kills + 1) * turns.len() / 8 && kills < 6 {
+            kills += 1;
+            let other = Doomed::start(&fleet, &format!("after{kills}"));
+            std::mem::replace(&mut workers[kills % 2], other).kill();
+        }
+    }
+    let twice = bank.lock().unwrap().values().filter(|keys| keys.len() > 1).count();
+    let unknown = told.outcomes.get("outcome_unknown").copied().unwrap_or_default();
+    eprintln!("{} calls, {kills} workers killed, {twice} made twice; {told:?}", turns.len());
+    assert_eq!(twice, 0, "paid twice");
+    assert!(told.reconciled > payments as usize / 8, "the test has something to settle: {told:?}");
+    assert!(unknown * 100 <= told.reconciled + unknown, "at least 99 % are settled: {told:?}");
+    drop(workers);
+    fleet.stop().await;
+}

@@ -1,0 +1,141 @@
+//! Facts of sessions: what is written with results and what is not, and who waits for whom.
+
+use tickfleet_model::Context;
+use tickfleet_model::policy::{Becomes, FactRow, FactsSession};
+use tickfleet_store::{
+    AskedFact, ChangedFact, Entered, Expected, ExpectedCall, FactState, FactsEnd, FactsEntry, MayChange, Restatement,
+};
+
+use super::*;
+
+const KEPT_MS: i64 = 60_000;
+
+type Held = (TurnName, String);
+
+async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
+    let mut batch = shard.inbound(turns).await;
+    batch.iter_mut().for_each(|turn| turn.meta = r#"{"dg":"d"}"#.into());
+    shard.admit(&batch).await.unwrap();
+    shard.beat("w").await;
+    let entries = shard.reader("w").take("ready:normal", turns).await.unwrap();
+    let text = |e: &Entry| String::from_utf8_lossy(e.field("t").unwrap_or_default()).into_owned();
+    entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
+}
+
+fn session() -> FactsSession {
+    FactRow::default().session(&AgentId::new("kelly").unwrap(), None, &Context::default())
+}
+
+/// A call that requires (`+f`) or forbids (`-f`) facts, and may set (`S f`) or clear (`C f`) others.
+async fn enter(shard: &Shard, held: &Held, conditions: &[&str], changes: &[&str]) -> Entered {
+    let asked = |text: &&str| AskedFact { fact: text[1..].to_owned(), required: text.starts_with('+'), shadow: false };
+    let change = |text: &&str| MayChange { fact: text[2..].to_owned(), sets: text.starts_with('S'), kept_ms: KEPT_MS };
+    let entry = FactsEntry {
+        name: held.0.clone(),
+        fence: held.1.clone(),
+        position: 0,
+        digest: "d".into(),
+        session: session(),
+        conditions: conditions.iter().map(asked).collect(),
+        changes: changes.iter().map(change).collect(),
+        knows: None,
+        submitted_ms: 0,
+    };
+    shard.store.enter(&[entry]).await.unwrap().remove(0)
+}
+
+fn end(becomes: Becomes, fact: &str) -> FactsEnd {
+    FactsEnd { session: session(), changes: vec![ChangedFact { fact: fact.into(), becomes, kept_ms: KEPT_MS }] }
+}
+
+async fn settle(shard: &Shard, held: &Held, facts: Option<FactsEnd>) -> Settled {
+    let settlement = Settlement {
+        name: held.0.clone(),
+        fence: held.1.clone(),
+        queue: Some(Queue::Ready(Priority::Normal)),
+        first: 0,
+        reply_to: None,
+        frame: ReplyFrame { head: r#"{"results":["#.into(), ..ReplyFrame::default() },
+        calls: vec![SettledCall { result: "1".into(), facts, ..SettledCall::default() }],
+    };
+    shard.store.settle(&[settlement]).await.unwrap().remove(0)
+}
+
+fn state(entered: Entered) -> FactState {
+    match entered {
+        Entered::Unmet(0, known) => known.state,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_fact_is_set_with_its_result_and_not_again_by_a_settle_that_is_repeated() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 4).await;
+    assert_eq!(enter(&shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]));
+    // Whoever takes the slice over enters again.
+    assert_eq!(enter(&shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]));
+    assert_eq!(enter(&shard, &held[1], &["+f"], &[]).await, Entered::Waits(held[0].0.turn.clone()));
+    let stale = (held[0].0.clone(), "1-1".to_owned());
+    assert_eq!(settle(&shard, &stale, Some(end(Becomes::Set, "f"))).await, Settled::Stale);
+    assert_eq!(enter(&shard, &held[1], &["+f"], &[]).await, Entered::Waits(held[0].0.turn.clone()));
+    assert_ne!(settle(&shard, &held[0], Some(end(Becomes::Set, "f"))).await, Settled::Stale);
+    assert_eq!(enter(&shard, &held[1], &["+f"], &["C f"]).await, Entered::Ok(vec![]));
+    assert_ne!(settle(&shard, &held[1], Some(end(Becomes::Cleared, "f"))).await, Settled::Stale);
+    assert_eq!(settle(&shard, &held[0], Some(end(Becomes::Set, "f"))).await, Settled::Already);
+    assert_eq!(state(enter(&shard, &held[2], &["+f"], &[]).await), FactState::Cleared);
+    // It is over by itself, and that is told.
+    assert_eq!(enter(&shard, &held[2], &[], &["S g"]).await, Entered::Ok(vec![]));
+    assert_ne!(settle(&shard, &held[2], Some(end(Becomes::Set, "g"))).await, Settled::Stale);
+    shard.advance(KEPT_MS + 1);
+    assert_eq!(state(enter(&shard, &held[3], &["+g"], &[]).await), FactState::Over);
+}
+
+#[tokio::test]
+async fn of_an_end_that_says_nothing_of_facts_the_call_may_have_changed_them() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 3).await;
+    assert_eq!(enter(&shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]));
+    // A build of before, or a scheduler that ends it, does not know what it does.
+    assert_ne!(settle(&shard, &held[0], None).await, Settled::Stale);
+    assert_eq!(state(enter(&shard, &held[1], &["-f"], &[]).await), FactState::Perhaps);
+    assert_eq!(state(enter(&shard, &held[1], &["+f"], &[]).await), FactState::Perhaps);
+    assert_eq!(enter(&shard, &held[2], &[], &["S g", "C f"]).await, Entered::Ok(vec![]));
+    // A record that a hand has taken away: the call is gone, and left what it may have.
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("DEL").arg(shard.store.keys().turn(&held[2].0)).query_async(&mut redis).await.unwrap();
+    assert_eq!(state(enter(&shard, &held[1], &["-g"], &[]).await), FactState::Perhaps);
+}
+
+#[tokio::test]
+async fn a_worker_says_again_what_a_restarted_redis_has_lost() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 2).await;
+    assert_eq!(enter(&shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]));
+    settle(&shard, &held[0], Some(end(Becomes::Set, "f"))).await;
+    let mut redis = shard.server.connection().await;
+    let facts = shard.store.keys().key(format!("facts:{}:{}", held[0].0.tenant, session()));
+    let gone: u32 = redis::cmd("DEL").arg(&facts).query_async(&mut redis).await.unwrap();
+    assert_eq!(gone, 1);
+    let said = Restatement { name: held[0].0.clone(), position: 0, end: end(Becomes::Set, "f"), ended_ms: START_MS };
+    assert_eq!(shard.store.restate(std::slice::from_ref(&said), START_MS).await.unwrap(), 1);
+    assert_eq!(shard.store.restate(std::slice::from_ref(&said), START_MS).await.unwrap(), 0);
+    assert_eq!(state(enter(&shard, &held[1], &["-f"], &[]).await), FactState::Set);
+    let left: i64 = redis::cmd("PTTL").arg(&facts).query_async(&mut redis).await.unwrap();
+    assert!(left > 0, "it ends by itself");
+}
+
+#[tokio::test]
+async fn of_two_turns_that_need_each_other_the_later_one_waits_and_the_earlier_is_denied() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 2).await;
+    for (held, fact) in held.iter().zip(["f", "g"]) {
+        let call = ExpectedCall { position: 0, session: session(), sets: vec![(fact.into(), KEPT_MS)] };
+        let deadline_ms = START_MS + KEPT_MS;
+        shard.store.expect(&[Expected { name: held.0.clone(), deadline_ms, calls: vec![call] }]).await.unwrap();
+    }
+    assert_eq!(enter(&shard, &held[1], &["+f"], &["S g"]).await, Entered::Waits(held[0].0.turn.clone()));
+    assert_eq!(state(enter(&shard, &held[0], &["+g"], &["S f"]).await), FactState::Never);
+    // What is only expected stops nobody who must not have it.
+    assert_eq!(enter(&shard, &held[1], &["-f"], &[]).await, Entered::Ok(vec![]));
+}

@@ -1,0 +1,167 @@
+//! Reconciling: of a `once` call of which nobody knows whether it took effect, the tool that its own names finds out. It is
+//! asked a bounded number of times; between two of them the slice is parked, and the call stays begun: whoever goes on with
+//! it asks, and never runs it again.
+
+use std::time::Duration;
+
+use serde_json::json;
+use serde_json::value::RawValue;
+use tickfleet_model::tool::{Reconcile, ReconcileVerdict};
+use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key, limits};
+use tickfleet_protocol::bounded_output;
+
+use crate::calls::attempt::{self, Judged};
+use crate::calls::call::Calls;
+use crate::calls::messages;
+use crate::calls::trying::{Disposition, Trying};
+use crate::tools::inner::Inner;
+use crate::tools::{RegisteredTool, Toolbox};
+
+/// The wait before the second question; each later one is three times as long.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest of them.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// What is added to the number of the try once it has been said, and waited for, that a call did not take effect.
+const GRACE_OVER: u32 = 1_000;
+/// Tries of the call itself that may have come before.
+const OWN_TRIES_MAX: u32 = 4;
+
+impl Calls {
+    /// A call that is about to end as unknown, where its tool names another that finds out: how it ends by what that says,
+    /// or that it is asked again later.
+    pub(super) async fn reconciled(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        tools: Toolbox,
+        arguments: &RawValue,
+        carried: Disposition,
+    ) -> Disposition {
+        let Some(by) = &tool.spec.reconcile else { return carried };
+        let Disposition::Ended(unknown, shadow) = carried else { return carried };
+        if unknown.outcome != Outcome::OutcomeUnknown || trying.hold.cancel.is_cancelled() {
+            return Disposition::Ended(unknown, shadow);
+        }
+        // Of a worker that must stop, another asks.
+        if self.now.is_cancelled() {
+            return Disposition::Reconciles(Duration::ZERO, "the worker had to stop".into(), trying.attempt, unknown);
+        }
+        let asked = (trying.attempt % GRACE_OVER).max(1);
+        let is_grace_over = trying.attempt >= GRACE_OVER;
+        let ended = match self.ask_other(trying, by, tools, arguments).await {
+            ReconcileVerdict::Happened(output) => {
+                self.metrics.reconciled(Some(true));
+                happened(trying, *unknown, output)
+            }
+            ReconcileVerdict::NotSoFar if is_grace_over => {
+                self.metrics.reconciled(Some(false));
+                not_happened(*unknown, by)
+            }
+            ReconcileVerdict::NotSoFar if self.has_time_for(trying, grace(by)) => {
+                let why = format!(
+                    "{} finds nothing of it so far; it is asked again when no request can be on its way",
+                    by.tool
+                );
+                return Disposition::Reconciles(grace(by), why, GRACE_OVER, unknown);
+            }
+            ReconcileVerdict::Unknown if asked < by.tries + OWN_TRIES_MAX && self.has_time_for(trying, wait(asked)) => {
+                let why = format!("{} cannot tell whether it took effect", by.tool);
+                return Disposition::Reconciles(wait(asked), why, trying.attempt, unknown);
+            }
+            ReconcileVerdict::NotSoFar | ReconcileVerdict::Unknown => {
+                self.metrics.reconciled(None);
+                *unknown
+            }
+        };
+        if ended.attempts > 0 {
+            self.metrics.call_ended(&trying.call.tool, ended.outcome, None);
+        }
+        Disposition::Ended(Box::new(ended), shadow)
+    }
+
+    fn has_time_for(&self, trying: &Trying<'_>, wait: Duration) -> bool {
+        self.clock.until(trying.slice.meta.deadline_ms) > wait
+    }
+
+    /// Asks the other tool once. It only looks: whatever goes wrong is no answer.
+    async fn ask_other(
+        &self,
+        trying: &Trying<'_>,
+        by: &Reconcile,
+        tools: Toolbox,
+        arguments: &RawValue,
+    ) -> ReconcileVerdict {
+        let Some(other) = trying.config.registry.resolve(&by.tool).filter(|other| other.spec.effect == Effect::Read)
+        else {
+            tracing::error!(
+                tool = trying.call.tool,
+                by = by.tool,
+                "there is no such tool that only looks; nothing is reconciled"
+            );
+            return ReconcileVerdict::Unknown;
+        };
+        let (name, meta) = (&trying.slice.name, &trying.slice.meta);
+        let key = idempotency_key(&name.tenant, &trying.id.turn, &meta.digest, trying.id.position);
+        let asked = by.asked(arguments, &key, &trying.id.to_string());
+        let asked = match other.arguments.check_in_time(&asked).await {
+            Ok(asked) => asked,
+            Err(error) => {
+                let problem = error.message(&by.tool);
+                tracing::error!(
+                    tool = trying.call.tool,
+                    by = by.tool,
+                    problem,
+                    "the arguments of `reconcile` do not fit"
+                );
+                return ReconcileVerdict::Unknown;
+            }
+        };
+        let context = self.context(trying, tools, Inner::default());
+        let limit = other.spec.timeout.min(self.clock.until(meta.deadline_ms));
+        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
+        let ran = attempt::run(other, &context, &asked, limit, cancelled, must_stop).await;
+        match attempt::judge(ran, other, &trying.id, &by.tool, limit) {
+            Judged::Output(output) => by.verdict(&output.json),
+            _ => ReconcileVerdict::Unknown,
+        }
+    }
+}
+
+fn grace(by: &Reconcile) -> Duration {
+    Duration::from_millis(by.grace_ms.unsigned_abs())
+}
+
+/// The wait after so many questions.
+fn wait(asked: u32) -> Duration {
+    FIRST_WAIT.saturating_mul(3_u32.saturating_pow(asked.saturating_sub(1))).min(LONGEST_WAIT)
+}
+
+fn happened(trying: &Trying<'_>, unknown: CallResult, output: Box<RawValue>) -> CallResult {
+    CallResult {
+        success: true,
+        outcome: Outcome::Ok,
+        output: Some(bounded_output(output, limits::output_bytes_max(trying.slice.meta.calls))),
+        error: None,
+        attempts: unknown.attempts.max(1),
+        reconciled: true,
+        ..unknown
+    }
+}
+
+/// It did not happen, and cannot happen any more: whoever wants it may ask for it again.
+fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
+    let message = format!(
+        "This call was lost on its way, and did not take effect: {:?} found nothing of it, twice, {} s apart. You may call it again.",
+        by.tool,
+        by.grace_ms / 1_000
+    );
+    let error = messages::error(Outcome::Transient, message);
+    let error = CallError { details: Some(json!({ "reason": "did_not_happen" })), ..error };
+    CallResult {
+        outcome: Outcome::Transient,
+        error: Some(error),
+        attempts: unknown.attempts.max(1),
+        reconciled: true,
+        ..unknown
+    }
+}
