@@ -78,6 +78,10 @@ def notices(name: str) -> bool:
         print(f"{name} was not noticed (exit {ran.returncode})")
         return False
     print("\n".join(f"noticed by {test}" for test in failed))
+    # What they say: the line after the place of each panic.
+    lines = [line.strip() for line in ran.stdout.splitlines()]
+    said = {after[:200] for line, after in zip(lines, lines[1:], strict=False) if " panicked at " in line}
+    print("\n".join(f"    {line}" for line in sorted(said)))
     return True
 
 
