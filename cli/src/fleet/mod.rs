@@ -281,7 +281,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
 
 /// When an agent goes in circles, if that is looked for.
 fn loops(settings: &LoopSettings) -> Option<worker::LoopOptions> {
-    let refused_after = settings.tell_after.checked_add(settings.refuse_after).unwrap_or(u32::MAX);
+    let refused_after = settings.tell_after.saturating_add(settings.refuse_after);
     let bounds = RowBounds { refused_after, refused_for: settings.refuse_for, forgotten_after: settings.forget_after };
     let except = Arc::new(settings.except.clone());
     (settings.tell_after > 0).then_some(worker::LoopOptions { tell_after: settings.tell_after, bounds, except })
