@@ -15,6 +15,8 @@ export interface CommonFields {
   /** Any JSON; handed to every tool. */
   userContext?: unknown;
   sessionData?: unknown;
+  /** What it belongs to beyond itself: the fleet keeps facts for it. */
+  sessionId?: string;
   correlationId?: string;
   traceparent?: string;
   tracestate?: string;
@@ -165,6 +167,7 @@ const ASIDE = new Set([
   "reply_to",
   "user_context",
   "session_data",
+  "session_id",
   "correlation_id",
   "traceparent",
   "tracestate",

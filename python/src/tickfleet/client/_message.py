@@ -49,6 +49,8 @@ class TurnFields(TypedDict, total=False):
     user_context: Any
     """Any JSON; handed to every tool of the turn."""
     session_data: Any
+    session_id: str | None
+    """What it belongs to beyond itself: the fleet keeps facts for it."""
     correlation_id: str | None
     traceparent: str | None
     tracestate: str | None
@@ -78,6 +80,8 @@ class TaskFields(TypedDict, total=False):
     allowed_tools: Sequence[str] | None
     user_context: Any
     session_data: Any
+    session_id: str | None
+    """What it belongs to beyond itself: the fleet keeps facts for it."""
     correlation_id: str | None
     traceparent: str | None
     tracestate: str | None
@@ -86,7 +90,7 @@ class TaskFields(TypedDict, total=False):
 _CALLS = ("tool_calls", "content", "calls", "answer")
 # What does not make another turn.
 _ASIDE = frozenset(
-    ("deadline", "priority", "reply_to", "user_context", "session_data", "correlation_id", "traceparent", "tracestate")
+    ("deadline", "priority", "reply_to", "user_context", "session_data", "session_id", "correlation_id", "traceparent", "tracestate")
     + ("strict", "parallel_reads", "pending_approval", "tool_call_audits")
 )
 # Our words that are not the protocol's.
