@@ -90,7 +90,7 @@ fn permissions_for_an_unknown_role_are_refused() {
 fn a_policy_field_that_nothing_enforces_assert_refused() {
     permissions("permissions:\n  echo: {everyone: true, only_weekdays: true}\n").assert_refused(
         "permissions.yaml:2:26: permissions.echo.only_weekdays: found the unknown field `only_weekdays`; expected one \
-         of agents, roles, deny_agents, deny_roles, everyone, rules",
+         of agents, roles, deny_agents, deny_roles, everyone, rules, facts",
     );
     agents("agents:\n  ada: {}\n  bob: {max_action_per_day: 5}\n").assert_refused(
         "agents.yaml:3:9: agents.bob.max_action_per_day: found the unknown field `max_action_per_day`; expected one \
@@ -153,9 +153,9 @@ fn facts_that_nothing_sets_and_lists_that_are_wrong_are_refused() {
     refused("{sets: [quoted(/item)], forbid: [quoted]}", "found the fact quoted, which no row sets");
     refused("{sets: [Quoted]}", "permissions.echo.facts.sets[0]: found \"Quoted\"; expected a fact: a name");
     refused("{sets: []}", "expected 1 to 16 facts");
-    refused("{sets: [{fact: quoted, on: [denied]}]}", "one of internal, ok, permanent, transient");
+    refused("{sets: [{fact: quoted, on: [denied]}]}", "one of ok, permanent, transient, internal");
     refused("{sets: [{fact: quoted, for: 100d}]}", "expected a duration from 1s to");
-    refused("{sets: [quoted], of: tenant}", "one of agent, session, task");
+    refused("{sets: [quoted], of: tenant}", "one of session, task, agent");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn the_page_about_governance_has_facts_that_are_read() {
     let rows = yaml.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let tools: String =
         rows.map(|row| format!("{row}\n    {{description: A tool., input_schema: {{type: object}}}}\n")).collect();
-    let agents = "agents:\n  kelly: {task_handler: {typed: note_task}, roles: [supervisor]}\n";
+    let agents = "agents:\n  kelly: {task_handler: {typed: note}, roles: [supervisor]}\n";
     let given = permissions(yaml).file("agents.yaml", agents).file("tools.yaml", &format!("tools:\n{tools}"));
     given.load().unwrap();
 }

@@ -311,7 +311,7 @@ fn what_reconciles_is_another_tool_that_only_looks() {
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let with = |text: &str| {
         let permissions = "permissions:\n  pay: {everyone: true}\n";
-        let agents = "agents:\n  kelly: {task_handler: {typed: note_task}}\n";
+        let agents = "agents:\n  kelly: {task_handler: {typed: note}}\n";
         let given = given().file("tools.yaml", text).file("permissions.yaml", permissions).file("agents.yaml", agents);
         given.file("tenants.yaml", "tenants: {acme: {}}\n")
     };
