@@ -25,7 +25,7 @@ use tickfleet_tools_python::Pools;
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
-use crate::commands::dev_socket;
+use crate::commands::dev::socket::socket_of_dev_here;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::{fingerprint, python, python_failed, with_python};
@@ -217,7 +217,7 @@ impl Setup {
 
     /// Returns the advice for when nobody said which Redis, and the configured one is not it.
     fn which_redis(&self) -> String {
-        let here = dev_socket::socket_of_dev_here().map(|socket| {
+        let here = socket_of_dev_here().map(|socket| {
             format!("A fleet of tickfleet dev keeps its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
         });
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();

@@ -10,7 +10,6 @@ pub(crate) mod delegate;
 pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod dev;
-pub(crate) mod dev_socket;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod gateway;

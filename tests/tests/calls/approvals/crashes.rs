@@ -59,6 +59,9 @@ async fn approved_without_worker(fleet: &mut Fleet) -> (String, Approval) {
     (turn, asked)
 }
 
+/// Streams by name, each with its entries: id and fields.
+type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
+
 /// Takes the one slice in the name of a worker that says nothing more. Answers its fence.
 async fn leased_by_a_ghost(fleet: &Fleet) -> String {
     fleet.store.beat(&ConsumerId::new("ghost").unwrap()).await.unwrap();
@@ -66,8 +69,7 @@ async fn leased_by_a_ghost(fleet: &Fleet) -> String {
         let ready = fleet.store.keys().key("ready:normal");
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg("workers").arg("ghost").arg("COUNT").arg(1).arg("STREAMS").arg(ready).arg(">");
-        let found: Option<Vec<(String, Vec<(String, Vec<String>)>)>> =
-            read.query_async(&mut fleet.server.connection().await).await.unwrap();
+        let found: Option<Entries> = read.query_async(&mut fleet.server.connection().await).await.unwrap();
         if let Some(found) = found {
             return found[0].1[0].0.clone();
         }
@@ -94,8 +96,15 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
         let question =
             UseApproval { name: name.clone(), fence: fence.clone(), position: 0, id: asked.id.clone(), binding };
         let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
-        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given.clone()]);
-        assert_eq!(fleet.store.use_approval(&[question.clone()]).await.unwrap(), [given], "it may ask again");
+        assert_eq!(
+            fleet.store.use_approval(std::slice::from_ref(&question)).await.unwrap(),
+            std::slice::from_ref(&given)
+        );
+        assert_eq!(
+            fleet.store.use_approval(std::slice::from_ref(&question)).await.unwrap(),
+            [given],
+            "it may ask again"
+        );
         // Nobody else may: neither another call, nor whoever does not hold this one, nor for something else.
         let others = [
             (UseApproval { position: 1, ..question.clone() }, Consent::Others),

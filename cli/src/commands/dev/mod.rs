@@ -1,5 +1,7 @@
 //! `tickfleet dev`: a whole fleet in one process, with nothing to set up.
 
+pub(crate) mod socket;
+
 use std::fs::DirBuilder;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
@@ -11,7 +13,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use crate::commands::dev_socket::DIR;
+use self::socket::DIR;
 use crate::failure::Failure;
 use crate::fleet::python;
 use crate::fleet::{self, Answer, Fleet, Roles};
