@@ -27,14 +27,14 @@ fn pay(bank: &Bank) -> TypedTool {
             // Long enough that a kill may come in between: before it is paid, and after.
             tokio::time::sleep(Duration::from_millis(4)).await;
             // A request that got lost, the first time.
-            if to % 11 == 0 && context.call.turn.as_str().ends_with('a') {
+            if to.is_multiple_of(11) && context.call.turn.as_str().ends_with('a') {
                 return Err(ToolError::internal("the connection was lost"));
             }
             bank.lock().unwrap().entry(to).or_default().push(context.idempotency_key.clone());
             // As above.
             tokio::time::sleep(Duration::from_millis(4)).await;
             // An answer that got lost.
-            if to % 7 == 0 {
+            if to.is_multiple_of(7) {
                 return Err(ToolError::internal("the connection was lost"));
             }
             Ok(json!({"paid": to}))
@@ -91,9 +91,15 @@ struct Told {
     reconciled: usize,
 }
 
+/// How many payments are planned.
+#[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
+fn payments() -> u64 {
+    std::env::var("TICKFLEET_PAYMENTS").ok().and_then(|number| number.parse().ok()).unwrap_or(150)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
-    let payments: u64 = std::env::var("TICKFLEET_PAYMENTS").ok().and_then(|number| number.parse().ok()).unwrap_or(150);
+    let payments = payments();
     let bank = Bank::default();
     let fleet = Fleet::start(plan(&bank)).await;
     // Planned, and planned anew by another agent.

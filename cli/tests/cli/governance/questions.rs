@@ -122,9 +122,9 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     asked.submit("demo", "held", "strict", &calls(&[works.clone(), works.clone()]));
     asked.answers("demo:strict", &["The limit strict", "There is room again at"]);
     // 7 A place that another call holds.
-    asked.submit("demo", "held", "place", &calls(&[long.clone()]));
+    asked.submit("demo", "held", "place", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:place", &["runs"]);
-    asked.submit("demo", "held", "noplace", &calls(&[long.clone()]));
+    asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:noplace", &["every place of the limit one_at_once is taken"]);
     // 8 What runs, since when, and for how long it may.
     asked.answers("demo:place", &["It is held by", "which is at call /0 (sleep) or behind it; a try may take 30.0 s"]);
@@ -178,7 +178,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
     let echo = ("echo", json!({"value": 1}));
     // 17 Who has paused it, why, and how it goes on.
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
-    asked.submit("demo", "calm", "paused", &calls(&[echo.clone()]));
+    asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
     asked.answers("demo:paused", &["anna has paused it since", "she posts too much. tickfleet resume lets it go on"]);
     // 18 Who cancelled it.
     asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);

@@ -127,8 +127,11 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
     }
 }
 
+/// Asks as somebody does to whom the consent was not given.
+type AskOtherwise = fn(&mut UseApproval);
+
 /// With one of these lines taken out, a consent would be given to whoever asks in this way.
-const GUARDS: [(&str, fn(&mut UseApproval)); 3] = [
+const GUARDS: [(&str, AskOtherwise); 3] = [
     ("if bound ~= binding or about ~= turn .. '/' .. position then return 'OTHERS' end", |asks| {
         asks.binding = "0".repeat(64)
     }),
