@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::approvals;
+use crate::commands::audit;
 use crate::commands::bench;
 use crate::commands::cancel;
 use crate::commands::chat;
@@ -20,6 +21,7 @@ use crate::commands::mcp;
 use crate::commands::memory;
 use crate::commands::operate::pause;
 use crate::commands::operate::turns;
+use crate::commands::prove;
 use crate::commands::reply;
 use crate::commands::submit;
 use crate::commands::tasks;
@@ -92,6 +94,10 @@ pub(crate) enum Command {
     Limits(limits::Limits),
     /// Show what models have used: tokens and money of a tenant, by day and agent.
     Usage(usage::Usage),
+    /// Search the audit log, export it with its seals, or verify an export.
+    Audit(audit::Audit),
+    /// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.
+    Prove(prove::Prove),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
     /// Fill, list, search or empty a tenant's knowledge base.

@@ -38,8 +38,8 @@ use args::{Cli, Command};
 use commands::doctor::acl;
 use commands::operate::{pause, turns};
 use commands::{
-    approvals, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb, limits,
-    mcp, memory, reply, submit, tasks, tenant, tools, top, try_tool, usage,
+    approvals, audit, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb,
+    limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage,
 };
 use failure::Failure;
 use output::Output;
@@ -52,6 +52,11 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
         Command::Config(args) => return config::run(&args, &cli.global, output),
         Command::Bench(args) => return bench::command(&args, output).await,
+        Command::Prove(args) => return prove::run(&args, output),
+        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => return audit::verify::run(&args, output),
+        Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
+            return audit::key::make(&path, output);
+        }
         Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
         Command::Demo(args) => return demo::run(&args, output).await,
         Command::Gateway(args) if gateway::needs_nothing(&args) => return gateway::aside(&args, output),
@@ -90,6 +95,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Approvals(args) => approvals::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
+        Command::Audit(args) => audit::run(&setup, &args, output).await,
         Command::Usage(args) => usage::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,
         Command::Acl(args) => acl::run(&setup, &args, output),
@@ -101,8 +107,11 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,
         Command::Top(args) => top::run(&setup, &args, output).await,
-        Command::Bench(_) | Command::Config(_) | Command::Demo(_) | Command::Mcp(_) | Command::Completions { .. } => {
-            Ok(())
-        }
+        Command::Prove(_)
+        | Command::Bench(_)
+        | Command::Config(_)
+        | Command::Demo(_)
+        | Command::Mcp(_)
+        | Command::Completions { .. } => Ok(()),
     }
 }

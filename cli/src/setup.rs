@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources, WithoutSandbox};
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, SealKey, Settings, Sources, WithoutSandbox};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -15,6 +15,7 @@ use tickfleet_ops::gen_ai;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
+use tickfleet_proof::seal::Signer;
 use tickfleet_sandbox::{Launcher, Level};
 use tickfleet_store::{Pool, Store, StoreOptions};
 use tickfleet_tools::{Registry, ToolKind, ToolKinds, TypedTool};
@@ -280,6 +281,7 @@ impl Setup {
             inbox_unread_max: s.queues.inbox_unread_max,
             inboxes_max: s.queues.inboxes_max,
             audit_entries_max: fixed.audit_entries_max,
+            audit_admissions: s.audit.admissions,
             dead_entries_max: fixed.dead_entries_max,
             crashes_max: fixed.crashes_max,
         }
@@ -473,6 +475,26 @@ impl Setup {
             result_chars: audit.result_chars,
             ..ReportOptions::default()
         }
+    }
+
+    /// Who signs seals of the audit log; none where no key is named.
+    ///
+    /// # Errors
+    /// The key cannot be had, or is none.
+    pub(crate) fn signer(&self) -> Result<Option<Signer>, Failure> {
+        let seal = &self.settings().seal;
+        let failed = |why: String| Failure::failed(anyhow::anyhow!("seal.key: {why}"));
+        let secret = match &seal.key {
+            None => return Ok(None),
+            Some(SealKey::Env(name)) => {
+                let missing = || failed(format!("the variable {name} is not set"));
+                self.sources.environment.get(name).cloned().ok_or_else(missing)?
+            }
+            Some(SealKey::File(path)) => {
+                std::fs::read_to_string(path).map_err(|e| failed(format!("{path} cannot be read: {e}")))?
+            }
+        };
+        Signer::new(&seal.key_id, &secret).map(Some).map_err(|e| failed(e.to_string()))
     }
 
     /// Begins the names of this process' incarnations: the pod's name, where there is one.

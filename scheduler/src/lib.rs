@@ -15,6 +15,7 @@ pub mod policy;
 mod reading;
 mod recovery;
 pub mod scrape;
+mod sealing;
 mod sweep;
 pub mod tasks;
 pub mod timers;
@@ -40,6 +41,8 @@ use house::House;
 use intake::Intake;
 use lease::Lease;
 use recovery::Recovery;
+use sealing::Sealing;
+pub use sealing::{Place as AnchorPlace, SealOptions};
 use tasks::TaskQueues;
 use timers::Timers;
 
@@ -58,6 +61,8 @@ pub struct Options {
     pub audit_bytes_max: u64,
     /// The time for which dead entries are kept, ms.
     pub dead_retain_ms: i64,
+    /// How the audit log is sealed, where it is.
+    pub seal: Option<SealOptions>,
 }
 
 impl Options {
@@ -72,6 +77,7 @@ impl Options {
             collect_every: s.collect_every,
             audit_bytes_max: retention.audit_bytes_max,
             dead_retain_ms: i64::try_from(retention.dead.as_millis()).unwrap_or(i64::MAX),
+            seal: None,
         }
     }
 
@@ -97,6 +103,7 @@ pub struct Scheduler {
     timers: Arc<Timers>,
     recovery: Arc<Recovery>,
     house: Arc<House>,
+    sealing: Option<Arc<Sealing>>,
 }
 
 /// The things that the schedulers of one process share, one for each shard. Cloned, they are the same.
@@ -155,6 +162,7 @@ impl Scheduler {
             timers: Arc::new(Timers::new(&common, &endings, options.tick_poll)),
             recovery: Arc::new(Recovery::new(&common, &endings, options.reap_period(lease))),
             house: Arc::new(House::new(&common, options)),
+            sealing: options.seal.clone().map(|seal| Arc::new(Sealing::new(&common, seal))),
         }
     }
 
@@ -197,6 +205,9 @@ impl Scheduler {
         loops.spawn(self.recovery.clone().run(stop.clone()));
         loops.spawn(self.house.clone().collect(stop.clone()));
         loops.spawn(self.house.clone().weigh(stop.clone()));
+        if let Some(sealing) = &self.sealing {
+            loops.spawn(sealing.clone().run(consumer.clone(), stop.clone()));
+        }
         let lost = self.lease.beats(&consumer, &stop).await;
         stop.cancel();
         while let Some(ended) = loops.join_next().await {

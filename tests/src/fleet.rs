@@ -183,6 +183,7 @@ impl Plan {
             collect_every: Duration::from_secs(1),
             audit_bytes_max: 1 << 28,
             dead_retain_ms: 86_400_000,
+            seal: None,
         };
         let (progress, suspects) = (Progress::default(), self.suspects.clone().unwrap_or_default());
         let process = scheduler::Process { active, metrics, progress, suspects };

@@ -2,6 +2,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod approvals;
+pub(crate) mod audit;
 pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod chat;
@@ -19,6 +20,7 @@ pub(crate) mod limits;
 pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod operate;
+pub(crate) mod prove;
 pub(crate) mod reply;
 pub(crate) mod submit;
 pub(crate) mod tasks;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use scheduler::scrape::Scrape;
-use scheduler::{Process, Scheduler};
-use tickfleet_config::LoopSettings;
+use scheduler::{AnchorPlace, Process, Scheduler, SealOptions};
+use tickfleet_config::{self as config, LoopSettings};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_ops::health::{Health, HealthError};
@@ -102,7 +102,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
-    let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores) } else { Vec::new() };
+    let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores)? } else { Vec::new() };
     let drained = CancellationToken::new();
     let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
 
@@ -235,8 +235,8 @@ async fn start_tools(setup: &Setup) -> Result<(), Failure> {
     })
 }
 
-fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
-    let options = scheduler::Options::of(setup.settings());
+fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Result<Vec<Scheduler>, Failure> {
+    let options = scheduler::Options { seal: seal_options(setup)?, ..scheduler::Options::of(setup.settings()) };
     let process = Process {
         active: Arc::clone(&shared.active),
         metrics: Arc::clone(&shared.metrics),
@@ -244,7 +244,19 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler
         suspects: OneSuspect::default(),
     };
     let make = |store: &Store| Scheduler::new(store.clone(), process.clone(), &options, setup.report(), &setup.name());
-    stores.iter().map(make).collect()
+    Ok(stores.iter().map(make).collect())
+}
+
+/// How the audit log is sealed, where a key is named.
+fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
+    let settings = &setup.settings().seal;
+    let Some(signer) = setup.signer()? else { return Ok(None) };
+    let anchor = match &settings.anchor {
+        config::AnchorPlace::None => None,
+        config::AnchorPlace::Log => Some(AnchorPlace::Log),
+        config::AnchorPlace::File(path) => Some(AnchorPlace::File(path.into())),
+    };
+    Ok(Some(SealOptions { signer: Arc::new(signer), every: settings.every, anchor }))
 }
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {

@@ -33,6 +33,11 @@ pub(crate) enum Mood {
 }
 
 impl Output {
+    /// Whether data is printed as JSON.
+    pub(crate) const fn json(&self) -> bool {
+        self.json
+    }
+
     /// Colours only on a terminal, and not where NO_COLOR says no (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);

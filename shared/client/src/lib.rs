@@ -27,6 +27,7 @@
 //! carried out once. One without an id may have been taken in although an error was returned.
 
 pub mod approvals;
+pub mod audit;
 pub mod operate;
 mod replies;
 pub mod session;

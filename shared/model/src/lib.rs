@@ -1,5 +1,6 @@
 //! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
 
+pub mod admission;
 pub mod approval;
 pub mod day;
 pub mod digest;
@@ -18,6 +19,7 @@ pub mod tool;
 pub mod turn;
 pub mod version;
 
+pub use admission::AdmissionNote;
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};

@@ -37,6 +37,7 @@ pub use reads::load::FleetLoad;
 pub use reads::look::{LiveTurn, TurnView};
 pub use reads::memory::Memory;
 pub use reads::preflight::ServerFacts;
+pub use reads::seals::{LogEntry, LogPage, LogSeal};
 pub use reads::standing::Standing;
 pub use reads::sweep::{SweepAt, Swept};
 pub use reads::tasks::{LaneWait, Pulse};
@@ -53,6 +54,7 @@ pub use roles::Role;
 pub use script::ScriptLine;
 pub use verbs::Scripts;
 pub use verbs::approvals::*;
+pub use verbs::audit::*;
 pub use verbs::cache::*;
 pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
@@ -131,6 +133,8 @@ pub struct StoreOptions {
     pub audit_retain_ms: i64,
     /// Audit entries kept at most.
     pub audit_entries_max: u64,
+    /// True if audit entries say how their calls were admitted.
+    pub audit_admissions: bool,
     /// Dead entries kept at most.
     pub dead_entries_max: u64,
     /// Turns on the inbound stream at most.
@@ -162,6 +166,7 @@ impl Default for StoreOptions {
             reply_retain_ms: 86_400_000,
             audit_retain_ms: 7 * 86_400_000,
             audit_entries_max: 1_000_000,
+            audit_admissions: false,
             dead_entries_max: 10_000,
             turns_max: 100_000,
             turns_bytes_max: 256 << 20,

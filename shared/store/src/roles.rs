@@ -100,6 +100,7 @@ const SCHEDULER: &[Verb] = &[
     Verb::SwitchTool,
     Verb::Pause,
     Verb::Forget,
+    Verb::Seal,
     Verb::Weigh,
     Verb::Prune,
 ];
@@ -193,7 +194,7 @@ impl Role {
 
     /// What it asks without a script, beside [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
-        const SCHEDULING: &[&str] = &["xreadgroup", "xadd", "xdel", "xtrim", "zremrangebyscore"];
+        const SCHEDULING: &[&str] = &["xreadgroup", "xadd", "xdel", "xtrim", "zremrangebyscore", "multi", "exec"];
         const WORKING: &[&str] = &["xreadgroup", "@blocking", "wait", "set"];
         const OPERATING: &[&str] = &["config|get"];
         match self {

@@ -81,6 +81,7 @@ impl Site {
             collect_every: settings.collect_every,
             audit_bytes_max: 1 << 28,
             dead_retain_ms: 86_400_000,
+            seal: None,
         };
         let active = Arc::new(PolicyHandle::new(self.active(version)));
         let (metrics, progress) = (metrics(), Progress::default());

@@ -385,6 +385,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         flags.entry(verb).or_default().push(text.starts_with("#!lua flags=allow-oom"));
     }
     let whenever = [
+        "seal",
         "settle",
         "beat",
         "reap",

@@ -4,17 +4,18 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 24] = [
+const CRATES: [(&str, &[&str]); 25] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
+    ("shared/proof", &["model"]),
     ("shared/store", &["model"]),
     ("shared/rules", &["model"]),
     ("shared/config", &["model", "protocol", "rules"]),
     ("shared/ops", &["model", "store"]),
-    ("shared/client", &["model", "protocol", "store"]),
+    ("shared/client", &["model", "proof", "protocol", "store"]),
     ("shared/testkit", &["ops"]),
     ("shared/engine", &["model", "protocol", "rules", "store", "config", "ops"]),
-    ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
+    ("scheduler", &["model", "proof", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
     ("worker/sandbox", &[]),
     ("worker/models", &["model", "protocol", "outbound"]),
@@ -38,6 +39,7 @@ const CRATES: [(&str, &[&str]); 24] = [
             "store",
             "config",
             "ops",
+            "proof",
             "client",
             "engine",
             "scheduler",

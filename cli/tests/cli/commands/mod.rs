@@ -1,5 +1,6 @@
 //! Commands, each against a Redis of its own.
 
+mod audit;
 mod chat;
 mod config;
 mod demo;

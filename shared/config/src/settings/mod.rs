@@ -28,6 +28,8 @@ pub struct Settings {
     pub queues: QueueSettings,
     /// Settings of the audit log.
     pub audit: AuditSettings,
+    /// How the audit log is sealed.
+    pub seal: SealSettings,
     /// What tenants and tools have of the workers' slots.
     pub fairness: FairnessSettings,
     /// When agents that are run elsewhere go in circles.
@@ -167,6 +169,42 @@ pub struct AuditSettings {
     pub redact_keys: BTreeSet<String>,
     /// Characters of a result that are kept. Default 1,000.
     pub result_chars: usize,
+    /// True if each entry says how its call was admitted. Default false.
+    pub admissions: bool,
+}
+
+/// `seal:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealSettings {
+    /// Where the secret key is; none where nothing is sealed. Default none.
+    pub key: Option<SealKey>,
+    /// What the key is called. Default `seal-1`.
+    pub key_id: String,
+    /// How often new entries are sealed. Default 1 s.
+    pub every: Duration,
+    /// Where heads of chains are kept outside of Redis. Default nowhere.
+    pub anchor: AnchorPlace,
+}
+
+/// Where a secret key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SealKey {
+    /// In this variable of the environment.
+    Env(String),
+    /// In this file.
+    File(String),
+}
+
+/// Where heads of chains are kept outside of Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum AnchorPlace {
+    /// Nowhere.
+    #[default]
+    None,
+    /// In the process' log, a line each.
+    Log,
+    /// In this file, a line each.
+    File(String),
 }
 
 /// `fairness:`

@@ -17,7 +17,7 @@ fn an_unknown_field_names_the_one_that_was_meant() {
     );
     settings("workers: {}\n").assert_refused(
         "tickfleet.yaml:1:1: workers: found the unknown field `workers`; expected one of redis, caps, worker, \
-         scheduler, retention, queues, audit, fairness, loops, permission, http, log, tracing; did you mean `worker`?",
+         scheduler, retention, queues, audit, seal, fairness, loops, permission, http, log, tracing; did you mean `worker`?",
     );
 }
 

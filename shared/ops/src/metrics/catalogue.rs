@@ -107,6 +107,14 @@ catalogue! {
     RECONCILED = "reconciled_total", Counter, Workers, ["verdict": Words(|| labels::VERDICTS.to_vec())],
         "Calls of which nobody knew whether they had taken effect, by what the tool that their own names found out: they had \
          (happened), they had not (not_happened), or it could not tell within its tries (unknown).";
+    AUDIT_SEALED = "audit_sealed_total", Counter, Schedulers, [],
+        "Entries of the audit log that this process sealed.";
+    AUDIT_UNSEALED = "audit_gone_unsealed_total", Counter, Schedulers, [],
+        "Entries of the audit log that were trimmed or deleted before they were sealed.";
+    SEAL_FAILURES = "audit_seal_failures_total", Counter, Schedulers, [],
+        "Times that the audit log could not be sealed: Redis did not answer, or `seal.key_id` is another key's.";
+    ANCHOR_FAILURES = "audit_anchor_failures_total", Counter, Schedulers, [],
+        "Times that heads of the sealed audit log could not be kept where `seal.anchor` says.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

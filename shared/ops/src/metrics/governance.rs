@@ -24,6 +24,10 @@ pub(super) struct GovernanceMetrics {
     tool_seconds: ToolSeconds,
     fact_waits: IntCounter,
     reconciled: IntCounterVec,
+    sealed: IntCounter,
+    unsealed: IntCounter,
+    seal_failures: IntCounter,
+    anchor_failures: IntCounter,
 }
 
 impl GovernanceMetrics {
@@ -38,12 +42,36 @@ impl GovernanceMetrics {
             tool_seconds: ToolSeconds::made(&make.registry)?,
             fact_waits: make.counter(&c::FACT_WAITS)?,
             reconciled: make.counters(&c::RECONCILED)?,
+            sealed: make.counter(&c::AUDIT_SEALED)?,
+            unsealed: make.counter(&c::AUDIT_UNSEALED)?,
+            seal_failures: make.counter(&c::SEAL_FAILURES)?,
+            anchor_failures: make.counter(&c::ANCHOR_FAILURES)?,
         })
     }
 }
 
-/// Limits and rules.
+/// Limits, rules and seals.
 impl Metrics {
+    /// So many entries of the audit log were sealed.
+    pub fn sealed(&self, entries: u64) {
+        self.governance.sealed.inc_by(entries);
+    }
+
+    /// So many entries of the audit log were gone before they were sealed.
+    pub fn gone_unsealed(&self, entries: u64) {
+        self.governance.unsealed.inc_by(entries);
+    }
+
+    /// The audit log could not be sealed.
+    pub fn seal_failed(&self) {
+        self.governance.seal_failures.inc();
+    }
+
+    /// Heads of chains could not be kept outside.
+    pub fn anchor_failed(&self) {
+        self.governance.anchor_failures.inc();
+    }
+
     /// A limit of the configuration had no room for so many turns or calls.
     pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
         self.governance.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);

@@ -65,6 +65,7 @@ verbs! {
     DropDocuments: "knowledge" / "drop_documents" [],
     Remember: "knowledge" / "remember" [MEMORY],
     Forget: "knowledge" / "forget" [],
+    Seal: "audit" / "seal" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
     Repair: "upkeep" / "repair" [TENANTS, SLICE, GROUPS],
@@ -235,6 +236,13 @@ pub(crate) mod knowledge {
 
     pub use keep_document::*;
     pub use remember::*;
+}
+
+/// The audit log is sealed.
+pub(crate) mod audit {
+    mod seal;
+
+    pub use seal::*;
 }
 
 /// Bounds that are kept once in a while.

@@ -2,7 +2,8 @@
 -- settle: commits results with their audit; ends the slice, and the turn with one reply (rules 3, 4, 6).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit_max entries ·
---       6 count, then per item: tenant · tenant:turn · fence · queue ('' for an ending) · inbox or '' · the tenant's turn or
+--       6 count · 7 whether audit entries say how their calls were admitted ('1' or ''), then per item: tenant ·
+--       tenant:turn · fence · queue ('' for an ending) · inbox or '' · the tenant's turn or
 --       task that may wait for this one's end, or '' · the whole reply, where this slice was the whole turn, or '' ·
 --       results; then, where there is a whole reply, per result: audit JSON or ''; else: first position · head ·
 --       messages open or '' · messages close · audits ('1' or '') · what the calls' ends do to facts, or '' (per change,
@@ -243,9 +244,11 @@ local function recall(item, key, done)
 end
 
 -- The first entry of a batch keeps the bound of all. By age they go when the house is kept.
-local is_audit_bounded = false
-local function write_audit(text)
-  if is_audit_bounded then
+local is_audit_bounded, says_admission = false, ARGV[7] == '1'
+local function write_audit(text, admitted)
+  if admitted then
+    call('XADD', P .. 'audit', 'MAXLEN', '~', ARGV[5], '*', 'audit', text, 'admitted', admitted)
+  elseif is_audit_bounded then
     call('XADD', P .. 'audit', '*', 'audit', text)
   else
     call('XADD', P .. 'audit', 'MAXLEN', '~', ARGV[5], '*', 'audit', text)
@@ -271,6 +274,11 @@ local function change_facts(item, key, from, upto)
   if at and num(at) >= from and num(at) < upto then leave_unsaid(session, turn .. '/' .. at, now) end
 end
 
+-- The note of the last admission in a turn's log: that of the slice which is out.
+local function last_admission(log) -- rarely
+  return log and string.match(';' .. log, '^.*;(A[^;]*)')
+end
+
 local function settle(item)
   local key = turn_key(item.tt)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
@@ -284,8 +292,10 @@ local function settle(item)
   local word = catch_up(item, rec.done)
   if word then return word end
   if item.queue == '' then recall(item, key, rec.done) end
+  local admission = says_admission and last_admission(rec.log)
   for i = 1, #item.audit do
-    if item.audit[i] ~= '' then write_audit(item.audit[i]) end
+    -- What ends without having been admitted says nothing of it.
+    if item.audit[i] ~= '' then write_audit(item.audit[i], rec.done + i <= rec.admitted and admission or nil) end
   end
   local upto = rec.done + #item.audit
   -- What is under the name of a session may be anything: that costs the facts alone (rule 18).
@@ -316,8 +326,11 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
   local calls = FRESH_CALLS[count] or ' n=' .. count .. ' '
   if string.find(fresh, calls, behind, true) ~= behind then return nil end
   FRESH_CALLS[count] = calls
+  local _, log = nil, nil
+  if says_admission then _, log = string.find(fresh, ' lg=', behind, true) end
+  local admission = log and string.sub(fresh, log + 1)
   for i = first, first + count - 1 do
-    if ARGV[i] ~= '' then write_audit(ARGV[i]) end
+    if ARGV[i] ~= '' then write_audit(ARGV[i], admission) end
   end
   acknowledge(queue, fence)
   local t = tenant_of(tenant)
@@ -349,7 +362,7 @@ local function settle_item(at, n) -- rarely
   return settle(item)
 end
 
-local replies, at = {}, 7
+local replies, at = {}, 8
 for i = 1, num(ARGV[6]) do
   local whole, n = ARGV[at + 6], num(ARGV[at + 7])
   -- Rule 18, without a detour.

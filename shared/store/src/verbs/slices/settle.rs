@@ -136,7 +136,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.retain_ms).show(o.dedupe_ms.max(o.retain_ms)).show(o.reply_retain_ms);
-        args.show(o.audit_entries_max).show(batch.len());
+        args.show(o.audit_entries_max).show(batch.len()).flag(o.audit_admissions);
         for item in batch {
             args.text(item.name.tenant.as_str())
                 .show(&item.name)

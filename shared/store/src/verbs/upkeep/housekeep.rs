@@ -3,7 +3,7 @@
 use crate::connection::question::Question;
 use crate::reads::memory::Memory;
 use crate::script::reply::number_of;
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, entry_ms};
 use tickfleet_model::limits;
 
 /// The audit log has one part in so many of the memory at most, however much is allowed.
@@ -23,6 +23,7 @@ impl Store {
         for stream in [&audit, &dead] {
             pipe.cmd("XLEN").arg(stream).cmd("MEMORY").arg("USAGE").arg(stream).arg("SAMPLES").arg(5);
         }
+        pipe.cmd("XRANGE").arg(&audit).arg("-").arg("+").arg("COUNT").arg(1);
         // Rule 18: a key that holds something else keeps no other bound from being kept.
         let found = self.connection.answers(Question::Housekeep, &pipe).await?;
         let number = |at: usize| found.get(at).and_then(|n| number_of(n.as_ref().ok()?)).unwrap_or(0).unsigned_abs();
@@ -31,6 +32,10 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.ignore_errors();
         trim_to(&mut pipe, &audit, audit_size, memory.share(audit_bytes_max, AUDIT_SHARE));
+        // A seal goes with the entries that it stands for: it was written after them.
+        if let Some(first) = found.get(5).and_then(|entries| first_ms(entries.as_ref().ok()?)) {
+            pipe.cmd("XTRIM").arg(self.keys.key("seals")).arg("MINID").arg("~").arg(first);
+        }
         trim_to(&mut pipe, &dead, dead_size, memory.share(limits::DEAD_BYTES_MAX, DEAD_SHARE));
         // Rule 20: by the clock that numbered the entries, which shard time may be days ahead of.
         if let Some(redis_ms) = redis_ms {
@@ -51,6 +56,12 @@ impl Store {
 fn clock_ms(time: &redis::Value) -> Option<i64> {
     let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone()).ok()?;
     Some(seconds * 1_000 + micros / 1_000)
+}
+
+/// When the first of these entries was written, ms.
+fn first_ms(entries: &redis::Value) -> Option<i64> {
+    let entries: Vec<(String, redis::Value)> = redis::from_redis_value(entries.clone()).ok()?;
+    entry_ms(&entries.first()?.0)
 }
 
 /// Trims a stream of this many entries and bytes to `bytes_max`.

@@ -1,0 +1,106 @@
+//! Exporting the audit log with its seals.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
+use tickfleet_model::TenantId;
+use tickfleet_proof::lines::{FORMAT, Header, TenantFacts};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::time_format::Past;
+use crate::setup::Setup;
+
+/// Write entries and seals as lines of JSON, which `verify` and `prove` read.
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// This tenant's entries alone.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// From this time on: 24h (ago) or 2026-03-01T12:00:00Z. What was sealed together comes together.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    since: Option<Past>,
+    /// Before this time.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    until: Option<Past>,
+    /// The file to write; standard output without one. One that is there is gone on with, where it was cut off.
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+}
+
+/// Exports.
+///
+/// # Errors
+/// Redis; the file cannot be written.
+pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let Some(first) = client.stores().first() else { return Ok(()) };
+    let made_ms = first.now_ms().await?;
+    let range = ExportRange {
+        tenant: args.tenant.clone(),
+        from_ms: args.since.map(|since| since.at(made_ms)),
+        until_ms: args.until.map(|until| until.at(made_ms)),
+    };
+    let mut keys = BTreeMap::new();
+    for store in client.stores() {
+        keys.extend(store.seal_keys().await?);
+    }
+    let header = Header {
+        export: FORMAT,
+        fleet: first.options().namespace.clone(),
+        made_ms,
+        from_ms: range.from_ms,
+        until_ms: range.until_ms,
+        tenant: args.tenant.as_ref().map(ToString::to_string),
+        keys,
+        dedupe_ms: first.options().dedupe_ms,
+        tenants: tenants(setup, args.tenant.as_ref()),
+    };
+    let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
+        None => (Resume::default(), Box::new(std::io::stdout().lock())),
+        Some(path) => {
+            let (resume, file) = opened(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
+            (resume, Box::new(BufWriter::new(file)))
+        }
+    };
+    let made = Export::new(client.stores(), range, resume, out).write(&header).await.map_err(|error| match error {
+        ExportError::Store(error) => Failure::from(error),
+        ExportError::Write(error) => Failure::failed(error),
+    })?;
+    output.note(&format!("{} entries and {} seals were exported.", made.entries, made.seals));
+    Ok(())
+}
+
+/// The days of tenants, for whoever proves that none overran.
+fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFacts> {
+    let active = setup.active().load();
+    let policy = &active.policy;
+    let wanted = policy.tenants.iter().filter(|(tenant, _)| only.is_none_or(|only| only == *tenant));
+    let facts = wanted.map(|(tenant, owner)| {
+        let day_cap = owner.max_actions_per_day.map(u64::from);
+        (tenant.to_string(), TenantFacts { time_zone: policy.time_zone(owner).to_owned(), day_cap })
+    });
+    facts.collect()
+}
+
+/// The file, cut behind the last line that is whole, and what is in it.
+fn opened(path: &PathBuf) -> std::io::Result<(Resume, std::fs::File)> {
+    use std::io::Seek as _;
+    let mut file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let (mut resume, mut kept, mut line) = (Resume::default(), 0_u64, String::new());
+    let mut reader = BufReader::new(&file);
+    while reader.read_line(&mut line)? > 0 {
+        if !line.ends_with('\n') || !resume.take(line.trim_end()) {
+            break;
+        }
+        kept += line.len() as u64;
+        line.clear();
+    }
+    file.set_len(kept)?;
+    file.seek(std::io::SeekFrom::End(0))?;
+    Ok((resume, file))
+}

@@ -1,0 +1,55 @@
+//! The key that signs seals.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::json;
+use tickfleet_proof::seal::{Signer, secret_text};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Print the public half of the key that signs seals, or make a new key.
+#[derive(Debug, Args)]
+pub(crate) struct Key {
+    /// Make a new secret key in this file, which must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) new: Option<PathBuf>,
+}
+
+/// Shows the public half of the configured key.
+///
+/// # Errors
+/// No key is configured, or it cannot be read.
+pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
+    let missing = || Failure::failed(anyhow::anyhow!("no key is configured: seal.key says where it is"));
+    let signer = setup.signer()?.ok_or_else(missing)?;
+    told(signer.key_id(), &signer, output)
+}
+
+/// Makes a secret key.
+///
+/// # Errors
+/// The file is there, or cannot be written; the machine has no chance to give.
+pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
+    let mut chance = [0; 32];
+    let given = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut chance));
+    given.context("/dev/urandom").map_err(Failure::failed)?;
+    let secret = secret_text(&chance);
+    let written = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written =
+        written.and_then(|mut file| file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| file.sync_all()));
+    written.with_context(|| path.display().to_string()).map_err(Failure::failed)?;
+    let signer = Signer::new("seal-1", &secret).map_err(Failure::failed)?;
+    output.note(&format!("The secret key is in {}: seal.key: file:… names it. Its public half:", path.display()));
+    told("seal-1", &signer, output)
+}
+
+fn told(key_id: &str, signer: &Signer, output: &Output) -> Result<(), Failure> {
+    let key = json!({ "key_id": key_id, "public_key": signer.public_key() });
+    output.show(&key, |_| format!("{key_id}={}", signer.public_key()))
+}

@@ -1,0 +1,52 @@
+//! `tickfleet audit`: searches the audit log, exports it with its seals, verifies an export.
+
+mod export;
+pub(crate) mod key;
+mod search;
+pub(crate) mod verify;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Search the audit log, export it with its seals, or verify an export.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet audit search --tenant demo --outcome denied --since 2h
+  tickfleet audit export --tenant demo --since 24h --to day.jsonl
+  tickfleet audit verify day.jsonl --anchors anchors.jsonl --key seal-1=PUBLICKEY
+  tickfleet audit key --new /etc/tickfleet/seal.key
+
+Exit code 1 of verify: something is not as it was written.")]
+pub(crate) struct Audit {
+    #[command(subcommand)]
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Search entries, the newest first; says how far it looked.
+    Search(search::Search),
+    /// Write entries and seals as lines of JSON, which `verify` and `prove` read.
+    Export(export::ExportArgs),
+    /// Check an export, without Redis: what is intact, edited, missing, inserted, reordered, truncated, and where.
+    Verify(verify::Verify),
+    /// Print the public half of the key that signs seals, or make a new key.
+    Key(key::Key),
+}
+
+/// Carries it out.
+///
+/// # Errors
+/// Those of what was asked for.
+pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<(), Failure> {
+    match &args.what {
+        What::Search(args) => search::run(setup, args, output).await,
+        What::Export(args) => export::run(setup, args, output).await,
+        What::Verify(args) => verify::run(args, output),
+        What::Key(_) => key::show(setup, output),
+    }
+}

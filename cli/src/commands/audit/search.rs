@@ -1,0 +1,107 @@
+//! Searching the audit log.
+
+use clap::Args;
+use serde::Serialize;
+use tickfleet_client::audit::{AuditQuery, Found};
+use tickfleet_model::TenantId;
+
+use crate::failure::Failure;
+use crate::output::time_format::Past;
+use crate::output::{Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Search entries, the newest first; says how far it looked.
+#[derive(Debug, Args)]
+pub(crate) struct Search {
+    /// Entries of this tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Of this agent.
+    #[arg(long)]
+    agent: Option<String>,
+    /// Of this tool.
+    #[arg(long)]
+    tool: Option<String>,
+    /// With this outcome.
+    #[arg(long)]
+    outcome: Option<String>,
+    /// With this text anywhere in them.
+    #[arg(long)]
+    text: Option<String>,
+    /// From this time on: 2h (ago) or 2026-03-01T12:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    since: Option<Past>,
+    /// Before this time.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    until: Option<Past>,
+    /// Entries shown of each shard at most.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    limit: usize,
+    /// Entries read of each shard at most.
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    read: usize,
+    /// Go on behind this entry of a shard, as SHARD:ENTRY, where an earlier search ended.
+    #[arg(long, value_name = "SHARD:ENTRY")]
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Searched {
+    entries: Vec<Found>,
+    read: usize,
+    /// Where to go on, by shard; empty where all of the time was searched.
+    cursors: Vec<String>,
+}
+
+/// Searches.
+///
+/// # Errors
+/// Redis.
+pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();
+    let at = at.map_err(|cursor| Failure::usage(format!("--cursor {cursor:?}: expected SHARD:ENTRY")))?;
+    let mut searched = Searched { entries: Vec::new(), read: 0, cursors: Vec::new() };
+    for store in client.stores() {
+        let number = store.shard().to_string();
+        if args.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant))
+            || at.is_some_and(|(shard, _)| shard != number)
+        {
+            continue;
+        }
+        let now_ms = store.now_ms().await?;
+        let query = AuditQuery {
+            tenant: args.tenant.clone(),
+            agent: args.agent.clone(),
+            tool: args.tool.clone(),
+            outcome: args.outcome.clone(),
+            text: args.text.clone(),
+            from_ms: args.since.map(|since| since.at(now_ms)),
+            until_ms: args.until.map(|until| until.at(now_ms)),
+            found_max: args.limit,
+            read_max: args.read,
+            cursor: at.map(|(_, entry)| entry.to_owned()),
+        };
+        let found = query.search(store).await?;
+        searched.read += found.read;
+        searched.entries.extend(found.entries);
+        searched.cursors.extend(found.cursor.map(|cursor| format!("{number}:{cursor}")));
+    }
+    output.show(&searched, shown)
+}
+
+fn shown(searched: &Searched) -> String {
+    let mut table = table(&["TIME", "TENANT", "ENTRY", "MESSAGE"]);
+    let text = |found: &Found, at: &str| found.audit.pointer(at).and_then(|v| v.as_str()).unwrap_or("-").to_owned();
+    for found in &searched.entries {
+        let message = short(&text(found, "/message"), 80);
+        table.add_row([text(found, "/timestamp"), text(found, "/tenant"), found.id.clone(), message]);
+    }
+    let mut shown = lines(table);
+    shown.push_str(&format!("\n{} entries were read.", searched.read));
+    match searched.cursors.as_slice() {
+        [] => shown.push_str(" There are no more in this time."),
+        cursors => cursors.iter().for_each(|cursor| shown.push_str(&format!(" More: --cursor {cursor}"))),
+    }
+    shown
+}

@@ -1,0 +1,118 @@
+//! Verifying an export, without Redis.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use tickfleet_proof::anchor::Anchor;
+use tickfleet_proof::verify::{Verdict, Verifier};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::time_format::Deadline;
+
+/// What an export is checked against.
+#[derive(Debug, Args)]
+pub(crate) struct Against {
+    /// Heads that were kept elsewhere: the file of `seal.anchor`, or a log with its lines.
+    #[arg(long, value_name = "FILE")]
+    anchors: Option<PathBuf>,
+    /// A public key that you trust, as ID=KEY (see `tickfleet audit key`); again for another.
+    #[arg(long = "key", value_name = "ID=KEY")]
+    keys: Vec<String>,
+    /// Leave out anchors that were made after this time, where the export is older than they are.
+    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    anchors_until: Option<Deadline>,
+}
+
+/// Check an export, without Redis: what is intact, edited, missing, inserted, reordered, truncated, and where.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// The export; its parts in their order.
+    #[arg(required = true, value_name = "EXPORT")]
+    exports: Vec<PathBuf>,
+    #[command(flatten)]
+    against: Against,
+}
+
+/// Verifies.
+///
+/// # Errors
+/// Something is not as it was written; a file cannot be read.
+pub(crate) fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
+    let mut nothing = |_: &str| {};
+    let verdict = verified(&args.exports, &args.against, &mut nothing)?;
+    output.show(&verdict, |verdict| shown(verdict))?;
+    if verdict.intact { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// Verifies exports; each line goes to `also`, too.
+///
+/// # Errors
+/// A file cannot be read; a key or a time is none.
+pub(crate) fn verified(exports: &[PathBuf], against: &Against, also: &mut dyn FnMut(&str)) -> Result<Verdict, Failure> {
+    let mut keys = BTreeMap::new();
+    for key in &against.keys {
+        let (id, key) = key.split_once('=').ok_or_else(|| Failure::usage(format!("--key {key:?}: expected ID=KEY")))?;
+        keys.insert(id.to_owned(), key.to_owned());
+    }
+    let mut anchors = Vec::new();
+    if let Some(path) = &against.anchors {
+        each_line(path, &mut |line| anchors.extend(Anchor::read(line)))?;
+        if anchors.is_empty() {
+            return Err(Failure::failed(anyhow::anyhow!("{}: no line of it is an anchor", path.display())));
+        }
+    }
+    let until_ms = match against.anchors_until {
+        None => None,
+        Some(Deadline::At(ms)) => Some(ms),
+        Some(Deadline::In(_)) => return Err(Failure::usage("--anchors-until: expected a time (2026-03-01T12:00:00Z)")),
+    };
+    let mut verifier = Verifier::new(keys);
+    for path in exports {
+        each_line(path, &mut |line| {
+            verifier.line(line);
+            also(line);
+        })?;
+    }
+    Ok(verifier.finish(&anchors, until_ms))
+}
+
+/// Gives each line of a file to `take`. What is no text is replaced, and no longer what was sealed.
+fn each_line(path: &Path, take: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+    let read = || -> std::io::Result<()> {
+        let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            take(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']));
+            line.clear();
+        }
+        Ok(())
+    };
+    let mut read = read;
+    read().with_context(|| path.display().to_string()).map_err(Failure::failed)
+}
+
+/// Findings that are shown; the JSON has all.
+const SHOWN_MAX: usize = 100;
+
+pub(crate) fn shown(verdict: &Verdict) -> String {
+    let mut text = if verdict.intact { "Intact.".to_owned() } else { "NOT as it was written.".to_owned() };
+    text += &format!(
+        " {} entries: {} sealed, {} not yet; {} seals.\n",
+        verdict.entries, verdict.sealed, verdict.unsealed, verdict.seals
+    );
+    for finding in verdict.findings.iter().take(SHOWN_MAX) {
+        text += &format!("  {finding}\n");
+    }
+    let more = verdict.findings.len().saturating_sub(SHOWN_MAX) as u64 + verdict.more_findings;
+    if more > 0 {
+        text += &format!("  and {more} more\n");
+    }
+    for told in &verdict.told {
+        text += &format!("  note: {told}\n");
+    }
+    text
+}

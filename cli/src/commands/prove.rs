@@ -1,0 +1,77 @@
+//! `tickfleet prove`: what exports of the audit log prove, without Redis.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::Serialize;
+use tickfleet_proof::prove::{Proof, Prover};
+use tickfleet_proof::report::markdown;
+use tickfleet_proof::verify::Verdict;
+
+use crate::commands::audit::verify::{Against, verified};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::time_format::Deadline;
+
+/// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet prove day.jsonl
+  tickfleet prove --from 2026-03-01T00:00:00Z --to 2026-04-01T00:00:00Z --report march.md march-*.jsonl
+
+The setting audit.admissions has entries say how their calls were admitted; without it, caps cannot be checked.
+Exit code 1: something does not hold, or is not as it was written.")]
+pub(crate) struct Prove {
+    /// Exports of `tickfleet audit export`; parts may overlap.
+    #[arg(required = true, value_name = "EXPORT")]
+    exports: Vec<PathBuf>,
+    /// Calls that ended from this time on.
+    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    from: Option<Deadline>,
+    /// And before this one.
+    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    to: Option<Deadline>,
+    /// Write the report into this file, as Markdown; else it is printed.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    #[command(flatten)]
+    against: Against,
+}
+
+#[derive(Serialize)]
+struct Proved<'a> {
+    proof: &'a Proof,
+    verdict: &'a Verdict,
+}
+
+/// Proves.
+///
+/// # Errors
+/// Something does not hold; a file cannot be read or written.
+pub(crate) fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
+    let mut prover = Prover::new(at(args.from, "--from")?, at(args.to, "--to")?);
+    let verdict = verified(&args.exports, &args.against, &mut |line| prover.line(line))?;
+    let proof = prover.finish();
+    let report = markdown(&proof, &verdict);
+    match &args.report {
+        Some(path) => {
+            std::fs::write(path, &report).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
+            output.note(&format!("The report is in {}.", path.display()));
+            if output.json() {
+                output.data(&Proved { proof: &proof, verdict: &verdict })?;
+            }
+        }
+        None => output.show(&Proved { proof: &proof, verdict: &verdict }, |_| report)?,
+    }
+    if proof.holds && verdict.intact { Ok(()) } else { Err(Failure::Told) }
+}
+
+fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
+    match time {
+        None => Ok(None),
+        Some(Deadline::At(ms)) => Ok(Some(ms)),
+        Some(Deadline::In(_)) => Err(Failure::usage(format!("{option}: expected a time (2026-03-01T12:00:00Z)"))),
+    }
+}

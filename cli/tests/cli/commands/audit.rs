@@ -1,0 +1,57 @@
+//! The audit log: sealed, searched, exported, verified, and what is proved from it.
+
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, tickfleet};
+
+const SETTINGS: &str = "audit: {admissions: true}
+caps: {tick: 1s, max_calls_per_tick: 3}
+seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
+";
+
+/// What docs/governance.md shows, from the key to the report.
+#[tokio::test]
+async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is_named() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (key, anchors, export, report) = (path("seal.key"), path("anchors"), path("day.jsonl"), path("report.md"));
+    let public = tickfleet(&["audit", "key", "--new", &key]).exits(0).stdout.trim().to_owned();
+    assert!(public.starts_with("seal-1="), "{public}");
+    tickfleet(&["audit", "key", "--new", &key]).exits(1);
+    let conf = path("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let settings = SETTINGS.replace("KEY", &key).replace("ANCHORS", &anchors);
+    std::fs::write(format!("{conf}/tickfleet.yaml"), settings).unwrap();
+    let fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", &conf]);
+    let mut turn = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait"];
+    turn.extend(["--call", "echo"].repeat(7));
+    fleet.run(&turn).exits(0);
+    fleet.run(&["submit", "--tenant", "demo", "--agent", "fran", "--call", "post_to_x {}", "--wait"]);
+    let with = ["--config", &conf];
+    // Sealed, and the head is kept outside.
+    loop {
+        let told = std::fs::read_to_string(&anchors).unwrap_or_default();
+        if told.lines().any(|line| line.contains("\"entries\":8")) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await; // the file of another process
+    }
+    let found = fleet.run(&["audit", "search", "--outcome", "denied", "--json", with[0], with[1]]).exits(0).json();
+    assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
+    fleet.run(&["audit", "export", "--tenant", "demo", "--to", &export, with[0], with[1]]).exits(0);
+    assert_eq!(fleet.stop(), Some(0));
+
+    let verify = ["audit", "verify", &export, "--anchors", &anchors, "--key", &public];
+    let verdict = tickfleet(&[&verify[..], &["--json"]].concat()).exits(0).json();
+    assert_eq!((&verdict["sealed"], &verdict["unsealed"]), (&8.into(), &0.into()), "{verdict}");
+    tickfleet(&["prove", &export, "--report", &report, "--anchors", &anchors, "--key", &public]).exits(0);
+    let told = std::fs::read_to_string(&report).unwrap();
+    assert!(told.contains("| No tick of an agent overran its cap. | yes | 4 windows"), "{told}");
+
+    // A hand in the file.
+    let text = std::fs::read_to_string(&export).unwrap();
+    std::fs::write(&export, text.replacen("\"outcome\":\"denied\"", "\"outcome\":\"ok\"", 1)).unwrap();
+    let told = tickfleet(&verify).exits(1).stdout;
+    assert!(told.contains("edited entry"), "{told}");
+    tickfleet(&["prove", &export]).exits(1);
+}

@@ -1,0 +1,94 @@
+//! Anchors: the heads of chains, kept where whoever can write to Redis cannot.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use tickfleet_proof::anchor::Anchor;
+use tickfleet_proof::seal::SealBody;
+use tickfleet_store::Store;
+
+/// Seals that are read at once.
+const PAGE: usize = 500;
+
+/// Where heads are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In the process' log.
+    Log,
+    /// In a file that lines are appended to.
+    File(PathBuf),
+}
+
+/// How far heads are kept outside.
+#[derive(Default)]
+pub(super) struct Anchors {
+    at: Option<String>,
+}
+
+impl Anchors {
+    /// Keeps the heads of all chains that have grown since the last time: the last one of each. A head may be kept twice,
+    /// where a scheduler died in between.
+    ///
+    /// # Errors
+    /// Why it could not be done, in words.
+    pub(super) async fn follow(
+        &mut self,
+        store: &Store,
+        place: &Place,
+        public_key: &str,
+        key_id: &str,
+    ) -> Result<(), String> {
+        let at = match &self.at {
+            Some(at) => at.clone(),
+            None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_else(|| "0-0".into()),
+        };
+        let (mut last, mut heads) = (at.clone(), BTreeMap::new());
+        loop {
+            let page = store.seals(&last, PAGE).await.map_err(|e| e.to_string())?;
+            for seal in &page {
+                last.clone_from(&seal.id);
+                let said = serde_json::from_str::<SealBody>(&seal.body).ok();
+                // Those of an older key are borne out by the ones behind them.
+                let said = said.filter(|said| said.key_id == key_id);
+                if let Some((said, anchor)) = said.zip(Anchor::of(&seal.body, &seal.signature, public_key)) {
+                    heads.insert(said.tenant, anchor);
+                }
+            }
+            if page.len() < PAGE {
+                break;
+            }
+        }
+        let lines: Vec<String> = heads.values().filter_map(|anchor| serde_json::to_string(anchor).ok()).collect();
+        if !lines.is_empty() {
+            keep(place, lines).await?;
+        }
+        if last != at {
+            store.note_anchored(&last).await.map_err(|e| e.to_string())?;
+        }
+        self.at = Some(last);
+        Ok(())
+    }
+}
+
+async fn keep(place: &Place, lines: Vec<String>) -> Result<(), String> {
+    match place {
+        Place::Log => {
+            lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "the audit log is sealed up to here"));
+            Ok(())
+        }
+        Place::File(path) => {
+            let path = path.clone();
+            let written = tokio::task::spawn_blocking(move || append(&path, &lines));
+            written.await.map_err(|e| e.to_string())?.map_err(|e| format!("seal.anchor: {e}"))
+        }
+    }
+}
+
+/// Appends lines, and waits until the disk has them.
+fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}

@@ -1,0 +1,166 @@
+//! From a page of the log to seals: what was lost before it, whose its entries are, what is written.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tickfleet_proof::seal::{ChainName, EntryId, Gap, Head, Leaf, Losses, Signer, encode, seal};
+use tickfleet_store::{LogPage, SealRow};
+
+use super::position::Position;
+
+/// What is to be sealed.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The position afterwards.
+    pub(super) position: Position,
+    /// The entries by tenant.
+    pub(super) chains: BTreeMap<String, Vec<Leaf>>,
+    /// What the shard has lost so far.
+    pub(super) losses: Losses,
+    /// Entries that were found gone in this step.
+    pub(super) gone: u64,
+}
+
+/// The next step; none where there is nothing to seal and nothing was lost.
+///
+/// The log counts what was ever added. At the end of the log, or where all that is sealed has been trimmed, it follows how
+/// many there must be behind the position; what is not there is gone.
+pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Option<Step> {
+    let read = page.entries.len() as u64;
+    // What was trimmed before anything was sealed is no loss of sealing.
+    let begun = if position.is_new() { page.added.saturating_sub(page.length) } else { position.counted };
+    let remade = page.added < begun;
+    let (counted, breaks) = if remade { (0, position.breaks + 1) } else { (begun, position.breaks) };
+    let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
+    let at = position.after().parse::<EntryId>().unwrap_or_default();
+    let gone = if page.entries.len() < page_max {
+        page.added.saturating_sub(counted + read)
+    } else if first.is_some_and(|first| first > at) {
+        page.added.saturating_sub(counted + page.length)
+    } else {
+        0
+    };
+    if read == 0 && gone == 0 && !remade {
+        return None;
+    }
+    let mut chains: BTreeMap<String, Vec<Leaf>> = BTreeMap::new();
+    let mut last = position.after().to_owned();
+    for entry in &page.entries {
+        // An id that Redis gives is one.
+        let id = entry.id.parse().unwrap_or_default();
+        chains.entry(tenant_of(&entry.text)).or_default().push(Leaf::of(id, &entry.admitted, &entry.text));
+        last.clone_from(&entry.id);
+    }
+    // A log that was made anew may have ids before the last one.
+    if remade && read == 0 {
+        last = "0-0".into();
+    }
+    let gap = (gone > 0 || remade).then(|| {
+        // It is told in the chain of no tenant, too: the tenants here may have no part in it.
+        chains.entry(String::new()).or_default();
+        Gap {
+            entries: gone,
+            after: position.after().to_owned(),
+            before: page.entries.first().map(|entry| entry.id.clone()),
+        }
+    });
+    let losses = Losses { entries: position.lost + gone, breaks, gap };
+    let tag = chains.values().flatten().last().map(|leaf| encode(&leaf.hash)[..12].to_owned());
+    let tag = tag.unwrap_or_else(|| "-".into());
+    let position = Position::new(last, counted + read + gone, breaks, losses.entries, tag);
+    Some(Step { position, chains, losses, gone })
+}
+
+#[derive(Deserialize)]
+struct Whose {
+    #[serde(default)]
+    tenant: Option<String>,
+}
+
+/// The tenant of an entry; none of what is no entry of ours.
+fn tenant_of(text: &str) -> String {
+    serde_json::from_str::<Whose>(text).ok().and_then(|whose| whose.tenant).unwrap_or_default()
+}
+
+/// The seals of a step, and the heads of their chains with them.
+pub(super) fn seals(
+    fleet: &str,
+    shard: u32,
+    chains: &BTreeMap<String, Vec<Leaf>>,
+    heads: &BTreeMap<String, Head>,
+    losses: &Losses,
+    now_ms: i64,
+    signer: &Signer,
+) -> (Vec<SealRow>, Vec<(String, Head)>) {
+    let none = Head::default();
+    let made = chains.iter().map(|(tenant, leaves)| {
+        let chain = ChainName { fleet: fleet.to_owned(), shard, tenant: tenant.clone() };
+        let sealed = seal(&chain, heads.get(tenant).unwrap_or(&none), leaves, losses, now_ms, signer);
+        let (head, body, signature) = (sealed.head.to_string(), sealed.body, sealed.signature);
+        (SealRow { tenant: tenant.clone(), head, body, signature }, (tenant.clone(), sealed.head))
+    });
+    made.unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_store::LogEntry;
+
+    use super::*;
+
+    fn page(ids: &[&str], added: u64, length: u64, first: &str) -> LogPage {
+        let entry =
+            |id: &&str| LogEntry { id: (*id).into(), text: r#"{"tenant":"acme"}"#.into(), admitted: String::new() };
+        let first = (!first.is_empty()).then(|| first.to_owned());
+        LogPage { entries: ids.iter().map(entry).collect(), added, length, first }
+    }
+
+    fn at(last: &str, counted: u64) -> Position {
+        Position::new(last.into(), counted, 0, 0, "x".into())
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_was_written() {
+        let position = Position::new("5-0".into(), 7, 1, 3, "abc".into());
+        assert_eq!(Position::read(&position.to_string()), position);
+        assert_eq!(Position::read(""), Position::default());
+        assert_eq!(Position::read("a hand was here"), Position::default());
+        assert_eq!(Position::default().to_string(), "");
+    }
+
+    #[test]
+    fn what_was_trimmed_before_sealing_began_is_no_loss() {
+        let step = step(&Position::default(), &page(&["5-0", "6-0"], 12, 2, "5-0"), 9).unwrap();
+        assert_eq!((step.gone, step.position.counted), (0, 12));
+    }
+
+    #[test]
+    fn what_was_trimmed_unsealed_is_counted_at_the_end_and_where_trimming_overtook_the_sealer() {
+        // Two are there behind the position, and four were added.
+        let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 14, 2, "7-0"), 9).unwrap();
+        assert_eq!((found.gone, found.position.counted, found.losses.entries), (2, 14, 2));
+        assert_eq!(found.losses.gap.as_ref().unwrap().before.as_deref(), Some("7-0"));
+        assert!(found.chains.contains_key("") && found.chains["acme"].len() == 2);
+        // A full page: those behind it are there.
+        let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "7-0"), 2).unwrap();
+        assert_eq!((found.gone, found.position.counted), (4, 16));
+        // A full page, and what is sealed is there still: nothing can be said yet.
+        let found = step(&at("4-0", 10), &page(&["7-0", "8-0"], 20, 6, "3-0"), 2).unwrap();
+        assert_eq!((found.gone, found.position.counted), (0, 12));
+        // All of it is gone.
+        let found = step(&at("4-0", 10), &page(&[], 13, 0, ""), 2).unwrap();
+        assert_eq!((found.gone, found.position.counted), (3, 13));
+        assert!(step(&at("4-0", 10), &page(&[], 10, 0, ""), 2).is_none());
+    }
+
+    #[test]
+    fn a_log_that_was_made_anew_is_a_break() {
+        let found = step(&at("9-0", 10), &page(&["11-0"], 1, 1, "11-0"), 5).unwrap();
+        assert_eq!((found.position.breaks, found.position.counted, found.gone), (1, 1, 0));
+        // One whose ids begin again is read from its beginning.
+        let found = step(&at("9-0", 10), &page(&[], 1, 1, "2-0"), 5).unwrap();
+        assert_eq!((found.position.breaks, found.position.after()), (1, "0-0"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Exporting the audit log with its seals, as lines that whoever gets them can check by themselves.
+//!
+//! An export has whole seals: an entry that is sealed together with one in the time comes along. It goes through the shards
+//! one after the other, and may be gone on with where it was cut off.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use tickfleet_model::TenantId;
+use tickfleet_proof::lines::{self, End, Header, Line};
+use tickfleet_proof::seal::{EntryId, SealBody};
+use tickfleet_store::{LogSeal, Store, StoreError};
+
+/// Entries, or seals, that are read at once.
+const PAGE: usize = 500;
+
+/// What is exported.
+#[derive(Debug, Clone, Default)]
+pub struct ExportRange {
+    /// This tenant's entries alone.
+    pub tenant: Option<TenantId>,
+    /// From this time on, ms by Redis' clock.
+    pub from_ms: Option<i64>,
+    /// Before this time, ms.
+    pub until_ms: Option<i64>,
+}
+
+/// Where an export that was cut off goes on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resume {
+    /// The last entry of each shard that is there.
+    entries: BTreeMap<u32, EntryId>,
+    /// The last seal of each chain that is there.
+    seals: BTreeMap<(u32, String), u64>,
+    /// What is there.
+    counted: End,
+}
+
+impl Resume {
+    /// Takes a line of what is there; answers whether it is one to keep: the end is written anew.
+    pub fn take(&mut self, line: &str) -> bool {
+        match Line::read(line) {
+            Some(Line::Entry(entry)) => {
+                if let Ok(id) = entry.id.parse::<EntryId>() {
+                    let last = self.entries.entry(entry.shard).or_default();
+                    *last = id.max(*last);
+                }
+                self.counted.entries += 1;
+                true
+            }
+            Some(Line::Seal(seal)) => {
+                if let Ok(body) = serde_json::from_str::<SealBody>(seal.body) {
+                    let last = self.seals.entry((seal.shard, body.tenant)).or_default();
+                    *last = body.number.max(*last);
+                }
+                self.counted.seals += 1;
+                true
+            }
+            Some(Line::Header(_)) => true,
+            Some(Line::End(_)) | None => false,
+        }
+    }
+}
+
+/// An export under way.
+pub struct Export<'a, W> {
+    stores: &'a [Store],
+    range: ExportRange,
+    resume: Resume,
+    out: W,
+}
+
+/// Seals of a shard in the range, and what they reach over.
+struct Covered {
+    seals: Vec<(LogSeal, SealBody)>,
+    /// The sealed entries that are exported.
+    ids: BTreeSet<EntryId>,
+    /// All that is not behind this entry is sealed.
+    upto: EntryId,
+}
+
+impl<'a, W: io::Write> Export<'a, W> {
+    /// An export of these shards, to be written to `out`.
+    pub fn new(stores: &'a [Store], range: ExportRange, resume: Resume, out: W) -> Self {
+        Self { stores, range, resume, out }
+    }
+
+    /// Writes it: `header` first, unless it goes on with one that has it. Answers how much it has.
+    ///
+    /// # Errors
+    /// [`StoreError`]; writing failed.
+    pub async fn write(mut self, header: &Header) -> Result<End, ExportError> {
+        if self.resume == Resume::default() {
+            writeln!(self.out, "{}", lines::header(header))?;
+        }
+        for store in self.stores {
+            if self.range.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)) {
+                self.shard(store).await?;
+            }
+        }
+        writeln!(self.out, "{}", lines::end(self.resume.counted))?;
+        self.out.flush()?;
+        Ok(self.resume.counted)
+    }
+
+    /// The seals of a shard that have an entry in the range, and are not there yet.
+    async fn covered(&self, store: &Store) -> Result<Covered, StoreError> {
+        let shard = store.shard();
+        let mut found = Covered { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
+        let mut at = "0-0".to_owned();
+        loop {
+            let page = store.seals(&at, PAGE).await?;
+            let full = page.len() == PAGE;
+            for seal in page {
+                at.clone_from(&seal.id);
+                let Ok(body) = serde_json::from_str::<SealBody>(&seal.body) else { continue };
+                let Ok(ids) = body.entry_ids() else { continue };
+                found.upto = ids.last().map_or(found.upto, |last| found.upto.max(*last));
+                let is_there =
+                    self.resume.seals.get(&(shard, body.tenant.clone())).is_some_and(|at| *at >= body.number);
+                let of_tenant = self.range.tenant.as_ref().is_none_or(|tenant| tenant.as_str() == body.tenant);
+                let inside = ids.is_empty() || ids.iter().any(|id| self.is_inside(*id));
+                if of_tenant && inside && !is_there {
+                    found.ids.extend(ids);
+                    found.seals.push((seal, body));
+                }
+            }
+            if !full {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn is_inside(&self, id: EntryId) -> bool {
+        let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
+        self.range.from_ms.is_none_or(|from| ms >= from) && self.range.until_ms.is_none_or(|until| ms < until)
+    }
+
+    async fn shard(&mut self, store: &Store) -> Result<(), ExportError> {
+        let shard = store.shard();
+        let covered = self.covered(store).await?;
+        let behind = self.resume.entries.get(&shard).copied();
+        let first = covered.ids.first().map(|id| id.ms);
+        let from_ms = self.range.from_ms.map(i64::unsigned_abs);
+        let start = first.into_iter().chain(from_ms).min().filter(|_| from_ms.is_some()).unwrap_or(0);
+        let mut from = behind.map_or_else(|| start.to_string(), |id| format!("({id}"));
+        let last = covered.ids.last().map(|id| id.ms);
+        let until = match self.range.until_ms {
+            Some(until) => last.unwrap_or(0).max((until - 1).max(0).unsigned_abs()).to_string(),
+            None => "+".to_owned(),
+        };
+        let mut seals = covered.seals.iter().peekable();
+        loop {
+            let page = store.log_entries(&from, &until, PAGE).await?;
+            for entry in &page {
+                let Ok(id) = entry.id.parse::<EntryId>() else { continue };
+                // What is sealed comes with its seal; what is not comes if it is in the range.
+                let unsealed = id > covered.upto && self.is_inside(id) && self.is_of_tenant(&entry.text);
+                if covered.ids.contains(&id) || unsealed {
+                    while let Some((seal, body)) = seals.next_if(|(_, body)| ended(body) < id) {
+                        self.seal(shard, seal, body)?;
+                    }
+                    writeln!(self.out, "{}", lines::entry(shard, &entry.id, &entry.admitted, &entry.text))?;
+                    self.resume.counted.entries += 1;
+                }
+            }
+            let Some(last) = page.last().filter(|_| page.len() == PAGE) else { break };
+            from = format!("({}", last.id);
+        }
+        for (seal, body) in seals {
+            self.seal(shard, seal, body)?;
+        }
+        Ok(())
+    }
+
+    fn is_of_tenant(&self, text: &str) -> bool {
+        let of = |tenant: &TenantId| {
+            let entry = serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+            entry.get("tenant").and_then(serde_json::Value::as_str) == Some(tenant.as_str())
+        };
+        self.range.tenant.as_ref().is_none_or(of)
+    }
+
+    fn seal(&mut self, shard: u32, seal: &LogSeal, _: &SealBody) -> Result<(), ExportError> {
+        writeln!(self.out, "{}", lines::seal(shard, &seal.body, &seal.signature))?;
+        self.resume.counted.seals += 1;
+        Ok(())
+    }
+}
+
+/// The last entry of a seal.
+fn ended(body: &SealBody) -> EntryId {
+    body.entry_ids().ok().and_then(|ids| ids.last().copied()).unwrap_or_default()
+}
+
+/// Why an export could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// Redis did not do what it was asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What was to be written could not be.
+    #[error("the export cannot be written: {0}")]
+    Write(#[from] io::Error),
+}

@@ -1,0 +1,60 @@
+//! What the log of a turn says of one admission: when, how many calls, and the counters that decided. A script writes it
+//! (`admission_note` in budget.lua).
+
+/// One admission: how many calls, and the counters after it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct AdmissionNote {
+    /// When it was, ms of shard time.
+    pub at_ms: i64,
+    /// Calls let through.
+    pub calls: u32,
+    /// Calls of the agent's tick, with these.
+    pub tick_used: u32,
+    /// The number of calls that a tick may have.
+    pub tick_cap: u32,
+    /// When that tick ended, ms of shard time.
+    pub tick_ends_ms: i64,
+    /// Calls of the agent's day, with these.
+    pub day_used: u32,
+    /// The number of calls that a day may have.
+    pub day_cap: u32,
+}
+
+impl AdmissionNote {
+    /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are
+    /// separated by `;`, and those of another kind are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    /// Reads one note.
+    #[must_use]
+    pub fn read(entry: &str) -> Option<Self> {
+        // Lua writes large numbers as floats.
+        let numbers: Vec<f64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+        let [now, calls, tick_used, tick_cap, tick_ends, day_used, day_cap] = numbers[..] else { return None };
+        Some(Self {
+            at_ms: now as i64,
+            calls: calls as u32,
+            tick_used: tick_used as u32,
+            tick_cap: tick_cap as u32,
+            tick_ends_ms: tick_ends as i64,
+            day_used: day_used as u32,
+            day_cap: day_cap as u32,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
+        let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
+        assert_eq!(read.len(), 2);
+        let second = &read[1];
+        assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));
+    }
+}

@@ -1,0 +1,107 @@
+//! Anchors: heads of chains, kept where whoever can write to Redis cannot. A chain that was cut, or made anew from some
+//! point on, does not lead to a head that was anchored.
+
+use serde::{Deserialize, Serialize};
+
+use crate::seal::{ChainName, SealBody, encode, head_of};
+
+/// The format of anchors.
+const FORMAT: u32 = 1;
+
+/// One head, as one line of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// The format.
+    pub anchor: u32,
+    /// The fleet.
+    pub fleet: String,
+    /// The shard.
+    pub shard: u32,
+    /// The tenant; empty for entries of none.
+    pub tenant: String,
+    /// The number of the seal.
+    pub number: u64,
+    /// Entries of the chain up to it.
+    pub entries: u64,
+    /// Its head.
+    pub head: String,
+    /// When it was sealed, ms by the shard's clock.
+    pub sealed_ms: i64,
+    /// Which key signed it.
+    pub key_id: String,
+    /// The public half of that key.
+    pub public_key: String,
+    /// The signature of the head.
+    pub signature: String,
+}
+
+impl Anchor {
+    /// The anchor of a seal; none where its body cannot be read.
+    #[must_use]
+    pub fn of(body: &str, signature: &str, public_key: &str) -> Option<Self> {
+        let said: SealBody = serde_json::from_str(body).ok()?;
+        Some(Self {
+            anchor: FORMAT,
+            entries: said.first.saturating_sub(1) + said.count,
+            head: encode(&head_of(body)),
+            fleet: said.fleet,
+            shard: said.shard,
+            tenant: said.tenant,
+            number: said.number,
+            sealed_ms: said.sealed_ms,
+            key_id: said.key_id,
+            public_key: public_key.to_owned(),
+            signature: signature.to_owned(),
+        })
+    }
+
+    /// The chain whose head it is.
+    #[must_use]
+    pub fn chain(&self) -> ChainName {
+        ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
+    }
+
+    /// Reads one out of a line: the line itself, or what follows `anchor=` or stands as a member `fields.anchor` or `anchor`
+    /// of a line of a log.
+    #[must_use]
+    pub fn read(line: &str) -> Option<Self> {
+        let line = line.trim();
+        if let Ok(anchor) = serde_json::from_str(line) {
+            return Some(anchor);
+        }
+        if let Ok(log) = serde_json::from_str::<serde_json::Value>(line) {
+            let text = log.pointer("/fields/anchor").or_else(|| log.get("anchor"))?.as_str()?;
+            return serde_json::from_str(text).ok();
+        }
+        let (_, behind) = line.split_once("anchor=")?;
+        serde_json::Deserializer::from_str(behind).into_iter().next()?.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::seal::{Head, Leaf, Losses, Signer, seal};
+
+    #[test]
+    fn an_anchor_is_found_in_a_line_of_a_log_too() {
+        let signer = Signer::new("k", &"01".repeat(32)).unwrap();
+        let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
+        let leaf = Leaf::of("1-0".parse().unwrap(), "", "x");
+        let made = seal(&chain, &Head::default(), &[leaf], &Losses::default(), 5, &signer);
+        let anchor = Anchor::of(&made.body, &made.signature, &signer.public_key()).unwrap();
+        assert_eq!((anchor.number, anchor.entries, anchor.chain()), (1, 1, chain));
+        let line = serde_json::to_string(&anchor).unwrap();
+        let quoted = serde_json::to_string(&line).unwrap();
+        for line in [
+            line.clone(),
+            format!("2026-01-01T00:00:00Z  INFO tickfleet: sealed anchor={line} shard=0"),
+            format!(r#"{{"level":"INFO","fields":{{"message":"sealed","anchor":{quoted}}}}}"#),
+        ] {
+            assert_eq!(Anchor::read(&line).unwrap(), anchor, "{line}");
+        }
+        assert_eq!(Anchor::read("something else"), None);
+    }
+}

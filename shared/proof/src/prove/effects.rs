@@ -1,0 +1,63 @@
+//! No effect twice: of the calls that claimed one effect, at most one took effect while the claim held.
+
+use std::collections::HashMap;
+
+use super::Claim;
+use super::entry::CallEntry;
+
+/// Outcomes after which something may have happened.
+const MAY_HAVE_HAPPENED: [&str; 2] = ["ok", "outcome_unknown"];
+
+struct Ran {
+    call: String,
+    began_ms: i64,
+    ended_ms: i64,
+    window_ms: i64,
+}
+
+/// The calls that claimed effects.
+#[derive(Default)]
+pub(super) struct Effects {
+    ran: HashMap<String, Vec<Ran>>,
+    told: u64,
+}
+
+impl Effects {
+    pub(super) fn take(&mut self, call: &CallEntry) {
+        if call.repeats.is_some() {
+            // It did not run: it was told what an equal call had done.
+            self.told += 1;
+            return;
+        }
+        let Some(effect) = call.effect.as_ref().filter(|_| MAY_HAVE_HAPPENED.contains(&call.outcome.as_str())) else {
+            return;
+        };
+        let key = format!("{}:{}:{}", call.tenant, call.tool, effect.key);
+        self.ran.entry(key).or_default().push(Ran {
+            call: call.call.clone(),
+            began_ms: call.ended_ms - call.duration_ms,
+            ended_ms: call.ended_ms,
+            window_ms: effect.window_ms,
+        });
+    }
+
+    pub(super) fn claim(self) -> Claim {
+        let mut claim = Claim::new(
+            "No effect key ran twice within its window.",
+            "keys",
+            "calls of tools without an effect key have none",
+        );
+        let mut keys: Vec<(String, Vec<Ran>)> = self.ran.into_iter().collect();
+        keys.sort_by(|a, b| a.0.cmp(&b.0));
+        for (key, mut calls) in keys {
+            claim.checked += 1;
+            calls.sort_by_key(|ran| ran.began_ms);
+            for pair in calls.windows(2) {
+                if pair[1].began_ms < pair[0].ended_ms + pair[0].window_ms {
+                    claim.violated(format!("{key} ran as {} and again as {}", pair[0].call, pair[1].call));
+                }
+            }
+        }
+        claim
+    }
+}

@@ -1,0 +1,224 @@
+//! Proving: reads from the entries of an export that the fleet kept what it promises. Nothing but the export is needed, and
+//! nothing else is believed: each entry says when its call was admitted, which counters that debited and what they allowed
+//! then, and these have to agree with each other and with the number of calls that there are.
+//!
+//! What an entry does not say is told as not checked. Whether the entries are those that the fleet wrote, [`verify`]
+//! (crate::verify) says.
+
+mod effects;
+mod entry;
+mod windows;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use crate::lines::{Header, Line};
+use effects::Effects;
+use entry::CallEntry;
+use windows::Windows;
+
+/// Violations that are kept of a claim; of more, it is said how many.
+const VIOLATIONS_MAX: usize = 1_000;
+
+/// What came of proving.
+#[derive(Debug, Clone, Serialize)]
+pub struct Proof {
+    /// True if no claim is violated.
+    pub holds: bool,
+    /// Calls that ended in the time.
+    pub calls: u64,
+    /// Entries in the time that are no calls: what operators did.
+    pub others: u64,
+    /// When the first of them ended, ms.
+    pub first_ms: Option<i64>,
+    /// When the last of them ended, ms.
+    pub last_ms: Option<i64>,
+    /// The claims.
+    pub claims: Vec<Claim>,
+    /// What cannot be seen.
+    pub unseen: Vec<String>,
+}
+
+/// One claim.
+#[derive(Debug, Clone, Serialize)]
+pub struct Claim {
+    /// What is claimed.
+    pub claim: &'static str,
+    /// True if nothing speaks against it.
+    pub holds: bool,
+    /// What was checked: so many calls, windows or keys.
+    pub checked: u64,
+    /// Of what.
+    pub unit: &'static str,
+    /// Calls that do not say what is needed.
+    pub unchecked: u64,
+    /// Why they do not.
+    pub why_unchecked: &'static str,
+    /// What speaks against it.
+    pub violations: Vec<String>,
+    /// Violations beyond those.
+    pub more_violations: u64,
+}
+
+impl Claim {
+    fn new(claim: &'static str, unit: &'static str, why_unchecked: &'static str) -> Self {
+        Self {
+            claim,
+            holds: true,
+            checked: 0,
+            unit,
+            unchecked: 0,
+            why_unchecked,
+            violations: Vec::new(),
+            more_violations: 0,
+        }
+    }
+
+    fn violated(&mut self, what: String) {
+        self.holds = false;
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(what);
+        } else {
+            self.more_violations += 1;
+        }
+    }
+}
+
+/// A result, to find a second one of the same call.
+struct Result {
+    id: String,
+    ended_ms: i64,
+}
+
+/// Takes the lines of exports, one after the other.
+pub struct Prover {
+    from_ms: Option<i64>,
+    until_ms: Option<i64>,
+    header: Header,
+    calls: u64,
+    others: u64,
+    unread: u64,
+    sealed: bool,
+    span: Option<(i64, i64)>,
+    results: Claim,
+    seen: HashMap<String, Result>,
+    reused: u64,
+    windows: Windows,
+    effects: Effects,
+    /// The last entry of each shard that was taken: parts of an export may overlap.
+    taken: BTreeMap<u32, std::collections::HashSet<String>>,
+}
+
+impl Prover {
+    /// A prover of what ended in this time, ms.
+    #[must_use]
+    pub fn new(from_ms: Option<i64>, until_ms: Option<i64>) -> Self {
+        Self {
+            from_ms,
+            until_ms,
+            header: Header::default(),
+            calls: 0,
+            others: 0,
+            unread: 0,
+            sealed: false,
+            span: None,
+            results: Claim::new("No call has two results.", "calls", "they name no call"),
+            seen: HashMap::new(),
+            reused: 0,
+            windows: Windows::default(),
+            effects: Effects::default(),
+            taken: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the next line.
+    pub fn line(&mut self, line: &str) {
+        match Line::read(line) {
+            Some(Line::Header(header)) => self.header = *header,
+            Some(Line::Entry(entry)) => {
+                // What two parts of an export have is one entry, not two results.
+                if self.taken.entry(entry.shard).or_default().insert(entry.id.to_string()) {
+                    self.entry(&entry.id, &entry.admitted, &entry.text);
+                }
+            }
+            Some(Line::Seal(_)) => self.sealed = true,
+            Some(Line::End(_)) => {}
+            None if line.trim().is_empty() => {}
+            None => self.unread += 1,
+        }
+    }
+
+    fn entry(&mut self, id: &str, admitted: &str, text: &str) {
+        let Some(call) = CallEntry::read(id, admitted, text) else {
+            self.others += 1;
+            return;
+        };
+        let ended = call.ended_ms;
+        if self.from_ms.is_some_and(|from| ended < from) || self.until_ms.is_some_and(|until| ended >= until) {
+            return;
+        }
+        self.calls += 1;
+        self.span = Some(self.span.map_or((ended, ended), |(first, last)| (first.min(ended), last.max(ended))));
+        self.one_result(&call);
+        self.windows.take(&call);
+        self.effects.take(&call);
+    }
+
+    fn one_result(&mut self, call: &CallEntry) {
+        self.results.checked += 1;
+        let name = format!("{}:{}", call.tenant, call.call);
+        let result = Result { id: call.id.clone(), ended_ms: call.ended_ms };
+        let Some(before) = self.seen.insert(name.clone(), result) else { return };
+        // An id that was forgotten may be given again: then it is another turn.
+        if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
+            self.reused += 1;
+            return;
+        }
+        self.results.violated(format!("{name} has a result in entry {} and one in entry {}", before.id, call.id));
+    }
+
+    /// Says what came of it.
+    #[must_use]
+    pub fn finish(self) -> Proof {
+        let mut unseen = vec![
+            "Calls that had no result when the export was made, and what was trimmed before it.".to_owned(),
+            "Whether a tool that is declared as idempotent is so, and what a tool did beside what it answered."
+                .to_owned(),
+        ];
+        if !self.sealed {
+            unseen.push(
+                "Whether entries were changed, for there are no seals: `tickfleet audit verify` has nothing to check."
+                    .into(),
+            );
+        }
+        if self.unread > 0 {
+            unseen.push(format!("{} lines that are no lines of an export.", self.unread));
+        }
+        if self.reused > 0 {
+            unseen.push(format!(
+                "Whether {} ids that came again after they had been forgotten were those of other turns.",
+                self.reused
+            ));
+        }
+        let effects = self.effects.claim();
+        if effects.checked == 0 {
+            unseen.push("Whether an effect ran twice: no entry names an effect key.".to_owned());
+        }
+        let mut claims = vec![self.results];
+        claims.extend(self.windows.claims(&self.header));
+        claims.push(effects);
+        Proof {
+            holds: claims.iter().all(|claim| claim.holds),
+            calls: self.calls,
+            others: self.others,
+            first_ms: self.span.map(|(first, _)| first),
+            last_ms: self.span.map(|(_, last)| last),
+            claims,
+            unseen,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use crate::lines;
+
+/// An entry of a call.
+fn entry(id: u64, call: &str, admitted: &str, more: &str) -> String {
+    let turn = call.split('/').next().unwrap();
+    let text = format!(
+        r#"{{"timestamp":"1970-01-01T00:00:{:02}.000Z","action":"TOOL_CALL","entity_id":"pay","actor_id":"kelly","tenant":"acme","meta":{{"call":"{call}","turn":"{turn}","outcome":"ok","duration_ms":10{more}}}}}"#,
+        id % 60
+    );
+    lines::entry(0, &format!("{id}-0"), admitted, &text)
+}
+
+fn prove(lines: &[String]) -> Proof {
+    let mut prover = Prover::new(None, None);
+    lines.iter().for_each(|line| prover.line(line));
+    prover.finish()
+}
+
+fn violated(proof: &Proof) -> Vec<&str> {
+    proof.claims.iter().filter(|claim| !claim.holds).map(|claim| claim.claim).collect()
+}
+
+#[test]
+fn what_kept_its_caps_is_proved_and_what_says_nothing_is_told_as_not_checked() {
+    let proof = prove(&[
+        entry(1, "a/0", "A1000,2,2,3,5000,2,100", ""),
+        entry(2, "a/1", "A1000,2,2,3,5000,2,100", ""),
+        entry(3, "b/0", "A1500,1,3,3,5000,3,100", ""),
+        entry(6, "c/0", "A5100,1,1,3,10000,4,100", ""),
+        entry(7, "d/0", "", ""),
+    ]);
+    assert!(proof.holds, "{:?}", proof.claims);
+    let ticks = &proof.claims[1];
+    assert_eq!((ticks.checked, ticks.unchecked, proof.calls), (2, 1, 5));
+}
+
+#[test]
+fn a_window_that_overran_is_found_however_it_did() {
+    let first = "A1000,2,2,3,5000,2,100";
+    let ticks = "No tick of an agent overran its cap.";
+    for (second, why) in [
+        ("A1200,2,4,3,5000,4,100", "beyond the cap"),
+        ("A1200,2,2,3,5000,4,100", "the same place twice"),
+        ("A1200,1,1,3,6000,3,100", "a window within a window"),
+        ("A6000,1,3,3,5000,3,100", "a window that had ended"),
+    ] {
+        let made = [
+            entry(1, "a/0", first, ""),
+            entry(2, "a/1", first, ""),
+            entry(3, "b/0", second, ""),
+            entry(4, "b/1", second, ""),
+        ];
+        assert!(violated(&prove(&made)).contains(&ticks), "{why}");
+    }
+    let more = [entry(1, "a/0", first, ""), entry(2, "a/1", first, ""), entry(3, "a/2", first, "")];
+    assert!(violated(&prove(&more)).contains(&ticks), "more calls than were admitted");
+}
+
+#[test]
+fn a_day_that_overran_is_found_and_another_day_is_another_day() {
+    let day = 86_400_000_i64;
+    let late = |at: i64, used: u32| format!("A{at},1,1,3,{},{used},3", at + 5_000);
+    let made = |two: String| prove(&[entry(1, "a/0", &late(1_000, 3), ""), entry(2, "b/0", &two, "")]);
+    assert_eq!(violated(&made(late(60_000, 4))), ["No day of an agent overran its cap."]);
+    assert_eq!(violated(&made(late(60_000, 3))), ["No day of an agent overran its cap."]);
+    assert!(violated(&made(late(day + 60_000, 1))).is_empty());
+    // Of the tenant, as the export says what it may.
+    let facts = lines::TenantFacts { time_zone: "UTC".into(), day_cap: Some(1) };
+    let header = Header { export: 1, tenants: BTreeMap::from([("acme".to_owned(), facts)]), ..Header::default() };
+    let proof =
+        prove(&[lines::header(&header), entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")]);
+    assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
+}
+
+#[test]
+fn a_second_result_is_found_but_for_an_id_that_was_forgotten_and_a_line_that_two_parts_have() {
+    let twice = [entry(1, "a/0", "", ""), entry(2, "a/0", "", "")];
+    assert_eq!(violated(&prove(&twice)), ["No call has two results."]);
+    let header = Header { export: 1, dedupe_ms: 500, ..Header::default() };
+    let again = prove(&[lines::header(&header), twice[0].clone(), twice[1].clone()]);
+    assert!(again.holds && again.unseen.iter().any(|line| line.contains("came again")), "{:?}", again.unseen);
+    assert!(prove(&[twice[0].clone(), twice[0].clone()]).holds);
+}
+
+#[test]
+fn an_effect_that_ran_twice_is_found_and_one_that_was_told_or_came_later_is_none() {
+    let effect = r#","effect":{"key":"h","window_ms":5000}"#;
+    let told = r#","effect":{"key":"h","window_ms":5000},"repeats":"a/0""#;
+    let ran = entry(1, "a/0", "", effect);
+    assert_eq!(
+        violated(&prove(&[ran.clone(), entry(2, "b/0", "", effect)])),
+        ["No effect key ran twice within its window."]
+    );
+    assert!(prove(&[ran.clone(), entry(2, "b/0", "", told)]).holds);
+    assert!(prove(&[ran, entry(9, "b/0", "", effect)]).holds);
+}
+
+#[test]
+fn only_what_ended_in_the_time_is_looked_at() {
+    let mut prover = Prover::new(Some(2_000), Some(4_000));
+    for id in 1..6 {
+        prover.line(&entry(id, &format!("t{id}/0"), "", ""));
+    }
+    let proof = prover.finish();
+    assert_eq!((proof.calls, proof.first_ms, proof.last_ms), (2, Some(2_000), Some(3_000)));
+}

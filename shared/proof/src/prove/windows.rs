@@ -1,0 +1,158 @@
+//! No window overran: from what each call says of its admission. A counter that only grows within its window, and whose
+//! windows do not overlap, gives each call a number of its own; so no two admissions may have the same one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tickfleet_model::AdmissionNote;
+use tickfleet_model::day::{Tz, day_bounds, zone};
+
+use super::Claim;
+use super::entry::CallEntry;
+use crate::lines::Header;
+
+const WHY_UNCHECKED: &str = "they do not say how they were admitted: they never were, or audit.admissions was off";
+
+/// One admission: the calls of one turn that were let through together.
+#[derive(Clone)]
+struct Admitted {
+    turn: String,
+    note: AdmissionNote,
+    /// Calls of it that have ended.
+    ended: u64,
+}
+
+/// All admissions, by agent.
+#[derive(Default)]
+pub(super) struct Windows {
+    /// `(tenant, agent)`, then `turn` and the note.
+    agents: BTreeMap<(String, String), HashMap<String, Admitted>>,
+    unknown: u64,
+}
+
+impl Windows {
+    pub(super) fn take(&mut self, call: &CallEntry) {
+        let Some(note) = &call.admission else {
+            self.unknown += 1;
+            return;
+        };
+        let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
+        let which = format!("{} {}", call.turn, call.admitted);
+        let made = || Admitted { turn: call.turn.clone(), note: note.clone(), ended: 0 };
+        agent.entry(which).or_insert_with(made).ended += 1;
+    }
+
+    /// What it comes to: of ticks, of days of agents, of days of tenants.
+    pub(super) fn claims(self, header: &Header) -> Vec<Claim> {
+        let mut ticks = Claim::new("No tick of an agent overran its cap.", "windows", WHY_UNCHECKED);
+        let mut days = Claim::new("No day of an agent overran its cap.", "windows", WHY_UNCHECKED);
+        let mut tenants = Claim::new("No day of a tenant overran its cap.", "windows", WHY_UNCHECKED);
+        ticks.unchecked = self.unknown;
+        days.unchecked = self.unknown;
+        let mut of_tenant: BTreeMap<(String, i64), u64> = BTreeMap::new();
+        for ((tenant, agent), admissions) in self.agents {
+            let name = format!("{tenant}:{agent}");
+            let mut admissions: Vec<Admitted> = admissions.into_values().collect();
+            admissions.sort_by_key(|a| (a.note.at_ms, a.note.day_used, a.note.tick_used));
+            let zone = zone_of(header, &tenant);
+            check_ticks(&name, &admissions, &mut ticks);
+            check_days(&name, &admissions, zone, &mut days);
+            for admitted in &admissions {
+                *of_tenant.entry((tenant.clone(), day_bounds(admitted.note.at_ms, zone).0)).or_default() +=
+                    admitted.ended;
+            }
+        }
+        for ((tenant, day_ms), calls) in of_tenant {
+            let Some(cap) = header.tenants.get(&tenant).and_then(|facts| facts.day_cap) else { continue };
+            tenants.checked += 1;
+            if calls > cap {
+                let day = chrono::DateTime::from_timestamp_millis(day_ms).unwrap_or_default();
+                tenants.violated(format!(
+                    "{tenant} had {calls} calls admitted in the day from {day}; {cap} are allowed now"
+                ));
+            }
+        }
+        vec![ticks, days, tenants]
+    }
+}
+
+fn zone_of(header: &Header, tenant: &str) -> Tz {
+    header.tenants.get(tenant).and_then(|facts| zone(&facts.time_zone).ok()).unwrap_or(Tz::UTC)
+}
+
+fn check_ticks(name: &str, admissions: &[Admitted], claim: &mut Claim) {
+    let mut windows: BTreeMap<i64, Vec<&Admitted>> = BTreeMap::new();
+    for admitted in admissions {
+        let note = &admitted.note;
+        windows.entry(note.tick_ends_ms).or_default().push(admitted);
+        if admitted.ended > u64::from(note.calls) {
+            let what = format!("{} calls of {} ended; {} were admitted", admitted.ended, admitted.turn, note.calls);
+            claim.violated(format!("{name}: {what}"));
+        }
+        if note.tick_used > note.tick_cap {
+            claim.violated(format!(
+                "{name}: {} was let through as call {} of {}",
+                admitted.turn, note.tick_used, note.tick_cap
+            ));
+        }
+        if note.at_ms >= note.tick_ends_ms {
+            claim.violated(format!("{name}: {} was let through in a window that had ended", admitted.turn));
+        }
+    }
+    let mut last_end = None;
+    for (end, inside) in windows {
+        claim.checked += 1;
+        let begins = inside.iter().map(|a| a.note.at_ms).min().unwrap_or(end);
+        if last_end.is_some_and(|last| begins < last) {
+            claim.violated(format!(
+                "{name}: the window that ends at {end} was opened before the one before it had ended"
+            ));
+        }
+        last_end = Some(end);
+        overlaps(name, "tick", inside.iter().map(|a| (*a, a.note.tick_used)), claim);
+        let (calls, cap) = sum(&inside, |note| note.tick_cap);
+        if calls > cap {
+            claim.violated(format!("{name}: the window that ends at {end} had {calls} calls of {cap}"));
+        }
+    }
+}
+
+fn check_days(name: &str, admissions: &[Admitted], zone: Tz, claim: &mut Claim) {
+    let mut days: BTreeMap<i64, Vec<&Admitted>> = BTreeMap::new();
+    for admitted in admissions {
+        days.entry(day_bounds(admitted.note.at_ms, zone).0).or_default().push(admitted);
+        let note = &admitted.note;
+        if note.day_used > note.day_cap {
+            claim.violated(format!(
+                "{name}: {} was let through as call {} of {}",
+                admitted.turn, note.day_used, note.day_cap
+            ));
+        }
+    }
+    for (_, inside) in days {
+        claim.checked += 1;
+        overlaps(name, "day", inside.iter().map(|a| (*a, a.note.day_used)), claim);
+        let (calls, cap) = sum(&inside, |note| note.day_cap);
+        if calls > cap {
+            claim.violated(format!("{name}: a day had {calls} calls of {cap}"));
+        }
+    }
+}
+
+/// The calls of a window that ended, and the most that it allowed.
+fn sum(inside: &[&Admitted], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) {
+    let calls = inside.iter().map(|a| a.ended).sum();
+    (calls, inside.iter().map(|a| u64::from(cap(&a.note))).max().unwrap_or_default())
+}
+
+/// Each admission has the numbers from what was used before it up to what was used with it: nobody else has one of them.
+fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitted, u32)>, claim: &mut Claim) {
+    let mut spans: Vec<(u32, u32, &str)> =
+        inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, a.turn.as_str())).collect();
+    spans.sort_unstable();
+    for pair in spans.windows(2) {
+        if pair[1].0 < pair[0].1 {
+            let (one, two) = (pair[0].2, pair[1].2);
+            claim.violated(format!("{name}: {one} and {two} were let through with the same place in their {what}"));
+        }
+    }
+}

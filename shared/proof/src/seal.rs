@@ -1,0 +1,481 @@
+//! Seals: what is written beside the audit log so that nobody can change it unseen.
+//!
+//! A seal covers the entries of one tenant in one shard that were read together. Its *body* is JSON; the SHA-256 of the
+//! body's very bytes is the seal's *head*, and the head is signed with Ed25519. The body names the head of the seal before
+//! it, so that the last head stands for all that came before; the ids of its entries, so that what is missing has a name;
+//! the first half of each entry's hash, so that what was edited has one; and the hash of all of them in full, which is
+//! what the proof rests on.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{Context, SHA256, digest};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use serde::{Deserialize, Serialize};
+
+/// The format of seals.
+pub const FORMAT: u32 = 1;
+/// Bytes of an entry's hash that a seal names it by.
+const LEAF_BYTES: usize = 16;
+/// What is signed begins with these words, so that no signature of something else with the same key passes for one.
+const SIGNED: &[u8] = b"tickfleet audit seal\n";
+/// Bytes of a secret key.
+const SEED_BYTES: usize = 32;
+
+/// A SHA-256.
+pub type Hash = [u8; 32];
+
+/// The id of an entry of a stream: when it was written, ms by Redis' clock, and a number within that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct EntryId {
+    /// The time, ms.
+    pub ms: u64,
+    /// The number.
+    pub seq: u64,
+}
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+/// A text that is no id of an entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no id of an entry, such as 1795306210410-0")]
+pub struct NoEntryId(String);
+
+impl FromStr for EntryId {
+    type Err = NoEntryId;
+
+    fn from_str(text: &str) -> Result<Self, NoEntryId> {
+        let parts = text.split_once('-').and_then(|(ms, seq)| Some((ms.parse().ok()?, seq.parse().ok()?)));
+        let (ms, seq) = parts.ok_or_else(|| NoEntryId(text.chars().take(64).collect()))?;
+        Ok(Self { ms, seq })
+    }
+}
+
+/// One entry as it is sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// Its id.
+    pub id: EntryId,
+    /// The hash of id, admission and text.
+    pub hash: Hash,
+}
+
+impl Leaf {
+    /// The leaf of an entry: its id, what the shard wrote of its admission (nothing where it wrote none), and its text. Each
+    /// is hashed with its length before it, so that no two entries have the same bytes.
+    #[must_use]
+    pub fn of(id: EntryId, admitted: &str, text: &str) -> Self {
+        let mut context = Context::new(&SHA256);
+        for part in [id.to_string().as_str(), admitted, text] {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part.as_bytes());
+        }
+        Self { id, hash: hash_of(context.finish().as_ref()) }
+    }
+
+    /// The part of its hash that a seal names it by.
+    #[must_use]
+    pub fn short(&self) -> &[u8] {
+        &self.hash[..LEAF_BYTES]
+    }
+}
+
+/// Which chain: one for each tenant in each shard. Entries of no tenant are those of the tenant without a name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainName {
+    /// The fleet: the first part of its keys.
+    pub fleet: String,
+    /// The shard's number.
+    pub shard: u32,
+    /// The tenant; empty for entries of none.
+    pub tenant: String,
+}
+
+impl fmt::Display for ChainName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenant = if self.tenant.is_empty() { "(no tenant)" } else { &self.tenant };
+        write!(f, "{tenant} in shard {}", self.shard)
+    }
+}
+
+/// The end of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Head {
+    /// The number of its last seal; 0 where there is none.
+    pub number: u64,
+    /// Entries that its seals have had.
+    pub entries: u64,
+    /// The hash of its last seal's body.
+    pub hash: Hash,
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.number, self.entries, encode(&self.hash))
+    }
+}
+
+impl FromStr for Head {
+    type Err = BadSeal;
+
+    fn from_str(text: &str) -> Result<Self, BadSeal> {
+        let mut parts = text.split(' ');
+        let mut next = || parts.next().ok_or(BadSeal("the head of a chain is cut"));
+        let (number, entries, hash) = (next()?, next()?, next()?);
+        let number = number.parse().map_err(|_| BadSeal("the head of a chain has no number"))?;
+        let entries = entries.parse().map_err(|_| BadSeal("the head of a chain counts no entries"))?;
+        Ok(Self { number, entries, hash: decode_hash(hash)? })
+    }
+}
+
+/// What the shard's log has lost unsealed, so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Losses {
+    /// Entries of the shard, whosever they were, that were trimmed or deleted before they were sealed.
+    pub entries: u64,
+    /// How often the log was made anew, so that nobody knows how many went.
+    pub breaks: u64,
+    /// Those of this step.
+    pub gap: Option<Gap>,
+}
+
+/// Entries that were gone before they were sealed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// How many; 0 where nobody knows.
+    pub entries: u64,
+    /// They came after this entry.
+    pub after: String,
+    /// And before this one, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
+/// What a seal says. Members are hashed as they were written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealBody {
+    /// [`FORMAT`].
+    pub v: u32,
+    /// The fleet.
+    pub fleet: String,
+    /// The shard.
+    pub shard: u32,
+    /// The tenant; empty for entries of none.
+    pub tenant: String,
+    /// Its number in its chain, from 1.
+    pub number: u64,
+    /// The head of the seal before it; zeros for the first.
+    pub previous: String,
+    /// The number of its first entry in the chain, from 1.
+    pub first: u64,
+    /// How many entries it has.
+    pub count: u64,
+    /// Their ids ([`ids_of`]).
+    pub ids: String,
+    /// The first 16 bytes of each one's hash, joined.
+    pub leaves: String,
+    /// The hash of their hashes in full, joined.
+    pub root: String,
+    /// Entries of the shard that were gone before they were sealed, up to now.
+    pub lost: u64,
+    /// How often the shard's log was made anew.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub breaks: u64,
+    /// Those that were found gone in this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<Gap>,
+    /// When it was made, ms by the shard's clock.
+    pub sealed_ms: i64,
+    /// Which key signs it.
+    pub key_id: String,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl SealBody {
+    /// The chain that it is a part of.
+    #[must_use]
+    pub fn chain(&self) -> ChainName {
+        ChainName { fleet: self.fleet.clone(), shard: self.shard, tenant: self.tenant.clone() }
+    }
+
+    /// The ids of its entries.
+    ///
+    /// # Errors
+    /// [`BadSeal`].
+    pub fn entry_ids(&self) -> Result<Vec<EntryId>, BadSeal> {
+        let ids = read_ids(&self.ids)?;
+        if ids.len() as u64 != self.count {
+            return Err(BadSeal("it does not name as many entries as it counts"));
+        }
+        Ok(ids)
+    }
+
+    /// The first half of the hash of each of its entries.
+    ///
+    /// # Errors
+    /// [`BadSeal`].
+    pub fn short_hashes(&self) -> Result<Vec<u8>, BadSeal> {
+        let bytes = URL_SAFE_NO_PAD.decode(&self.leaves).map_err(|_| BadSeal("its hashes are no base64"))?;
+        if bytes.len() as u64 != self.count * LEAF_BYTES as u64 {
+            return Err(BadSeal("it does not have as many hashes as entries"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// Bytes of a short hash.
+#[must_use]
+pub const fn short_bytes() -> usize {
+    LEAF_BYTES
+}
+
+/// Something that is no seal, or no part of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSeal(pub &'static str);
+
+/// A seal that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its body, whose bytes count.
+    pub body: String,
+    /// The signature of its head.
+    pub signature: String,
+    /// The end of its chain with it.
+    pub head: Head,
+}
+
+/// Seals `leaves` as the next ones of a chain that ends in `head`.
+#[must_use]
+pub fn seal(chain: &ChainName, head: &Head, leaves: &[Leaf], losses: &Losses, sealed_ms: i64, by: &Signer) -> Sealed {
+    let ids: Vec<EntryId> = leaves.iter().map(|leaf| leaf.id).collect();
+    let short: Vec<u8> = leaves.iter().flat_map(|leaf| leaf.short().to_vec()).collect();
+    let body = SealBody {
+        v: FORMAT,
+        fleet: chain.fleet.clone(),
+        shard: chain.shard,
+        tenant: chain.tenant.clone(),
+        number: head.number + 1,
+        previous: encode(&head.hash),
+        first: head.entries + 1,
+        count: leaves.len() as u64,
+        ids: ids_of(&ids),
+        leaves: URL_SAFE_NO_PAD.encode(short),
+        root: encode(&root_of(leaves.iter().map(|leaf| &leaf.hash))),
+        lost: losses.entries,
+        breaks: losses.breaks,
+        gap: losses.gap.clone(),
+        sealed_ms,
+        key_id: by.key_id.clone(),
+    };
+    let body = serde_json::to_string(&body).unwrap_or_default();
+    let hash = head_of(&body);
+    let head = Head { number: head.number + 1, entries: head.entries + leaves.len() as u64, hash };
+    Sealed { signature: by.sign(&hash), body, head }
+}
+
+/// The hash of entries' hashes, joined.
+pub(crate) fn root_of<'a>(hashes: impl Iterator<Item = &'a Hash>) -> Hash {
+    let mut context = Context::new(&SHA256);
+    hashes.for_each(|hash| context.update(hash));
+    hash_of(context.finish().as_ref())
+}
+
+/// The head that a seal with this body makes.
+#[must_use]
+pub fn head_of(body: &str) -> Hash {
+    hash_of(digest(&SHA256, body.as_bytes()).as_ref())
+}
+
+fn hash_of(bytes: &[u8]) -> Hash {
+    let mut hash = [0; 32];
+    // A SHA-256 has as many.
+    hash.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    hash
+}
+
+/// A hash as text.
+#[must_use]
+pub fn encode(hash: &Hash) -> String {
+    URL_SAFE_NO_PAD.encode(hash)
+}
+
+/// Reads a hash.
+///
+/// # Errors
+/// [`BadSeal`].
+pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadSeal("a hash is no base64"))?;
+    if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
+}
+
+/// Ids in few bytes: the first as it is; each other as `+<ms since the one before>-<number>`, or `-<number>` within the same ms.
+fn ids_of(ids: &[EntryId]) -> String {
+    let mut text = String::new();
+    let mut last: Option<EntryId> = None;
+    for id in ids {
+        match last {
+            None => text.push_str(&id.to_string()),
+            Some(last) if last.ms == id.ms => text.push_str(&format!(" -{}", id.seq)),
+            Some(last) => text.push_str(&format!(" +{}-{}", id.ms.saturating_sub(last.ms), id.seq)),
+        }
+        last = Some(*id);
+    }
+    text
+}
+
+fn read_ids(text: &str) -> Result<Vec<EntryId>, BadSeal> {
+    const BAD: BadSeal = BadSeal("its ids cannot be read");
+    let mut ids: Vec<EntryId> = Vec::new();
+    for word in text.split_ascii_whitespace() {
+        let id = match ids.last() {
+            None => word.parse().map_err(|_| BAD)?,
+            Some(last) => {
+                let (ms, seq) = word.split_once('-').ok_or(BAD)?;
+                let more: u64 =
+                    if ms.is_empty() { 0 } else { ms.strip_prefix('+').ok_or(BAD)?.parse().map_err(|_| BAD)? };
+                EntryId { ms: last.ms.checked_add(more).ok_or(BAD)?, seq: seq.parse().map_err(|_| BAD)? }
+            }
+        };
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// Who signs seals: a secret key of Ed25519, and what it is called.
+pub struct Signer {
+    key_id: String,
+    pair: Ed25519KeyPair,
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signer({})", self.key_id)
+    }
+}
+
+impl Signer {
+    /// A signer with this secret: 32 bytes, in base64 or as 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`BadSeal`], which does not show the secret.
+    pub fn new(key_id: &str, secret: &str) -> Result<Self, BadSeal> {
+        let seed = seed_of(secret.trim()).ok_or(BadSeal("the secret key is not 32 bytes in base64 or hexadecimal"))?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| BadSeal("the secret key is refused"))?;
+        Ok(Self { key_id: key_id.to_owned(), pair })
+    }
+
+    /// What the key is called.
+    #[must_use]
+    pub fn key_id(&self) -> &str {
+        &self.key_id
+    }
+
+    /// The public half, which checks what it signs.
+    #[must_use]
+    pub fn public_key(&self) -> String {
+        URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref())
+    }
+
+    fn sign(&self, head: &Hash) -> String {
+        URL_SAFE_NO_PAD.encode(self.pair.sign(&signed(head)).as_ref())
+    }
+}
+
+/// Returns true if the holder of `public_key`'s secret half has signed this head.
+#[must_use]
+pub fn is_signed(public_key: &str, head: &Hash, signature: &str) -> bool {
+    let (Ok(key), Ok(signature)) = (URL_SAFE_NO_PAD.decode(public_key), URL_SAFE_NO_PAD.decode(signature)) else {
+        return false;
+    };
+    UnparsedPublicKey::new(&ED25519, key).verify(&signed(head), &signature).is_ok()
+}
+
+fn signed(head: &Hash) -> Vec<u8> {
+    [SIGNED, head].concat()
+}
+
+fn seed_of(secret: &str) -> Option<Vec<u8>> {
+    let hex = || {
+        let digits: Option<Vec<u8>> = secret.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
+        digits.map(|digits| digits.chunks(2).map(|two| two.iter().fold(0, |byte, digit| byte * 16 + digit)).collect())
+    };
+    let plain = secret.trim_end_matches('=').replace('+', "-").replace('/', "_");
+    let seed: Option<Vec<u8>> = if secret.len() == SEED_BYTES * 2 { hex() } else { URL_SAFE_NO_PAD.decode(plain).ok() };
+    seed.filter(|seed| seed.len() == SEED_BYTES)
+}
+
+/// A secret key as text, of 32 bytes of chance.
+#[must_use]
+pub fn secret_text(chance: &[u8; SEED_BYTES]) -> String {
+    URL_SAFE_NO_PAD.encode(chance)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn ids_come_back_however_close_they_are() {
+        let ids: Vec<EntryId> = ["5-0", "5-1", "5-18446744073709551615", "9-0", "18446744073709551615-3"]
+            .iter()
+            .map(|id| id.parse().unwrap())
+            .collect();
+        let text = ids_of(&ids);
+        assert_eq!(text, "5-0 -1 -18446744073709551615 +4-0 +18446744073709551606-3");
+        assert_eq!(read_ids(&text).unwrap(), ids);
+        assert_eq!(read_ids("").unwrap(), []);
+        for bad in ["5", "5-0 6-0", "5-0 +x-1", "18446744073709551615-0 +1-0"] {
+            assert!(read_ids(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_taken_in_base64_and_hexadecimal_and_nothing_else_is() {
+        let seed: Vec<u8> = (0..32).collect();
+        let hex: String = seed.iter().map(|byte| format!("{byte:02x}")).collect();
+        let padded = base64::engine::general_purpose::STANDARD.encode(&seed);
+        let key = Signer::new("k", &secret_text(&seed.clone().try_into().unwrap())).unwrap().public_key();
+        assert_eq!(Signer::new("k", &format!("{hex}\n")).unwrap().public_key(), key);
+        assert_eq!(Signer::new("k", &padded).unwrap().public_key(), key);
+        for bad in ["", "abc", &hex[..62], "zz"] {
+            assert!(Signer::new("k", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_signature_is_of_one_head_and_one_key() {
+        let (one, two) = (Signer::new("a", &"01".repeat(32)).unwrap(), Signer::new("b", &"02".repeat(32)).unwrap());
+        let head = head_of("x");
+        let signature = one.sign(&head);
+        assert!(is_signed(&one.public_key(), &head, &signature));
+        assert!(!is_signed(&two.public_key(), &head, &signature));
+        assert!(!is_signed(&one.public_key(), &head_of("y"), &signature));
+        assert!(!is_signed("no key", &head, &signature) && !is_signed(&one.public_key(), &head, "no signature"));
+    }
+
+    #[test]
+    fn no_part_of_an_entry_passes_for_another() {
+        let id = EntryId { ms: 1, seq: 0 };
+        assert_ne!(Leaf::of(id, "ab", "c"), Leaf::of(id, "a", "bc"));
+        assert_ne!(Leaf::of(id, "", "x"), Leaf::of(id, "x", ""));
+    }
+
+    #[test]
+    fn a_head_is_read_as_it_was_written() {
+        let head = Head { number: 3, entries: 77, hash: head_of("x") };
+        assert_eq!(head.to_string().parse::<Head>().unwrap(), head);
+        assert!("3 x".parse::<Head>().is_err());
+    }
+}

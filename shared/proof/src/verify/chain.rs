@@ -1,0 +1,217 @@
+//! One chain: its seals in their order, each with its entries; and anchors.
+
+use std::collections::BTreeMap;
+
+use super::{ChainVerdict, Finding, FoundSeal, Kind, Verifier};
+use crate::anchor::Anchor;
+use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, encode, root_of, short_bytes};
+
+impl Verifier {
+    /// Whether the seals of a chain stand in their order.
+    pub(super) fn check_order(&mut self, _name: &ChainName, chain: &[&FoundSeal]) {
+        for pair in chain.windows(2) {
+            if pair[1].body.number < pair[0].body.number {
+                let what = format!("it stands behind seal {}", pair[0].body.number);
+                let finding = Finding::of_seal(Kind::Reordered, &pair[1].body, what);
+                self.note(Finding { line: Some(pair[1].line), ..finding });
+            }
+        }
+    }
+
+    /// The seals of a chain by their numbers: each follows from the one before it, and its entries are what it says.
+    pub(super) fn check_chain(&mut self, name: &ChainName, chain: &[&FoundSeal]) {
+        let (Some(first), Some(last)) = (chain.first(), chain.last()) else { return };
+        for pair in chain.windows(2) {
+            self.check_link(name, pair[0], pair[1]);
+        }
+        for seal in chain {
+            self.check_entries(seal);
+        }
+        if first.body.number == 1 && decode_hash(&first.body.previous) != Ok([0; 32]) {
+            let finding = Finding::of_seal(Kind::Forked, &first.body, "the first seal names one before it");
+            self.note(Finding { line: Some(first.line), ..finding });
+        }
+        self.verdict.chains.push(ChainVerdict {
+            shard: name.shard,
+            tenant: name.tenant.clone(),
+            first_seal: first.body.number,
+            last_seal: last.body.number,
+            entries_before: first.body.first.saturating_sub(1),
+            entries: chain.iter().map(|seal| seal.body.count).sum(),
+            lost: last.body.lost,
+            anchored: None,
+            sealed_ms: last.body.sealed_ms,
+        });
+    }
+
+    fn check_link(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
+        let (earlier, body) = (&before.body, &seal.body);
+        let missing = body.number.saturating_sub(earlier.number);
+        if missing == 0 {
+            let same = if before.head == seal.head { "the same seal stands" } else { "another seal stands" };
+            let what = format!("{same} in line {} already", before.line);
+            let kind = if before.head == seal.head { Kind::Inserted } else { Kind::Forked };
+            return self.note(Finding { line: Some(seal.line), ..Finding::of_seal(kind, body, what) });
+        }
+        if missing > 1 {
+            let entries = body.first.saturating_sub(earlier.first + earlier.count);
+            let upto = body.number - 1;
+            let what = format!("seals {} to {upto} with {entries} entries are not here", earlier.number + 1);
+            let finding = Finding::of_chain(Kind::SealMissing, name, what);
+            return self.note(Finding { seal: Some(earlier.number + 1), line: Some(seal.line), ..finding });
+        }
+        let problem = if decode_hash(&body.previous) != Ok(before.head) {
+            "it does not follow from the seal before it"
+        } else if body.first != earlier.first + earlier.count {
+            "it does not count on from the seal before it"
+        } else if body.lost < earlier.lost {
+            "it knows of fewer losses than the seal before it"
+        } else {
+            self.tell_losses(name, before, seal);
+            return;
+        };
+        self.note(Finding { line: Some(seal.line), ..Finding::of_seal(Kind::Forked, body, problem) });
+    }
+
+    /// Entries that were trimmed before they were sealed are no fault of the export, and have to be known.
+    fn tell_losses(&mut self, name: &ChainName, before: &FoundSeal, seal: &FoundSeal) {
+        let (lost, broken) = (seal.body.lost - before.body.lost, seal.body.breaks != before.body.breaks);
+        if lost == 0 && !broken {
+            return;
+        }
+        let number = seal.body.number;
+        let how_many = if broken { format!("{lost} entries or more") } else { format!("{lost} entries") };
+        let why = if broken { "; its log was made anew" } else { "" };
+        self.verdict.told.push(format!(
+            "{how_many} of shard {} were gone before they were sealed, between seals {} and {number} of {name}: some may have \
+             been of this tenant{why}.",
+            name.shard,
+            number - 1,
+        ));
+    }
+
+    /// The entries of a seal: each is there, and is what was sealed.
+    fn check_entries(&mut self, seal: &FoundSeal) {
+        let body = &seal.body;
+        let broken = |what: &str| Finding { line: Some(seal.line), ..Finding::of_seal(Kind::SealBroken, body, what) };
+        if body.v != FORMAT {
+            return self.note(broken("its format is unknown to this build"));
+        }
+        let (ids, short) = match (body.entry_ids(), body.short_hashes()) {
+            (Ok(ids), Ok(short)) => (ids, short),
+            (Err(bad), _) | (_, Err(bad)) => return self.note(broken(bad.0)),
+        };
+        let (mut hashes, mut whole) = (Vec::with_capacity(ids.len()), true);
+        for (id, named) in ids.iter().zip(short.chunks(short_bytes())) {
+            match self.check_entry(body.shard, *id, named, seal) {
+                Some(hash) => hashes.push(hash),
+                None => whole = false,
+            }
+        }
+        if whole && decode_hash(&body.root) != Ok(root_of(hashes.iter())) {
+            self.note(broken("its entries are not those that were sealed, although each looks like it"));
+        }
+    }
+
+    /// Answers the entry's hash where it is what was sealed.
+    fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
+        let number = seal.body.number;
+        let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };
+        let Some(found) = self.entries.get_mut(&(shard, id)) else {
+            let what = "it was sealed, and is not in this export".to_owned();
+            self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
+            return None;
+        };
+        found.sealed = true;
+        if found.leaf.short() == named {
+            return Some(found.leaf.hash);
+        }
+        let finding = Finding::of_entry(Kind::Edited, shard, id, "it is not what was sealed".to_owned());
+        let finding = Finding { line: Some(found.line), ..of(finding) };
+        self.note(finding);
+        None
+    }
+
+    /// Holds the chains against heads that were kept elsewhere.
+    pub(super) fn check_anchors(
+        &mut self,
+        seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
+        anchors: &[Anchor],
+        until_ms: Option<i64>,
+    ) {
+        let mut known: BTreeMap<ChainName, Vec<&Anchor>> = BTreeMap::new();
+        let (mut unsigned, mut foreign) = (0_u64, 0_u64);
+        let fleet = self.header.as_ref().map(|header| header.fleet.clone());
+        let only = self.header.as_ref().and_then(|header| header.tenant.clone());
+        for anchor in anchors.iter().filter(|anchor| until_ms.is_none_or(|until| anchor.sealed_ms <= until)) {
+            let trusted = self.trusted.get(&anchor.key_id).unwrap_or(&anchor.public_key);
+            let signed =
+                decode_hash(&anchor.head).is_ok_and(|head| (self.is_signed)(trusted, &head, &anchor.signature));
+            if fleet.as_ref().is_some_and(|fleet| *fleet != anchor.fleet) {
+                foreign += 1;
+            } else if signed {
+                known.entry(anchor.chain()).or_default().push(anchor);
+            } else {
+                unsigned += 1;
+            }
+        }
+        if unsigned > 0 {
+            self.verdict.told.push(format!("{unsigned} anchors are not signed by their keys and are left out."));
+        }
+        if foreign > 0 {
+            self.verdict.told.push(format!("{foreign} anchors are of another fleet and are left out."));
+        }
+        for (name, anchors) in known {
+            match seals.get(&name) {
+                Some(chain) => self.check_against(&name, chain, &anchors),
+                None if only.as_ref().is_some_and(|tenant| *tenant != name.tenant) => {}
+                None => {
+                    let what = "an anchor knows its seals, and this export has none of them";
+                    self.note(Finding::of_chain(Kind::Truncated, &name, what));
+                }
+            }
+        }
+    }
+
+    fn check_against(&mut self, name: &ChainName, chain: &[FoundSeal], anchors: &[&Anchor]) {
+        let heads: BTreeMap<u64, &FoundSeal> = chain.iter().map(|seal| (seal.body.number, seal)).collect();
+        let (Some((first, begins)), Some((last, ends))) = (heads.first_key_value(), heads.last_key_value()) else {
+            return;
+        };
+        let mut anchored = None;
+        for anchor in anchors {
+            let number = anchor.number;
+            let here = heads.get(&number).map(|seal| encode(&seal.head));
+            let before = (number + 1 == *first).then(|| begins.body.previous.clone());
+            match here.or(before) {
+                Some(head) if head == anchor.head => anchored = anchored.max(Some(number).filter(|n| n >= first)),
+                Some(_) => {
+                    let what =
+                        "an anchor knows another seal of this number: the chain was made anew from here or before";
+                    let finding = Finding::of_chain(Kind::Rewritten, name, what);
+                    self.note(Finding {
+                        seal: Some(number),
+                        line: heads.get(&number).map(|seal| seal.line),
+                        ..finding
+                    });
+                }
+                None => {}
+            }
+        }
+        let furthest = anchors.iter().max_by_key(|anchor| anchor.number).filter(|anchor| anchor.number > *last);
+        if let Some(anchor) = furthest {
+            let entries = anchor.entries.saturating_sub(ends.body.first.saturating_sub(1) + ends.body.count);
+            let what = format!(
+                "the export ends with seal {last}; an anchor knows {} with {entries} entries more, up to {}. If the export is \
+                 older than that, say up to when it goes",
+                anchor.number, anchor.sealed_ms
+            );
+            let finding = Finding::of_chain(Kind::Truncated, name, what);
+            self.note(Finding { seal: Some(last + 1), line: Some(ends.line), ..finding });
+        }
+        let of_chain = |verdict: &&mut ChainVerdict| verdict.shard == name.shard && verdict.tenant == name.tenant;
+        if let Some(verdict) = self.verdict.chains.iter_mut().find(of_chain) {
+            verdict.anchored = anchored;
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Verifying: holds the entries of an export against its seals, the seals against each other and their signatures, and all
+//! against anchors. Says what is intact, and of what is not, where.
+
+mod chain;
+mod finding;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use crate::anchor::Anchor;
+use crate::lines::{End, EntryLine, Header, Line, SealLine};
+use crate::seal::{ChainName, EntryId, Hash, Leaf, SealBody, head_of, is_signed};
+
+pub use finding::{Finding, Kind};
+
+/// Findings that are kept; of more, it is said how many.
+const FINDINGS_MAX: usize = 10_000;
+
+/// What came of verifying.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Verdict {
+    /// True if nothing is wrong with what is sealed.
+    pub intact: bool,
+    /// Entries in the export.
+    pub entries: u64,
+    /// Those among them that seals stand for.
+    pub sealed: u64,
+    /// Those behind the last seal: nothing is known of them.
+    pub unsealed: u64,
+    /// Seals in the export.
+    pub seals: u64,
+    /// The chains.
+    pub chains: Vec<ChainVerdict>,
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those.
+    pub more_findings: u64,
+    /// What is not wrong, and has to be known.
+    pub told: Vec<String>,
+}
+
+/// What came of one chain.
+#[derive(Debug, Clone, Serialize)]
+pub struct ChainVerdict {
+    /// The shard.
+    pub shard: u32,
+    /// The tenant; empty for entries of none.
+    pub tenant: String,
+    /// The number of its first seal here.
+    pub first_seal: u64,
+    /// The number of its last seal here.
+    pub last_seal: u64,
+    /// Entries of the chain before the first seal here.
+    pub entries_before: u64,
+    /// Entries of its seals here.
+    pub entries: u64,
+    /// Entries of the shard that were gone unsealed, up to its last seal.
+    pub lost: u64,
+    /// The last seal here that an anchor bears out.
+    pub anchored: Option<u64>,
+    /// When its last seal was made, ms by the shard's clock.
+    pub sealed_ms: i64,
+}
+
+/// An entry, as it was found.
+struct FoundEntry {
+    line: u64,
+    leaf: Leaf,
+    /// Whether a seal stands for it.
+    sealed: bool,
+}
+
+/// A seal, as it was found.
+struct FoundSeal {
+    line: u64,
+    body: SealBody,
+    head: Hash,
+}
+
+/// Whether the holder of a public key has signed this head so.
+pub type SignatureCheck = Box<dyn Fn(&str, &Hash, &str) -> bool>;
+
+/// Takes the lines of an export, one after the other.
+pub struct Verifier {
+    /// Keys that whoever verifies trusts.
+    trusted: BTreeMap<String, String>,
+    is_signed: SignatureCheck,
+    header: Option<Header>,
+    end: Option<End>,
+    entries: HashMap<(u32, EntryId), FoundEntry>,
+    /// The entry of a shard that was read last.
+    last: BTreeMap<u32, EntryId>,
+    seals: BTreeMap<ChainName, Vec<FoundSeal>>,
+    by_untrusted: BTreeMap<String, u64>,
+    verdict: Verdict,
+    lines: u64,
+}
+
+impl Verifier {
+    /// A verifier that trusts these public keys, by their ids. Without any it goes by those that the export names, and says
+    /// so.
+    #[must_use]
+    pub fn new(trusted: BTreeMap<String, String>) -> Self {
+        Self {
+            trusted,
+            is_signed: Box::new(is_signed),
+            header: None,
+            end: None,
+            entries: HashMap::new(),
+            last: BTreeMap::new(),
+            seals: BTreeMap::new(),
+            by_untrusted: BTreeMap::new(),
+            verdict: Verdict::default(),
+            lines: 0,
+        }
+    }
+
+    /// The same, with another way to check signatures: one that remembers what it has checked.
+    #[must_use]
+    pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
+        self.is_signed = is_signed;
+        self
+    }
+
+    /// Takes the next line. Empty ones are left out.
+    pub fn line(&mut self, line: &str) {
+        self.lines += 1;
+        if line.trim().is_empty() {
+            return;
+        }
+        match Line::read(line) {
+            Some(Line::Header(header)) => self.take_header(*header),
+            Some(Line::Entry(entry)) => self.take_entry(&entry),
+            Some(Line::Seal(seal)) => self.take_seal(&seal),
+            Some(Line::End(end)) => self.end = Some(end),
+            None => self.note(Finding::at_line(Kind::Unreadable, self.lines, "it is no line of an export")),
+        }
+    }
+
+    /// What the export says of itself, once its first line was taken.
+    #[must_use]
+    pub const fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
+    fn note(&mut self, finding: Finding) {
+        if self.verdict.findings.len() < FINDINGS_MAX {
+            self.verdict.findings.push(finding);
+        } else {
+            self.verdict.more_findings += 1;
+        }
+    }
+
+    /// Parts of an export have a header each, and the first one counts.
+    fn take_header(&mut self, header: Header) {
+        match &mut self.header {
+            Some(first) => first.keys.extend(header.keys),
+            None => self.header = Some(header),
+        }
+    }
+
+    fn take_entry(&mut self, entry: &EntryLine<'_>) {
+        self.verdict.entries += 1;
+        let (line, shard) = (self.lines, entry.shard);
+        let Ok(id) = entry.id.parse::<EntryId>() else {
+            return self.note(Finding::at_line(Kind::Unreadable, line, "it has no id of an entry"));
+        };
+        let leaf = Leaf::of(id, &entry.admitted, &entry.text);
+        if let Some(before) = self.entries.get(&(shard, id)) {
+            let what = if before.leaf == leaf { "the same entry stands" } else { "another entry of this id stands" };
+            let what = format!("{what} in line {} already", before.line);
+            return self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Inserted, shard, id, what) });
+        }
+        if let Some(last) = self.last.insert(shard, id).filter(|last| *last > id) {
+            let what = format!("it stands behind {last}, which was written later");
+            self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Reordered, shard, id, what).beside(last) });
+        }
+        self.entries.insert((shard, id), FoundEntry { line, leaf, sealed: false });
+    }
+
+    fn take_seal(&mut self, seal: &SealLine<'_>) {
+        self.verdict.seals += 1;
+        let line = self.lines;
+        let Ok(body) = serde_json::from_str::<SealBody>(seal.body) else {
+            return self.note(Finding::at_line(Kind::SealBroken, line, "the body of this seal cannot be read"));
+        };
+        let head = head_of(seal.body);
+        if body.shard != seal.shard {
+            let what = format!("it stands among those of shard {}", seal.shard);
+            self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, &body, what) });
+        }
+        self.check_signature(&body, &head, &seal.signature, line);
+        self.seals.entry(body.chain()).or_default().push(FoundSeal { line, body, head });
+    }
+
+    fn check_signature(&mut self, body: &SealBody, head: &Hash, signature: &str, line: u64) {
+        let named = || self.header.as_ref().and_then(|header| header.keys.get(&body.key_id));
+        let key = self.trusted.get(&body.key_id);
+        let what = match key.or_else(|| named().filter(|_| self.trusted.is_empty())) {
+            Some(key) if (self.is_signed)(key, head, signature) => {
+                if self.trusted.is_empty() {
+                    *self.by_untrusted.entry(body.key_id.clone()).or_default() += 1;
+                }
+                return;
+            }
+            Some(_) => "its signature is not that of its body by the key".to_owned(),
+            None => format!("no key of the id {:?} is known", body.key_id),
+        };
+        self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, body, what) });
+    }
+
+    /// Says what came of it. Anchors that were made after `until_ms` are left out: those that are younger than the export.
+    #[must_use]
+    pub fn finish(mut self, anchors: &[Anchor], until_ms: Option<i64>) -> Verdict {
+        let seals = std::mem::take(&mut self.seals);
+        for (name, mut chain) in seals.iter().map(|(name, chain)| (name, chain.iter().collect::<Vec<_>>())) {
+            self.check_order(name, &chain);
+            chain.sort_by_key(|seal| seal.body.number);
+            self.check_chain(name, &chain);
+        }
+        self.check_unsealed(&seals);
+        self.check_anchors(&seals, anchors, until_ms);
+        self.tell();
+        self.verdict.findings.sort_by_key(|finding| (finding.shard, finding.line.unwrap_or(u64::MAX)));
+        self.verdict.intact = self.verdict.findings.is_empty();
+        self.verdict
+    }
+
+    /// What no seal stands for: behind the last seal nothing is known; before it, somebody has put it there.
+    fn check_unsealed(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) {
+        let mut last: BTreeMap<u32, EntryId> = BTreeMap::new();
+        for (name, chain) in seals {
+            let ids = chain.iter().filter_map(|seal| seal.body.entry_ids().ok()?.last().copied());
+            let upto = last.entry(name.shard).or_default();
+            *upto = ids.max().map_or(*upto, |id| id.max(*upto));
+        }
+        let mut inserted = Vec::new();
+        for ((shard, id), found) in &self.entries {
+            if found.sealed {
+                self.verdict.sealed += 1;
+            } else if last.get(shard).is_some_and(|upto| id <= upto) {
+                let what = "no seal stands for it, and later entries are sealed".to_owned();
+                let finding = Finding::of_entry(Kind::Inserted, *shard, *id, what);
+                inserted.push(Finding { line: Some(found.line), ..finding });
+            } else {
+                self.verdict.unsealed += 1;
+            }
+        }
+        inserted.sort_by_key(|finding| finding.line);
+        inserted.into_iter().for_each(|finding| self.note(finding));
+    }
+
+    /// What is not wrong, and has to be known.
+    fn tell(&mut self) {
+        let mut told = Vec::new();
+        if self.verdict.seals == 0 {
+            told.push("There are no seals: nothing of this can be checked.".to_owned());
+        }
+        for (key, seals) in &self.by_untrusted {
+            told.push(format!(
+                "{seals} seals are checked by the key {key:?} that the export itself names: name the key that you know."
+            ));
+        }
+        if self.verdict.unsealed > 0 {
+            told.push(format!(
+                "{} entries at the end are not sealed: nothing is known of them.",
+                self.verdict.unsealed
+            ));
+        }
+        match (self.end, self.header.as_ref()) {
+            (None, Some(_)) => told.push("The export has no end: it was cut, or is still being written.".to_owned()),
+            (Some(end), _) if (end.entries, end.seals) != (self.verdict.entries, self.verdict.seals) => {
+                told.push(format!(
+                    "The export's last line counts {} entries and {} seals: there are {} and {}.",
+                    end.entries, end.seals, self.verdict.entries, self.verdict.seals
+                ));
+            }
+            _ => {}
+        }
+        for chain in &self.verdict.chains {
+            let name = ChainName { fleet: String::new(), shard: chain.shard, tenant: chain.tenant.clone() };
+            if chain.first_seal > 1 {
+                told.push(format!(
+                    "{name} begins with seal {}: {} entries before it are not in this export.",
+                    chain.first_seal, chain.entries_before
+                ));
+            }
+            if chain.anchored.is_none() {
+                told.push(format!("No anchor bears out a seal of {name}: its end may have been cut off."));
+            } else if chain.anchored.is_some_and(|seal| seal < chain.last_seal) {
+                let last = chain.anchored.unwrap_or_default();
+                told.push(format!("{name} is borne out by anchors up to seal {last} of {}.", chain.last_seal));
+            }
+        }
+        self.verdict.told.append(&mut told);
+    }
+}

@@ -1,0 +1,323 @@
+//! A thousand edits, deletions, reorderings, insertions and truncations of an export: each is found, and where.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tickfleet_proof::anchor::Anchor;
+use tickfleet_proof::lines::{self, End, Header, Line};
+use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, Signer, is_signed, seal};
+use tickfleet_proof::verify::{Kind, Verdict, Verifier};
+
+const TENANTS: [&str; 3] = ["acme", "globex", ""];
+
+fn signer() -> Signer {
+    Signer::new("k1", &"07".repeat(32)).unwrap()
+}
+
+/// An export as a sealer and an exporter make it, with the anchors of its seals.
+#[derive(Clone)]
+struct Export {
+    lines: Vec<String>,
+    anchors: Vec<Anchor>,
+}
+
+/// `batches` of entries of three tenants, sealed, and some entries behind them that are not.
+fn export(seed: u64, batches: usize, unsealed: usize) -> Export {
+    let (mut rng, signer) = (StdRng::seed_from_u64(seed), signer());
+    let mut heads: BTreeMap<&str, Head> = BTreeMap::new();
+    let (mut made, mut anchors) = (Vec::new(), Vec::new());
+    let mut id = EntryId { ms: 1_800_000_000_000, seq: 0 };
+    let mut next = |rng: &mut StdRng| {
+        let more = rng.random_range(0..3);
+        id = if more == 0 { EntryId { ms: id.ms, seq: id.seq + 1 } } else { EntryId { ms: id.ms + more, seq: 0 } };
+        let tenant = TENANTS[rng.random_range(0..TENANTS.len())];
+        let text = format!(
+            r#"{{"timestamp":"2027-01-15T08:00:00.000Z","action":"TOOL_CALL","tenant":"{tenant}","meta":{{"result":"{}","call":"t{id}/0"}}}}"#,
+            "x".repeat(rng.random_range(0..30)),
+        );
+        (id, tenant, text)
+    };
+    for batch in 0..batches {
+        let entries: Vec<_> = (0..rng.random_range(1..12)).map(|_| next(&mut rng)).collect();
+        made.extend(entries.iter().map(|(id, _, text)| lines::entry(0, &id.to_string(), "A1,1,1,10,5,1,9", text)));
+        for tenant in TENANTS {
+            let of = entries.iter().filter(|entry| entry.1 == tenant);
+            let leaves: Vec<Leaf> = of.map(|(id, _, text)| Leaf::of(*id, "A1,1,1,10,5,1,9", text)).collect();
+            if leaves.is_empty() {
+                continue;
+            }
+            let head = heads.entry(tenant).or_default();
+            let chain = ChainName { fleet: "f".into(), shard: 0, tenant: tenant.into() };
+            let sealed = seal(&chain, head, &leaves, &Losses::default(), batch as i64, &signer);
+            anchors.extend(Anchor::of(&sealed.body, &sealed.signature, &signer.public_key()));
+            made.push(lines::seal(0, &sealed.body, &sealed.signature));
+            *head = sealed.head;
+        }
+    }
+    for _ in 0..unsealed {
+        let (id, _, text) = next(&mut rng);
+        made.push(lines::entry(0, &id.to_string(), "", &text));
+    }
+    let keys = BTreeMap::from([("k1".to_owned(), signer.public_key())]);
+    let header = Header { export: lines::FORMAT, fleet: "f".into(), keys, ..Header::default() };
+    let seals = made.iter().filter(|line| matches!(Line::read(line), Some(Line::Seal(_)))).count() as u64;
+    let end = lines::end(End { entries: made.len() as u64 - seals, seals });
+    let lines = std::iter::once(lines::header(&header)).chain(made).chain([end]).collect();
+    Export { lines, anchors }
+}
+
+/// A signature that was checked is not checked again: most of an export stays what it was.
+fn is_signed_once(key: &str, head: &[u8; 32], signature: &str) -> bool {
+    thread_local! { static CHECKED: RefCell<HashMap<(String, [u8; 32], String), bool>> = RefCell::default(); }
+    let question = (key.to_owned(), *head, signature.to_owned());
+    CHECKED.with_borrow_mut(|known| *known.entry(question).or_insert_with(|| is_signed(key, head, signature)))
+}
+
+fn verify(lines: &[String], anchors: &[Anchor]) -> Verdict {
+    let trusted = BTreeMap::from([("k1".to_owned(), signer().public_key())]);
+    let mut verifier = Verifier::new(trusted).checking_by(Box::new(is_signed_once));
+    lines.iter().for_each(|line| verifier.line(line));
+    verifier.finish(anchors, None)
+}
+
+/// Which lines are sealed entries, and which are seals.
+fn places(export: &Export) -> (Vec<usize>, Vec<usize>) {
+    let is_seal = |at: &usize| matches!(Line::read(&export.lines[*at]), Some(Line::Seal(_)));
+    let all = 1..export.lines.len() - 1;
+    let seals: Vec<usize> = all.clone().filter(is_seal).collect();
+    let last = *seals.last().unwrap();
+    (all.filter(|at| *at < last && !is_seal(at)).collect(), seals)
+}
+
+fn id_of(line: &str) -> String {
+    let Some(Line::Entry(entry)) = Line::read(line) else { panic!("no entry: {line}") };
+    entry.id.into_owned()
+}
+
+/// What was done, and what of it has to be named.
+enum Named {
+    Entry(Vec<Kind>, Vec<String>),
+    Seal(Vec<Kind>),
+}
+
+/// Another byte of the line's text, so that it stays a text.
+fn edit(rng: &mut StdRng, line: &str) -> String {
+    let mut bytes = line.as_bytes().to_vec();
+    let at = rng.random_range(0..bytes.len());
+    bytes[at] = if bytes[at] == b'7' { b'8' } else { b'7' };
+    String::from_utf8(bytes).unwrap()
+}
+
+fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
+    let (entries, seals) = places(export);
+    let entry = entries[rng.random_range(0..entries.len())];
+    let seal = seals[rng.random_range(0..seals.len())];
+    let lines = &mut export.lines;
+    match rng.random_range(0..8) {
+        0 => {
+            // A byte anywhere in an entry's line: in the text, the id, a name.
+            let id = id_of(&lines[entry]);
+            lines[entry] = edit(rng, &lines[entry]);
+            Named::Entry(vec![Kind::Edited, Kind::Missing], vec![id])
+        }
+        1 => {
+            let id = id_of(&lines.remove(entry));
+            Named::Entry(vec![Kind::Missing], vec![id])
+        }
+        2 => {
+            // Two entries change places.
+            let other = entries[rng.random_range(0..entries.len())];
+            if other == entry {
+                return Named::Entry(Vec::new(), Vec::new());
+            }
+            let ids = vec![id_of(&lines[entry]), id_of(&lines[other])];
+            lines.swap(entry, other);
+            Named::Entry(vec![Kind::Reordered], ids)
+        }
+        3 => {
+            // Two entries change what they say.
+            let other = entries[rng.random_range(0..entries.len())];
+            let (Some(Line::Entry(a)), Some(Line::Entry(b))) = (Line::read(&lines[entry]), Line::read(&lines[other]))
+            else {
+                panic!("entries");
+            };
+            if a.text == b.text {
+                return Named::Entry(Vec::new(), Vec::new());
+            }
+            let changed = (lines::entry(0, &a.id, &a.admitted, &b.text), lines::entry(0, &b.id, &b.admitted, &a.text));
+            let ids = vec![a.id.to_string(), b.id.to_string()];
+            (lines[entry], lines[other]) = changed;
+            Named::Entry(vec![Kind::Edited], ids)
+        }
+        4 => {
+            // One that nobody wrote, or one twice.
+            let id: EntryId = id_of(&lines[entry]).parse().unwrap();
+            // What comes behind all that is sealed is not known to be wrong.
+            let last: EntryId = id_of(&lines[*entries.last().unwrap()]).parse().unwrap();
+            let more = if id.ms < last.ms { 1_000 * rng.random_range(0..2) } else { 0 };
+            let id = EntryId { seq: id.seq + more, ..id };
+            lines.insert(entry + 1, lines::entry(0, &id.to_string(), "", r#"{"action":"TOOL_CALL"}"#));
+            Named::Entry(vec![Kind::Inserted], vec![id.to_string()])
+        }
+        5 => {
+            // A byte of a seal, of its body or of its signature.
+            lines[seal] = edit(rng, &lines[seal]);
+            Named::Seal(vec![Kind::SealBroken, Kind::Unreadable])
+        }
+        6 => {
+            // A seal goes, and with it, or not, what it stands for.
+            let gone = lines.remove(seal);
+            let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
+            let body: tickfleet_proof::seal::SealBody = serde_json::from_str(gone.body).unwrap();
+            if rng.random_bool(0.5) {
+                let ids: Vec<String> = body.entry_ids().unwrap().iter().map(ToString::to_string).collect();
+                lines.retain(
+                    |line| !matches!(Line::read(line), Some(Line::Entry(entry)) if ids.contains(&entry.id.to_string())),
+                );
+            }
+            Named::Seal(vec![Kind::SealMissing, Kind::Truncated, Kind::Inserted])
+        }
+        _ => {
+            // The end is cut off.
+            lines.truncate(rng.random_range(1..=*seals.last().unwrap()));
+            Named::Seal(vec![Kind::Truncated])
+        }
+    }
+}
+
+#[test]
+fn an_export_as_it_was_made_is_intact() {
+    let made = export(1, 40, 3);
+    let verdict = verify(&made.lines, &made.anchors);
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    assert_eq!((verdict.unsealed, verdict.chains.len()), (3, 3));
+    assert_eq!(verdict.sealed + verdict.unsealed, verdict.entries);
+    assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)));
+    assert_eq!(verdict.told.len(), 1, "{:?}", verdict.told);
+}
+
+#[test]
+fn a_thousand_edits_deletions_reorderings_insertions_and_truncations_are_found_and_named() {
+    let seed = std::env::var("TICKFLEET_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut kinds: BTreeMap<Kind, u64> = BTreeMap::new();
+    let (mut done, mut exports) = (0, BTreeMap::new());
+    for run in seed.map_or(0..1_200_u64, |seed| seed..seed + 1) {
+        let mut rng = StdRng::seed_from_u64(run);
+        let made: &Export = exports.entry(run % 17).or_insert_with(|| export(run % 17, 8, usize::from(run % 3 == 0)));
+        let mut made = made.clone();
+        let before = made.lines.clone();
+        let named = tamper(&mut rng, &mut made);
+        if made.lines == before {
+            continue;
+        }
+        done += 1;
+        let verdict = verify(&made.lines, &made.anchors);
+        // A beginning that is missing may have been trimmed: it is told, by number, and is no fault.
+        if verdict.told.iter().any(|told| told.contains("begins with seal")) {
+            assert!(matches!(named, Named::Seal(_)), "TICKFLEET_SEED={run}");
+            continue;
+        }
+        let changed = || made.lines.iter().zip(&before).find(|(now, then)| now != then);
+        assert!(
+            !verdict.intact,
+            "TICKFLEET_SEED={run}: nothing was found of {:?} ({} lines of {})",
+            changed(),
+            made.lines.len(),
+            before.len()
+        );
+        verdict.findings.iter().for_each(|finding| *kinds.entry(finding.kind).or_default() += 1);
+        let found = |kinds: &[Kind], ids: &[String]| {
+            verdict.findings.iter().any(|finding| {
+                let stands = |id: &String| finding.id.as_ref() == Some(id) || finding.beside.as_ref() == Some(id);
+                kinds.contains(&finding.kind) && (ids.is_empty() || ids.iter().any(stands))
+            })
+        };
+        match named {
+            // Each of them is named.
+            Named::Entry(kinds, ids) => {
+                for id in ids {
+                    assert!(
+                        found(&kinds, std::slice::from_ref(&id)),
+                        "TICKFLEET_SEED={run}: {id}: {:?}",
+                        verdict.findings
+                    );
+                }
+            }
+            Named::Seal(kinds) => assert!(found(&kinds, &[]), "TICKFLEET_SEED={run}: {:?}", verdict.findings),
+        }
+    }
+    assert!(seed.is_some() || done >= 1_000, "{done}");
+    println!("{done} exports were tampered with: {kinds:?}");
+}
+
+#[test]
+fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_anchored() {
+    let (made, other) = (export(1, 10, 0), export(2, 20, 0));
+    let verdict = verify(&other.lines, &made.anchors);
+    assert!(verdict.findings.iter().any(|finding| finding.kind == Kind::Rewritten), "{:?}", verdict.findings);
+    let verdict = verify(&other.lines, &other.anchors);
+    assert!(verdict.intact);
+}
+
+#[test]
+fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
+    let made = export(1, 5, 0);
+    let mut verifier =
+        Verifier::new(BTreeMap::from([("k1".to_owned(), Signer::new("k1", &"08".repeat(32)).unwrap().public_key())]));
+    made.lines.iter().for_each(|line| verifier.line(line));
+    let verdict = verifier.finish(&[], None);
+    assert!(verdict.findings.iter().all(|finding| finding.kind == Kind::SealBroken) && !verdict.intact);
+    let mut verifier = Verifier::new(BTreeMap::new());
+    made.lines.iter().for_each(|line| verifier.line(line));
+    let verdict = verifier.finish(&made.anchors, None);
+    assert!(verdict.intact && verdict.told[0].contains("the export itself names"), "{:?}", verdict.told);
+}
+
+#[test]
+fn losses_before_sealing_are_told_by_number_and_are_no_fault_of_the_export() {
+    let signer = signer();
+    let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
+    let leaf = |id: &str| Leaf::of(id.parse().unwrap(), "", "{}");
+    let first = seal(&chain, &Head::default(), &[leaf("1-0")], &Losses::default(), 1, &signer);
+    let losses = Losses { entries: 40, ..Losses::default() };
+    let second = seal(&chain, &first.head, &[leaf("9-0")], &losses, 2, &signer);
+    let made = vec![
+        lines::entry(0, "1-0", "", "{}"),
+        lines::entry(0, "9-0", "", "{}"),
+        lines::seal(0, &first.body, &first.signature),
+        lines::seal(0, &second.body, &second.signature),
+    ];
+    let verdict = verify(&made, &[]);
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    assert!(verdict.told.iter().any(|told| told.contains("40 entries")), "{:?}", verdict.told);
+    assert_eq!(verdict.chains[0].lost, 40);
+}
+
+/// `cargo test --release -p tickfleet-proof --test tamper a_million -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn a_million_entries_are_verified_in_ten_seconds_on_one_core() {
+    let signer = signer();
+    let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
+    let (mut head, mut made) = (Head::default(), Vec::new());
+    let text = format!(r#"{{"action":"TOOL_CALL","tenant":"acme","meta":{{"result":"{}"}}}}"#, "x".repeat(700));
+    for batch in 0..2_000_u64 {
+        let ids = (0..500).map(|n| EntryId { ms: 1_800_000_000_000 + batch, seq: n });
+        let leaves: Vec<Leaf> = ids.map(|id| Leaf::of(id, "A1,1,1,10,5,1,9", &text)).collect();
+        made.extend(leaves.iter().map(|leaf| lines::entry(0, &leaf.id.to_string(), "A1,1,1,10,5,1,9", &text)));
+        let sealed = seal(&chain, &head, &leaves, &Losses::default(), 1, &signer);
+        made.push(lines::seal(0, &sealed.body, &sealed.signature));
+        head = sealed.head;
+    }
+    let bytes: usize = made.iter().map(String::len).sum();
+    #[allow(clippy::disallowed_methods, reason = "it measures")]
+    let begun = std::time::Instant::now();
+    let verdict = verify(&made, &[]);
+    assert!(verdict.intact && verdict.sealed == 1_000_000);
+    println!("{} entries, {} MB, {:?}", verdict.entries, bytes >> 20, begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 10);
+}
