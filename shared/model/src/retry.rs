@@ -1,5 +1,7 @@
 //! When to try again. The only place, beside the store's reconnect helper, that names `backoff`.
 
+pub mod breaker;
+
 use std::time::Duration;
 
 use backoff::backoff::Backoff;
@@ -46,6 +48,14 @@ impl Ladder {
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()
+    }
+
+    /// The longest time that the tries from number `attempt` (from 1) on may take, if each takes as long as `each`.
+    #[must_use]
+    pub fn longest_from(&self, attempt: u32, each: Duration) -> Duration {
+        let waits = self.waits.get((attempt as usize).saturating_sub(1)..).unwrap_or_default();
+        let tries = u32::try_from(waits.len()).unwrap_or(u32::MAX).saturating_add(1);
+        waits.iter().fold(each.saturating_mul(tries), |all, wait| all.saturating_add(*wait))
     }
 
     /// Decides what follows a transient failure of try number `attempt` (from 1).
@@ -98,6 +108,14 @@ mod tests {
         let waits: Vec<_> = (1..=4).map(|attempt| ladder.verdict(attempt, None, FAR)).collect();
         let secs = |s| Verdict::RetryAfter(Duration::from_secs(s));
         assert_eq!(waits, [secs(1), secs(3), secs(9), Verdict::GiveUp(GiveUp::TriesUsedUp)]);
+    }
+
+    #[test]
+    fn the_tries_that_are_left_take_their_waits_and_as_long_as_each_of_them_runs() {
+        let (ladder, secs) = (Ladder::default(), Duration::from_secs);
+        let left: Vec<_> = (1..=5).map(|attempt| ladder.longest_from(attempt, secs(30))).collect();
+        assert_eq!(left, [secs(133), secs(102), secs(69), secs(30), secs(30)]);
+        assert_eq!(Ladder::new(Vec::new()).longest_from(1, Duration::ZERO), Duration::ZERO);
     }
 
     #[test]

@@ -3,96 +3,68 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tickfleet_model::retry::breaker::{Breaker as State, Endurance, Leave as Given, Rests};
 use tokio::time::Instant;
 
-/// Failures in a row after which a provider rests.
-const FAILURES_MAX: u32 = 5;
-/// How long it rests then, before one request tries it.
-const REST: Duration = Duration::from_secs(30);
-/// The longest rest that a provider can ask for: a wrong clock must not switch it off for good.
-const REST_MAX: Duration = Duration::from_secs(3_600);
-
-#[derive(Debug, Default)]
-struct State {
-    failures: u32,
-    until: Option<Instant>,
-    /// It rests because it failed: whether it is well again, one request tries. Where it asked for a pause itself, all may
-    /// ask again when that is over.
-    is_worn: bool,
-    /// A request is trying whether it is well again.
-    trying: bool,
-}
+/// Failures in a row after which a provider rests, and how long it rests then, before one request tries it.
+const ENDURANCE: Endurance = Endurance { failures_max: 5, rest: Duration::from_secs(30) };
 
 /// The breaker of one provider.
-#[derive(Debug, Default)]
-pub(crate) struct Breaker(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: Mutex<State>,
+    since: Instant,
+}
 
 /// Leave to ask once. Dropped without a word, it counts for nothing, and the next one may try.
 #[derive(Debug)]
 pub(crate) struct Leave<'a> {
     breaker: &'a Breaker,
-    trial: bool,
+    given: Option<Given>,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self { state: Mutex::default(), since: Instant::now() }
+    }
 }
 
 impl Breaker {
     /// Leave to ask now, or the time for which the provider still rests.
     pub(crate) fn leave(&self) -> Result<Leave<'_>, Duration> {
-        let mut state = self.0.lock();
-        let Some(until) = state.until else { return Ok(Leave { breaker: self, trial: false }) };
-        let left = until.saturating_duration_since(Instant::now());
-        if !left.is_zero() {
-            return Err(left);
+        match self.state.lock().leave(self.since.elapsed()) {
+            Ok(given) => Ok(Leave { breaker: self, given: Some(given) }),
+            Err(Rests::For(left)) => Err(left),
+            Err(Rests::UntilTried) => Err(Duration::from_secs(1)),
         }
-        if !state.is_worn {
-            state.until = None;
-            return Ok(Leave { breaker: self, trial: false });
-        }
-        if state.trying {
-            return Err(Duration::from_secs(1));
-        }
-        state.trying = true;
-        Ok(Leave { breaker: self, trial: true })
     }
 
     /// It answered, and says that nothing is left of its rate for so long.
     pub(crate) fn rest(&self, rest: Duration) {
-        let until = Instant::now() + rest.min(REST_MAX);
-        let mut state = self.0.lock();
-        state.until = state.until.max(Some(until));
+        self.state.lock().rest(rest, self.since.elapsed());
     }
 }
 
 impl Leave<'_> {
-    /// It answered: whatever was counted is forgotten. An answer to an older request does not end a rest.
-    pub(crate) fn answered(self) {
-        let mut state = self.breaker.0.lock();
-        state.failures = 0;
-        if self.trial {
-            state.is_worn = false;
-            // Unless it has asked for another rest with that answer.
-            state.until = state.until.filter(|until| *until > Instant::now());
+    /// It answered: whatever was counted is forgotten.
+    pub(crate) fn answered(mut self) {
+        if let Some(given) = self.given.take() {
+            self.breaker.state.lock().answered(given, self.breaker.since.elapsed());
         }
     }
 
-    /// It failed in a way that later requests would meet too; `rest` is what it asked for. Who says when to come again is
-    /// there: that wears nobody, however many were turned away at once.
-    pub(crate) fn failed(self, rest: Option<Duration>) {
-        let mut state = self.breaker.0.lock();
-        if rest.is_none() {
-            state.failures = state.failures.saturating_add(1);
-            state.is_worn |= self.trial || state.failures >= FAILURES_MAX;
-        }
-        if let Some(rest) = rest.or(state.is_worn.then_some(REST)) {
-            let until = Instant::now() + rest.min(REST_MAX);
-            state.until = state.until.max(Some(until));
+    /// It failed in a way that later requests would meet too; `rest` is what it asked for.
+    pub(crate) fn failed(mut self, rest: Option<Duration>) {
+        if let Some(given) = self.given.take() {
+            self.breaker.state.lock().failed(given, rest, self.breaker.since.elapsed(), ENDURANCE);
         }
     }
 }
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
-        if self.trial {
-            self.breaker.0.lock().trying = false;
+        if let Some(given) = self.given.take() {
+            self.breaker.state.lock().unsaid(given);
         }
     }
 }
@@ -106,18 +78,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn after_five_failures_it_rests_and_then_one_request_tries() {
         let breaker = Breaker::default();
-        for _ in 0..FAILURES_MAX {
+        for _ in 0..ENDURANCE.failures_max {
             breaker.leave().unwrap().failed(None);
         }
-        assert_eq!(breaker.leave().unwrap_err(), REST);
-        tokio::time::advance(REST).await;
+        assert_eq!(breaker.leave().unwrap_err(), ENDURANCE.rest);
+        tokio::time::advance(ENDURANCE.rest).await;
         let trial = breaker.leave().unwrap();
         assert!(breaker.leave().is_err(), "one request tries, no second one");
         drop(trial);
-        breaker.leave().expect("a trial that was given up makes room for the next").failed(None);
-        assert_eq!(breaker.leave().unwrap_err(), REST);
-        tokio::time::advance(REST).await;
-        breaker.leave().unwrap().answered();
+        breaker.leave().expect("a trial that was given up makes room for the next").answered();
         let (one, two) = (breaker.leave(), breaker.leave());
         assert!(one.is_ok() && two.is_ok());
     }
@@ -135,30 +104,5 @@ mod tests {
         breaker.leave().unwrap().answered();
         let (one, two) = (breaker.leave(), breaker.leave());
         assert!(one.is_ok() && two.is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_pause_that_it_asked_for_is_over_for_everybody_and_wears_nobody() {
-        let breaker = Breaker::default();
-        let asked: Vec<Leave<'_>> = (0..2 * FAILURES_MAX).map(|_| breaker.leave().unwrap()).collect();
-        for leave in asked {
-            leave.failed(Some(Duration::from_secs(1)));
-        }
-        assert_eq!(breaker.leave().unwrap_err(), Duration::from_secs(1));
-        tokio::time::advance(Duration::from_secs(1)).await;
-        let (one, two) = (breaker.leave().unwrap(), breaker.leave().unwrap());
-        one.failed(None);
-        assert!(breaker.leave().is_ok(), "one failure is no reason to rest");
-        two.answered();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn it_rests_for_as_long_as_the_provider_asked_but_no_longer_than_an_hour() {
-        let breaker = Breaker::default();
-        breaker.leave().unwrap().failed(Some(Duration::from_secs(7)));
-        assert_eq!(breaker.leave().unwrap_err(), Duration::from_secs(7));
-        tokio::time::advance(Duration::from_secs(7)).await;
-        breaker.leave().unwrap().failed(Some(Duration::MAX));
-        assert_eq!(breaker.leave().unwrap_err(), REST_MAX);
     }
 }
