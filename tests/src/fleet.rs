@@ -13,6 +13,7 @@ use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::breaker::Endurance;
 use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -56,6 +57,8 @@ pub struct Plan {
     pub durable: Durability,
     /// When an agent goes in circles.
     pub loops: Option<worker::LoopOptions>,
+    /// When a tool that fails is not called for a while.
+    pub breaker: Option<Endurance>,
     /// Times and bounds.
     pub store: StoreOptions,
     /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
@@ -104,6 +107,7 @@ impl Default for Plan {
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             durable: Durability::None,
             loops: None,
+            breaker: None,
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
             standard_tools: true,
             atlas_tools: false,
@@ -220,6 +224,7 @@ impl Plan {
         let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
         let surroundings = worker::Surroundings {
             suspects: self.suspects.clone().unwrap_or_default(),
+            breakers: worker::Breakers::new(self.breaker),
             active,
             metrics,
             progress: Progress::default(),

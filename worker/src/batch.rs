@@ -9,8 +9,8 @@ use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
     Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
-    EffectEnd, Entered, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Retry, RowCall, Settled,
-    Settlement, Store, StoreError, UseApproval, Wait,
+    EffectEnd, Entered, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Rest, Rested, Retry,
+    RowCall, Settled, Settlement, Store, StoreError, UseApproval, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -193,6 +193,14 @@ impl Verb for Retry {
     type Reply = Parked;
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
         store.retry(batch).await
+    }
+}
+
+impl Verb for Rest {
+    const NAME: &'static str = "rest";
+    type Reply = Rested;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Rested>, StoreError> {
+        store.rest(batch).await
     }
 }
 

@@ -19,6 +19,7 @@ mod outbox;
 pub mod run;
 mod said_facts;
 
+pub use calls::waiting::breakers::Breakers;
 /// The tools that a worker carries calls out with.
 pub use tickfleet_tools as tools;
 
@@ -83,6 +84,8 @@ pub struct Surroundings {
     /// One slice at a time that a worker has died with, in all shards that the process serves: their workers die
     /// together.
     pub suspects: OneSuspect,
+    /// Whether tools are called that have failed: one answer for all shards that the process serves.
+    pub breakers: Breakers,
     /// The tools of the policy in force.
     pub registry: Arc<Registry>,
     /// The handlers of delegated tasks.
@@ -109,6 +112,7 @@ pub(crate) struct Common {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
     pub(crate) suspects: OneSuspect,
+    pub(crate) breakers: Breakers,
     /// Cancelled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
@@ -117,13 +121,13 @@ impl Worker {
     /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
     #[must_use]
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
-        let Surroundings { active, metrics, progress, suspects, registry, task_handlers } = surroundings;
+        let Surroundings { active, metrics, progress, suspects, breakers, registry, task_handlers } = surroundings;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
         let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
-        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, now };
+        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, breakers, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common.metrics, &slices, options.slots);
         let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tickfleet_model::Durability;
 use tickfleet_store::{
     Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, Entered,
-    FactsEntry, HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Retry, Returned, RowCall, Settled,
-    Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
+    FactsEntry, HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Rest, Rested, Retry, Returned,
+    RowCall, Settled, Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +30,7 @@ pub(crate) struct Outbox {
     brakes: Batcher<RowCall>,
     repeats: Batcher<Repeat>,
     retries: Batcher<Retry>,
+    rests: Batcher<Rest>,
     waits: Batcher<Wait>,
     hand_backs: Batcher<HandBack>,
 }
@@ -54,6 +55,7 @@ impl Outbox {
             brakes: Batcher::new(store, capacity, now, failed.clone()),
             repeats: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
+            rests: Batcher::new(store, capacity, now, failed.clone()),
             waits: Batcher::new(store, capacity, now, failed.clone()),
             hand_backs: Batcher::new(store, capacity, now, failed),
         }
@@ -132,6 +134,11 @@ impl Outbox {
     /// Parks a slice for another try.
     pub(crate) async fn retry(&self, retry: Retry) -> Option<Parked> {
         self.retries.ask(retry).await
+    }
+
+    /// Parks a slice while the tool of its call rests.
+    pub(crate) async fn rest(&self, rest: Rest) -> Option<Rested> {
+        self.rests.ask(rest).await
     }
 
     /// Parks a slice until what its call waits for has ended.

@@ -27,7 +27,7 @@ use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use worker::{Surroundings, Worker};
+use worker::{Breakers, Surroundings, Worker};
 
 use crate::commands::doctor::{Level, durable};
 use crate::failure::Failure;
@@ -272,7 +272,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         report: setup.report(),
         name: setup.name(),
     };
-    let suspects = OneSuspect::default();
+    let (suspects, breakers) = (OneSuspect::default(), Breakers::new(setup.configuration.endurance()));
     let make = |store: &Store| {
         let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
         if store.shard() == 0 {
@@ -280,6 +280,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         }
         let surroundings = Surroundings {
             suspects: suspects.clone(),
+            breakers: breakers.clone(),
             active: Arc::clone(&shared.active),
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),

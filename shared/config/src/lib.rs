@@ -54,6 +54,7 @@ use policy::Known;
 use prompts::AgentPrompts;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
 use tickfleet_model::retry::Ladder;
+use tickfleet_model::retry::breaker::Endurance;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
@@ -154,6 +155,14 @@ impl Configuration {
     #[must_use]
     pub fn ladder(&self) -> Ladder {
         Ladder::new(self.settings.worker.retry_ladder.clone())
+    }
+
+    /// When a tool that fails is not called for a while; none where every call is sent.
+    #[must_use]
+    pub fn endurance(&self) -> Option<Endurance> {
+        let worker = &self.settings.worker;
+        let endurance = Endurance { failures_max: worker.breaker_failures, rest: worker.breaker_rest };
+        (worker.breaker_failures > 0).then_some(endurance)
     }
 }
 

@@ -5,6 +5,7 @@
 //! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`; every other label has a
 //! closed list in `words`.
 
+mod breakers;
 mod catalogue;
 mod durable;
 mod governance;
@@ -31,7 +32,9 @@ use tokio::time::Instant;
 
 use self::catalogue as c;
 use self::governance::GovernanceMetrics;
-pub use self::labels::{ApprovalEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction};
+pub use self::labels::{
+    ApprovalEvent, BreakerEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction,
+};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;

@@ -46,7 +46,7 @@ pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, Str
 pub use records::budgets::AgentBudget;
 pub use records::finished::FinishedTurn;
 pub use records::node::Slots;
-pub use records::notes::{AdmissionNote, FailedTry};
+pub use records::notes::{AdmissionNote, FailedTry, RestNote};
 pub use records::schema as fields;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
@@ -61,6 +61,7 @@ pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::facts::*;
 pub use verbs::knowledge::*;
 pub use verbs::loops::*;
+pub use verbs::parked::*;
 pub use verbs::recovery::*;
 pub use verbs::run_time::*;
 pub use verbs::slices::*;

@@ -121,6 +121,7 @@ const WORKER: &[Verb] = &[
     Verb::Restate,
     Verb::Settle,
     Verb::Retry,
+    Verb::Rest,
     Verb::Wait,
     Verb::HandBack,
     Verb::PutAside,

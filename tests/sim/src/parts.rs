@@ -117,10 +117,11 @@ impl Site {
             loops: None,
             name: name.to_owned(),
         };
-        let suspects = OneSuspect::default();
+        let (suspects, breakers) = (OneSuspect::default(), worker::Breakers::new(None));
         let make = |store: Store| {
             let surroundings = worker::Surroundings {
                 suspects: suspects.clone(),
+                breakers: breakers.clone(),
                 active: active.clone(),
                 metrics: metrics.clone(),
                 progress: progress.clone(),

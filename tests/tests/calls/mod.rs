@@ -2,6 +2,7 @@
 
 mod approvals;
 mod arguments;
+mod breakers;
 mod cancelled;
 mod composed;
 mod effects;

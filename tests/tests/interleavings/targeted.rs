@@ -390,6 +390,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "beat",
         "reap",
         "retry",
+        "rest",
         "hand_back",
         "cancel",
         "touch",

@@ -1,15 +1,17 @@
 //! The begin of a call that must not happen twice: it is written down, and where that has to be durable, it is waited for,
-//! before the call runs.
+//! before the call runs; and what its handler gets to know of it.
 
 use std::time::Duration;
 
-use tickfleet_model::{Durability, Outcome};
+use tickfleet_model::{Durability, Outcome, idempotency_key};
 use tickfleet_store::{ASKS, Begin, Begun, Confirmed};
 use tokio::time::Instant;
 
 use crate::calls::call::Calls;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Stopped, Trying};
+use crate::tools::inner::Inner;
+use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
 /// The time between two begins of a Redis that has just restarted.
 const HOLD: Duration = Duration::from_millis(500);
@@ -102,5 +104,33 @@ impl Calls {
             }
         };
         Err(self.try_again(trying, &message, None, messages::NOT_DURABLE))
+    }
+
+    /// What a handler gets to know of the call.
+    pub(super) fn context(&self, trying: &Trying<'_>, tools: Toolbox, inner: Inner) -> CallContext {
+        let meta = &trying.slice.meta;
+        CallContext {
+            tenant: trying.slice.name.tenant.clone(),
+            agent: meta.agent.clone(),
+            call: trying.id.clone(),
+            idempotency_key: idempotency_key(
+                &trying.slice.name.tenant,
+                &trying.id.turn,
+                &meta.digest,
+                trying.id.position,
+            ),
+            deadline_ms: meta.deadline_ms,
+            attempt: trying.attempt,
+            context: trying.context.clone(),
+            task: meta.task.clone(),
+            tools,
+            reply_to: meta.reply_to.clone(),
+            secrets: ToolSecrets::default(),
+            fence: trying.slice.fence.clone(),
+            waited: trying.waited,
+            may_be_forgotten: self.may_be_forgotten(trying),
+            inner,
+            cancel: trying.hold.cancel.child_token(),
+        }
     }
 }

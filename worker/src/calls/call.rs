@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId, idempotency_key};
+use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, text};
 use tickfleet_store::{Begun, EndReason, RowCall, ShardClock, Store, TurnName};
@@ -25,11 +25,12 @@ use crate::calls::inner::Begins;
 use crate::calls::loops::{LoopOptions, Loops};
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::{Disposition, Stopped, Trying};
+use crate::calls::waiting::breakers::{self, Breakers, Leave};
 use crate::claims::Claims;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
 use crate::tools::inner::Inner;
-use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
+use crate::tools::{RegisteredTool, Toolbox};
 
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
@@ -41,9 +42,10 @@ pub(crate) struct Calls {
     ledger: Ledger,
     cache: Cache,
     loops: Loops,
+    pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
     /// The waits between tries.
-    ladder: Ladder,
+    pub(super) ladder: Ladder,
     /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
     pub(super) durable: (Durability, Duration),
     /// Takes secrets out of messages.
@@ -74,6 +76,7 @@ impl Calls {
             ledger: Ledger::new(common, outbox, claims),
             cache: Cache::new(outbox, &common.metrics),
             loops: Loops::new(loops, outbox, &common.metrics),
+            breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
             ladder,
             durable,
@@ -114,6 +117,11 @@ impl Calls {
                 return refused;
             }
         };
+        let asked = Arc::clone(&passed.tool);
+        let leave = match self.leave(trying, &asked).await {
+            Ok(leave) => leave,
+            Err(instead) => return instead,
+        };
         let (Passed { tool, arguments, mut shadow, .. }, approval) = match self.consented(trying, &tools, passed).await
         {
             Ok(consented) => consented,
@@ -128,9 +136,9 @@ impl Calls {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
         let mut carried = if tool.spec.effect == Effect::Once {
-            self.carry_out_once(trying, &tool, tools, &arguments).await
+            self.carry_out_once(trying, &tool, tools, &arguments, leave).await
         } else {
-            self.read_or_execute(trying, &tool, tools, &arguments).await
+            self.read_or_execute(trying, &tool, tools, &arguments, leave).await
         };
         self.loops.count_end(row, &mut carried).await;
         match carried {
@@ -157,14 +165,15 @@ impl Calls {
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
+        leave: Leave<'_>,
     ) -> Disposition {
         let Some(asked) = Cache::asked(trying, tool, arguments) else {
-            return self.execute(trying, tool, tools, arguments).await;
+            return self.execute(trying, tool, tools, arguments, leave).await;
         };
         if let Some(kept) = self.cache.answer(&asked, trying).await {
             return kept;
         }
-        let carried = self.execute(trying, tool, tools, arguments).await;
+        let carried = self.execute(trying, tool, tools, arguments, leave).await;
         self.cache.keep(asked, &carried);
         carried
     }
@@ -177,6 +186,7 @@ impl Calls {
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
+        leave: Leave<'_>,
     ) -> Disposition {
         // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
         if !self.still_leased(trying).await {
@@ -201,7 +211,7 @@ impl Calls {
         };
         let carried = match begun {
             Some(stopped) => stopped,
-            None => self.execute(trying, tool, tools.clone(), arguments).await,
+            None => self.execute(trying, tool, tools.clone(), arguments, leave).await,
         };
         let carried = self.reconciled(trying, tool, tools, arguments, carried).await;
         if let Some(claim) = claim {
@@ -289,7 +299,7 @@ impl Calls {
 
     /// Whether an earlier try may have begun something elsewhere that is forgotten by now: it can have begun it when its
     /// turn was submitted, and its end is remembered for so long.
-    fn may_be_forgotten(&self, trying: &Trying<'_>) -> bool {
+    pub(super) fn may_be_forgotten(&self, trying: &Trying<'_>) -> bool {
         let tried = trying.attempt > 1 || trying.slice.may_have_been_held();
         let options = self.store.options();
         let remembered_since = self.clock.now_ms() - options.dedupe_ms.max(options.retain_ms);
@@ -318,6 +328,7 @@ impl Calls {
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
+        leave: Leave<'_>,
     ) -> Disposition {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
         if !self.still_leased(trying).await {
@@ -337,6 +348,7 @@ impl Calls {
         let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
+        leave.heard(breakers::heard(&ran, limit < tool.spec.timeout), took, &self.metrics);
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
         let why = self.cancelled(trying, &begins).await;
         let carried = self.carried(trying, judged, why.as_deref());
@@ -352,34 +364,6 @@ impl Calls {
                 Disposition::Ended(result, shadow)
             }
             other => other,
-        }
-    }
-
-    /// What a handler gets to know of the call.
-    pub(super) fn context(&self, trying: &Trying<'_>, tools: Toolbox, inner: Inner) -> CallContext {
-        let meta = &trying.slice.meta;
-        CallContext {
-            tenant: trying.slice.name.tenant.clone(),
-            agent: meta.agent.clone(),
-            call: trying.id.clone(),
-            idempotency_key: idempotency_key(
-                &trying.slice.name.tenant,
-                &trying.id.turn,
-                &meta.digest,
-                trying.id.position,
-            ),
-            deadline_ms: meta.deadline_ms,
-            attempt: trying.attempt,
-            context: trying.context.clone(),
-            task: meta.task.clone(),
-            tools,
-            reply_to: meta.reply_to.clone(),
-            secrets: ToolSecrets::default(),
-            fence: trying.slice.fence.clone(),
-            waited: trying.waited,
-            may_be_forgotten: self.may_be_forgotten(trying),
-            inner,
-            cancel: trying.hold.cancel.child_token(),
         }
     }
 

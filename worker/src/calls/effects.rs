@@ -118,6 +118,7 @@ impl Ledger {
             | Disposition::Waits(..)
             | Disposition::WaitsForEqual(..)
             | Disposition::Asks(_)
+            | Disposition::Rests(_)
             | Disposition::HandBack(_)
             | Disposition::Lost => {
                 self.claims.effects.leave(&claim.statement(EffectEnd::Open));

@@ -122,6 +122,23 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: 
     CallError { details, ..error(Outcome::Transient, said) }
 }
 
+/// The reason of a call that ended while its tool rested.
+pub(crate) const RESTING: &str = "resting";
+
+/// A call that has waited for its tool for as long as it may: it is not sent. `tries` were made before.
+pub(crate) fn rested(tool: &str, failures: u32, tries: u32) -> CallError {
+    let before = match tries {
+        0 => "This call was not sent".to_owned(),
+        1 => "This call was tried once, and then not sent again".to_owned(),
+        tries => format!("This call was tried {tries} times, and then not sent again"),
+    };
+    let said = format!(
+        "{tool:?} failed {failures} times in a row and is not called for a while. {before}. Try again later or use another \
+         approach."
+    );
+    CallError { details: Some(serde_json::json!({ "reason": RESTING })), ..error(Outcome::Transient, said) }
+}
+
 /// The reason of a try that failed because its begin was not confirmed.
 pub(crate) const NOT_DURABLE: &str = "not_durable";
 

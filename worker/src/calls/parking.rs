@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallId, TurnId};
-use tickfleet_ops::metrics::ApprovalEvent;
-use tickfleet_store::{AskApproval, Asked, EndReason, Parked, Retry, Returned, SettledCall, Wait};
+use tickfleet_ops::metrics::{ApprovalEvent, BreakerEvent};
+use tickfleet_store::{AskApproval, Asked, EndReason, Parked, Rest, Rested, Retry, Returned, SettledCall, Wait};
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::trying::{Disposition, Trying};
+use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::turn::{Commit, Holding, Pipeline};
 use crate::config::WorkerConfig;
 use crate::held::Hold;
@@ -25,8 +25,8 @@ impl Pipeline {
         config: &WorkerConfig,
     ) {
         match disposition {
-            // These are results.
-            Disposition::Ended(..) | Disposition::Kept(_) => {}
+            // These are results, or may come to one: they are seen to before.
+            Disposition::Ended(..) | Disposition::Kept(_) | Disposition::Rests(_) => {}
             Disposition::Again(wait, cause) => {
                 self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                 let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
@@ -116,6 +116,49 @@ impl Pipeline {
             }
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
         }
+    }
+
+    /// Parks the slice while the tool of its next call rests. What is in memory is committed first. Where the call has rested for
+    /// as long as it may, it has its result, and the slice goes on.
+    pub(super) async fn rest(
+        &self,
+        mut holding: Holding,
+        config: &WorkerConfig,
+        attempt: u32,
+        resting: RestingCall,
+        beside: bool,
+    ) -> Option<Holding> {
+        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
+            return None;
+        }
+        let rest = Rest {
+            name: holding.slice.name.clone(),
+            fence: holding.slice.fence.clone(),
+            queue: holding.slice.queue.clone(),
+            position: holding.slice.first + holding.results.len(),
+            delay: resting.delay,
+            at_most: resting.at_most,
+            beside,
+            why: resting.why,
+        };
+        match self.outbox.rest(rest).await {
+            Some(Rested::Over) => {
+                self.calls.gave_up_resting(&resting.over);
+                let rendered = self.render(config, &holding.slice, holding.results.len(), (&resting.over, &[]));
+                holding.results.push(rendered);
+                return Some(holding);
+            }
+            Some(Rested::Parked(Parked::Cancelled)) => {
+                holding.slice.lost |= beside;
+                self.end_rest(holding, attempt.saturating_sub(1), false).await;
+            }
+            Some(Rested::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("rest"),
+            Some(Rested::Parked(Parked::Ok | Parked::Already)) => {
+                self.metrics.breaker(&resting.over.tool, BreakerEvent::Waited);
+            }
+            None => {}
+        }
+        None
     }
 
     /// Parks the slice until what its call has begun elsewhere, or an equal call of somebody else, has ended. What is in memory is committed first.

@@ -27,6 +27,8 @@ pub(crate) enum Disposition {
     Reconciles(Duration, String, u32, Box<CallResult>),
     /// It has begun work that goes on elsewhere: it waits for the end of this turn or task, for this long at most.
     Waits(Option<TurnId>, Duration),
+    /// It is not sent, for its tool rests; it uses up no try.
+    Rests(Box<RestingCall>),
     /// Nothing of it has begun: an equal call of this turn is under way, and its outcome will be this one's. It looks
     /// again after this time.
     WaitsForEqual(TurnId, Duration),
@@ -37,6 +39,18 @@ pub(crate) enum Disposition {
     HandBack(bool),
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
     Lost,
+}
+
+/// A call whose tool rests.
+pub(crate) struct RestingCall {
+    /// When it is looked at again.
+    pub(crate) delay: Duration,
+    /// The time for which it may rest in all.
+    pub(crate) at_most: Duration,
+    /// Why the tool rests.
+    pub(crate) why: String,
+    /// Its result, once it has rested for so long.
+    pub(crate) over: Box<CallResult>,
 }
 
 /// Why a call does not run now.
@@ -71,6 +85,7 @@ impl Disposition {
             Self::Again(..) => "again",
             Self::Reconciles(..) => "reconciles",
             Self::Waits(..) | Self::WaitsForEqual(..) | Self::Asks(_) => "waits",
+            Self::Rests(_) => "rests",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }

@@ -161,6 +161,10 @@ impl Pipeline {
                         alone = true;
                         holding.results.push(*rendered);
                     }
+                    Disposition::Rests(resting) => match self.rest(holding, &config, attempt, *resting, beside).await {
+                        Some(going_on) => holding = going_on,
+                        None => return,
+                    },
                     other => return self.leave(holding, other, (attempt, beside), &config).await,
                 }
             }

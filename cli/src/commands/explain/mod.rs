@@ -13,7 +13,7 @@ use tickfleet_client::Client;
 use tickfleet_client::tasks::TaskStory;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
-use tickfleet_store::{AdmissionNote, FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, FailedTry, Keys, Pool, Remembered, RestNote, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;
@@ -104,6 +104,9 @@ struct Story {
     /// Each try that failed and was made again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedTry>,
+    /// Each row of times that a call was not sent, for its tool rested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rests: Vec<RestNote>,
     /// Of a task: the agent that gave it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<String>,

@@ -39,6 +39,8 @@ pub(super) enum Rule {
     Other,
     /// An operator has paused its agent, or its tenant.
     Paused,
+    /// Its next call's tool rests, after failures.
+    ToolRests,
 }
 
 /// Why and until when a turn waits.
@@ -78,6 +80,9 @@ pub(super) struct Wait {
     /// The approval that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
+    /// Why its next call's tool rests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rests: Option<String>,
 }
 
 /// The call that somebody carries out.
@@ -178,6 +183,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         calls_done: 0,
         admissions: Vec::new(),
         tries: Vec::new(),
+        rests: Vec::new(),
         delegator: None,
         description: None,
         attendance: None,
@@ -213,6 +219,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
         delegator,
         description,
         tries: record.tries.clone(),
+        rests: record.rests.clone(),
         agent: record.agent.clone(),
         queue: record.queue.clone(),
         accepted_ms: record.admitted_ms,
@@ -253,8 +260,10 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
     let tenant_cap = caps.and_then(|c| c.tenant_calls_per_day);
     let reached = |used: i64, cap: Option<u32>| cap.is_some_and(|cap| used >= i64::from(cap));
     let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
+    let resting = live.record.resting.as_ref().filter(|rest| rest.position == live.record.done);
     let rule = match state {
         State::Retry if live.record.awaits.is_some() => Rule::Other,
+        State::Retry if resting.is_some() => Rule::ToolRests,
         State::Retry => Rule::Backoff,
         State::Lane if live.record.lane.is_some() => Rule::Limit,
         State::Lane if reached(day_used, day_cap) => Rule::DayCap,
@@ -281,6 +290,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         next_try: (rule == Rule::Backoff).then(|| u64::from(live.record.attempts) + 1),
         limit: None,
         approval: None,
+        rests: resting.filter(|_| rule == Rule::ToolRests).map(|rest| rest.why.clone()),
     })
 }
 
@@ -319,6 +329,7 @@ pub(super) fn finished(name: &TurnName, turn: FinishedTurn, now_ms: i64) -> Stor
         calls_done: results.len(),
         admissions: turn.admissions,
         tries: turn.tries,
+        rests: turn.rests,
         delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
         cancel_asked: turn.cancelled,
         retries: turn.retries,

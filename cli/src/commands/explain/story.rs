@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_model::CallResult;
-use tickfleet_store::{AdmissionNote, EndReason, FailedTry};
+use tickfleet_store::{AdmissionNote, EndReason, FailedTry, RestNote};
 
 use super::attendance::Attendance;
 use super::record::{LimitWait, Rule, Wait};
@@ -93,6 +93,16 @@ fn head(story: &Story, output: &Output) -> String {
     )
 }
 
+/// What the log tells of admissions, tries and rests.
+fn steps(story: &Story) -> impl Iterator<Item = String> {
+    let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
+    let tries = story.tries.iter().map(|t| (t.at_ms, failed_try(t)));
+    let rests = story.rests.iter().map(|r| (r.at_ms, rest(r)));
+    let mut steps: Vec<(i64, String)> = admissions.chain(tries).chain(rests).collect();
+    steps.sort_by_key(|(at_ms, _)| *at_ms);
+    steps.into_iter().map(|(_, line)| line)
+}
+
 /// The life so far, in the order in which it happened.
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
@@ -115,11 +125,7 @@ fn life(story: &Story) -> Vec<String> {
     } else if let Some(agent) = &story.delegator {
         lines.push(format!("Delegated by {agent}"));
     }
-    let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
-    let mut steps: Vec<(i64, String)> =
-        admissions.chain(story.tries.iter().map(|t| (t.at_ms, failed_try(t)))).collect();
-    steps.sort_by_key(|(at_ms, _)| *at_ms);
-    lines.extend(steps.into_iter().map(|(_, line)| line));
+    lines.extend(steps(story));
     if story.is_task && story.accepted_ms.is_some() {
         lines.push("A task is offered at once; caps count the calls of the turns that are made for it.".into());
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
@@ -294,6 +300,17 @@ fn failed_try(failed: &FailedTry) -> String {
     )
 }
 
+fn rest(rest: &RestNote) -> String {
+    let times = if rest.times == 1 { String::new() } else { format!(", looked at {} times", rest.times) };
+    format!(
+        "{}  call /{} was not sent: {}. It waited until {}{times}",
+        clock(rest.at_ms),
+        rest.position,
+        rest.why,
+        clock(rest.until_ms)
+    )
+}
+
 fn waiting(wait: &Wait, now_ms: i64) -> String {
     if let Some(approval) = &wait.approval {
         return format!("It waits: {}", approvals::waits(approval, now_ms));
@@ -325,6 +342,10 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
             Some(turn) => format!("for the end of {turn}, which it has begun"),
             None => "for what it has begun elsewhere".into(),
         },
+        Rule::ToolRests => {
+            let why = wait.rests.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("the tool rests{why}")
+        }
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
@@ -424,6 +445,7 @@ mod tests {
             next_try: None,
             limit: None,
             approval: None,
+            rests: None,
         };
         let said = waiting(&wait, 1_000);
         assert!(
@@ -438,6 +460,9 @@ mod tests {
             is_held: false,
         };
         let held = LimitWait { is_held: true, ..limit.clone() };
+        let why = Some("lookup failed 5 times in a row".into());
+        let said = waiting(&Wait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
+        assert!(said.starts_with("It waits: the tool rests: lookup failed 5 times in a row. The next call"), "{said}");
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);

@@ -98,6 +98,10 @@ pub struct WorkerSettings {
     pub durable: Durability,
     /// Longest wait for that. Default 1 s.
     pub durable_wait: Duration,
+    /// Failures of a tool in a row after which a worker does not call it for a while; 0 never. Default 0.
+    pub breaker_failures: u32,
+    /// For how long, before one call tries. Default 10 s.
+    pub breaker_rest: Duration,
     /// What a worker does whose machine cannot hold the sandbox that a tool wants. Default refuse_start.
     pub without_sandbox: WithoutSandbox,
 }

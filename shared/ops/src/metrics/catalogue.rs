@@ -146,6 +146,12 @@ catalogue! {
         "Time that the last try of a call took. Calls that never ran are not in it.";
     RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
         "Tries that failed and will be repeated.";
+    TOOL_BREAKER = "tool_breaker_total", Counter, Workers,
+        ["tool": TOOLS, "event": Words(labels::breaker_events)],
+        "What circuit breakers of tools did (`worker.breaker_failures`): they opened, a call waited without being sent, one call \
+         tried the tool after a rest, the tool was called again as before, or a call had waited for as long as it may and ended.";
+    TOOLS_RESTING = "tools_resting", Gauge, Workers, [],
+        "Tools that this process does not call now, for all tenants or for one, since they failed too often in a row.";
     DURABLE_BEGINS = "durable_begins_total", Counter, Workers,
         ["durable": Words(|| labels::DURABLE.to_vec()), "outcome": Words(|| labels::CONFIRMED.to_vec())],
         "Calls of once tools whose begin had to be durable before they ran (`worker.durable`, a tool's `durable`). Those that \

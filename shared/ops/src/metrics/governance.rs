@@ -1,4 +1,4 @@
-//! What is recorded of limits, of rules on arguments and context, of kept answers, and of loops.
+//! What is recorded of limits, of rules on arguments and context, of circuit breakers, of kept answers, and of loops.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use tickfleet_model::Outcome;
 
 use crate::gen_ai::ToolSeconds;
 
+use super::breakers::BreakerMetrics;
 use super::labels::{ApprovalEvent, CachedRead, LimitAction, LoopAction, RuleAction};
 use super::make::Maker;
 use super::tool_labels::RuleLabels;
 use super::{Metrics, catalogue as c};
 
-/// The metrics of limits and rules.
+/// The metrics of limits, rules and circuit breakers.
 #[derive(Debug)]
 pub(super) struct GovernanceMetrics {
     limits_reached: IntCounterVec,
@@ -28,6 +29,7 @@ pub(super) struct GovernanceMetrics {
     unsealed: IntCounter,
     seal_failures: IntCounter,
     anchor_failures: IntCounter,
+    pub(super) breakers: BreakerMetrics,
 }
 
 impl GovernanceMetrics {
@@ -46,6 +48,7 @@ impl GovernanceMetrics {
             unsealed: make.counter(&c::AUDIT_UNSEALED)?,
             seal_failures: make.counter(&c::SEAL_FAILURES)?,
             anchor_failures: make.counter(&c::ANCHOR_FAILURES)?,
+            breakers: BreakerMetrics::made(make)?,
         })
     }
 }

@@ -176,6 +176,38 @@ impl LoopAction {
     }
 }
 
+/// What a circuit breaker did with a tool, or with one of its calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerEvent {
+    /// It opened: the tool rests.
+    Opened,
+    /// A call was not sent, and waits.
+    Waited,
+    /// After a rest, one call tries the tool.
+    Tried,
+    /// That call was answered: the tool is called as before.
+    Closed,
+    /// A call had waited for as long as it may, and ended without having been sent again.
+    GaveUp,
+}
+
+impl BreakerEvent {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Opened, Self::Waited, Self::Tried, Self::Closed, Self::GaveUp];
+
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::Waited => "waited",
+            Self::Tried => "tried",
+            Self::Closed => "closed",
+            Self::GaveUp => "gave_up",
+        }
+    }
+}
+
 /// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -287,9 +319,10 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// The verbs that a fence may refuse.
-pub(super) const FENCED: [&str; 13] = [
+pub(super) const FENCED: [&str; 14] = [
     "settle",
     "retry",
+    "rest",
     "wait",
     "enter",
     "claim",
@@ -333,6 +366,10 @@ pub(super) fn places() -> Vec<&'static str> {
 
 pub(super) fn outcomes() -> Vec<&'static str> {
     Outcome::ALL.map(Outcome::as_str).to_vec()
+}
+
+pub(super) fn breaker_events() -> Vec<&'static str> {
+    BreakerEvent::ALL.map(BreakerEvent::as_str).to_vec()
 }
 
 pub(super) fn invariants() -> Vec<&'static str> {

@@ -1,6 +1,6 @@
 //! The record of a turn or task that has ended: one line about it, then the reply as it was sent. `settle.lua` writes it.
 
-use super::notes::{AdmissionNote, FailedTry};
+use super::notes::{AdmissionNote, FailedTry, RestNote};
 use super::turn::whole;
 
 /// A turn that has ended.
@@ -14,6 +14,8 @@ pub struct FinishedTurn {
     pub admissions: Vec<AdmissionNote>,
     /// Its tries that failed.
     pub tries: Vec<FailedTry>,
+    /// The rests of its calls.
+    pub rests: Vec<RestNote>,
     /// The number of times that a holder of its last slice died.
     pub crashes: u64,
     /// Retries in all.
@@ -39,6 +41,7 @@ impl FinishedTurn {
                 "lg" => {
                     turn.admissions = AdmissionNote::read_all(value);
                     turn.tries = FailedTry::read_all(value);
+                    turn.rests = RestNote::read_all(value);
                 }
                 "cr" => turn.crashes = count(),
                 "rt" => turn.retries = count(),

@@ -1,4 +1,4 @@
-//! The notes of a turn's log: one for each admission and for each try that failed, in one field of the record. The
+//! The notes of a turn's log: one for each admission, for each try that failed and for each row of rests, in one field of the record. The
 //! finished record keeps the log in its first line, so a note has neither blanks nor the log's own separators.
 
 use std::fmt::Write as _;
@@ -42,6 +42,51 @@ impl FailedTry {
             attempt: u32::try_from(attempt).ok()?,
             delay_ms,
             cause: unescaped(parts.next().unwrap_or_default()),
+        })
+    }
+}
+
+/// A call was not sent, for its tool rested: once, or several times in a row.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct RestNote {
+    /// Since when, ms of shard time.
+    pub at_ms: i64,
+    /// Position of the call.
+    pub position: usize,
+    /// How many times in a row it was looked at, and not sent.
+    pub times: u32,
+    /// Until when it rested last, ms of shard time.
+    pub until_ms: i64,
+    /// Why the tool rested.
+    pub why: String,
+}
+
+impl RestNote {
+    /// Reads the notes of a log: `B<since>,<position>,<times>,<until>,<why>`, which `rest.lua` writes; entries are separated
+    /// by `;`, and those of another kind are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    /// The rest that is the last thing that the log tells: nothing was tried since.
+    #[must_use]
+    pub fn last_of(log: &str) -> Option<Self> {
+        Self::read(log.rsplit(';').next()?)
+    }
+
+    fn read(entry: &str) -> Option<Self> {
+        let mut parts = entry.strip_prefix('B')?.splitn(5, ',');
+        // Lua writes large numbers as floats.
+        let mut number = || parts.next()?.parse::<f64>().ok().map(|number| number as i64);
+        let [at_ms, position, times, until_ms] = [number()?, number()?, number()?, number()?];
+        let why = unescaped(parts.next().unwrap_or_default());
+        Some(Self {
+            at_ms,
+            position: usize::try_from(position).ok()?,
+            times: u32::try_from(times).ok()?,
+            until_ms,
+            why,
         })
     }
 }
@@ -98,6 +143,16 @@ mod tests {
         let first = FailedTry { at_ms: 1_200, position: 3, attempt: 1, delay_ms: 1_000, cause: "no answer, é".into() };
         assert_eq!(FailedTry::read_all(log), [first]);
         assert_eq!(FailedTry::read_all("R1.5e3,0,2,3000,")[0].at_ms, 1_500);
+    }
+
+    #[test]
+    fn a_rest_is_the_last_thing_told_until_something_is_tried() {
+        let log = "A1000,1,1,10,5000,1,100;B1200,0,3,31200,lookup%20failed%205%20times%20in%20a%20row";
+        let why = "lookup failed 5 times in a row".to_owned();
+        let rest = RestNote { at_ms: 1_200, position: 0, times: 3, until_ms: 31_200, why };
+        assert_eq!((RestNote::read_all(log), RestNote::last_of(log)), (vec![rest.clone()], Some(rest)));
+        assert_eq!(RestNote::last_of(&format!("{log};R40000,0,1,1000,no%20answer")), None);
+        assert_eq!((RestNote::read_all("B1,2"), RestNote::last_of("")), (Vec::new(), None));
     }
 
     proptest! {

@@ -64,6 +64,9 @@ records! {
         ATTEMPTS = "at",
         /// The position of that call.
         ATTEMPTS_AT = "ap",
+        /// Since when its next call has not been sent, for its tool rests: `<position> <ms>`. It stays while that call is
+        /// tried.
+        RESTS = "rs",
         /// Retries in all.
         RETRIES = "rt",
         /// The number of times that a holder of its slice has died.
@@ -108,7 +111,7 @@ records! {
         /// The places of limits that its calls hold while they are out: counter, number, counter, number, with blanks
         /// between. Absent where there are none.
         HOLDS = "ho",
-        /// A note for each admission, each wait for a limit and each try that failed.
+        /// A note for each admission, each wait for a limit, each try that failed and each row of rests.
         LOG = "lg",
         /// `task` of a task; else absent.
         KIND = "k",

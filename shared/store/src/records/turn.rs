@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tickfleet_model::Call;
 
-use super::notes::{AdmissionNote, FailedTry};
+use super::notes::{AdmissionNote, FailedTry, RestNote};
 use super::schema::turn;
 use super::slice::SliceMeta;
 use crate::keys::Lane;
@@ -67,6 +67,10 @@ pub struct TurnRecord {
     pub admissions: Vec<AdmissionNote>,
     /// Its tries that failed, as its log has them.
     pub tries: Vec<FailedTry>,
+    /// The rests of its calls, as its log has them.
+    pub rests: Vec<RestNote>,
+    /// The last of these, where nothing has happened since.
+    pub resting: Option<RestNote>,
 }
 
 impl TurnRecord {
@@ -93,6 +97,8 @@ impl TurnRecord {
             is_task: fields.get(turn::KIND).is_some_and(|kind| kind == KIND_TASK),
             admissions: AdmissionNote::read_all(log),
             tries: FailedTry::read_all(log),
+            rests: RestNote::read_all(log),
+            resting: RestNote::last_of(log),
             ..Self::default()
         };
         let next_call = fields.get(&format!("{}{done}", turn::CALL)).cloned();

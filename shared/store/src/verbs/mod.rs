@@ -38,8 +38,9 @@ verbs! {
     Enter: "facts" / "enter" [FACTS],
     Restate: "facts" / "restate" [FACTS],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY, FACTS],
-    Retry: "slices" / "retry" [TENANTS, SLICE],
-    Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
+    Retry: "parked" / "retry" [TENANTS, SLICE],
+    Rest: "parked" / "rest" [TENANTS, SLICE],
+    Wait: "parked" / "wait" [TENANTS, SLICE, SPEND],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
@@ -109,15 +110,22 @@ pub(crate) mod slices {
     mod begin;
     mod hand_back;
     mod put_aside;
-    mod retry;
     mod settle;
-    mod wait;
 
     pub use assert::*;
     pub use begin::*;
     pub use hand_back::*;
-    pub use retry::*;
     pub use settle::*;
+}
+
+/// The verbs of workers that park a slice: without a slot, until something has come.
+pub(crate) mod parked {
+    mod rest;
+    mod retry;
+    mod wait;
+
+    pub use rest::*;
+    pub use retry::*;
     pub use wait::*;
 }
 

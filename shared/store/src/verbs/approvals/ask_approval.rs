@@ -5,7 +5,7 @@ use tickfleet_model::{AgentId, InboxName, limits};
 use crate::keys::{Queue, TurnName};
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
-use crate::verbs::slices::Parked;
+use crate::verbs::parked::Parked;
 use crate::{Store, StoreError};
 
 /// A call that needs people's consent.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::keys::{Queue, TurnName};
 use crate::verbs::Verb;
-use crate::verbs::slices::retry::{Parked, parked};
+use crate::verbs::parked::retry::{Parked, parked};
 use crate::{Store, StoreError};
 use tickfleet_model::TurnId;
 

@@ -1,0 +1,257 @@
+//! A tool that fails too often in a row rests: its calls are not sent, use up no try, hold no slot, and hold nobody up.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Json, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tickfleet_config::ToolsFile;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::retry::breaker::Endurance;
+use tickfleet_store::fields::turn;
+use tickfleet_store::{Begin, Begun, Parked, Queue, Rest, RestNote, Rested, Store, StoreOptions, TurnName};
+use tickfleet_testkit::RedisServer;
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tokio::net::TcpListener;
+
+/// What the service does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    Unavailable,
+    Hangs,
+}
+
+/// A web service, and what it was asked for: how often each text came.
+#[derive(Clone)]
+struct Service(Arc<Mutex<(Mood, BTreeMap<String, usize>)>>);
+
+impl Service {
+    async fn start(mood: Mood) -> (Self, String) {
+        let service = Self(Arc::new(Mutex::new((mood, BTreeMap::new()))));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let routes = axum::Router::new().fallback(answer).with_state(service.clone());
+        tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
+        (service, address)
+    }
+
+    fn becomes(&self, mood: Mood) {
+        self.0.lock().unwrap().0 = mood;
+    }
+
+    fn asked(&self) -> BTreeMap<String, usize> {
+        self.0.lock().unwrap().1.clone()
+    }
+
+    fn requests(&self) -> usize {
+        self.asked().values().sum()
+    }
+}
+
+async fn answer(State(service): State<Service>, Json(body): Json<Value>) -> Response {
+    let mood = {
+        let mut state = service.0.lock().unwrap();
+        *state.1.entry(body["text"].as_str().unwrap().to_owned()).or_default() += 1;
+        state.0
+    };
+    match mood {
+        Mood::Well => Json(json!({"text": body["text"]})).into_response(),
+        Mood::Unavailable => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        Mood::Hangs => pending().await,
+    }
+}
+
+/// The tool `post`, which calls the service.
+fn declared(address: &str, effect: &str, timeout: Duration) -> ToolsFile {
+    let http = json!({"method": "POST", "base_url": format!("http://{address}"), "path": "/", "body": {"text": "{{text}}"},
+        "allow_private": [address]});
+    let schema = json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
+    let tool = json!({"description": "Posts.", "effect": effect, "input_schema": schema, "http": http,
+        "timeout_ms": timeout.as_millis() as u64});
+    serde_json::from_value(json!({"tools": {"post": tool}})).unwrap()
+}
+
+fn plan(declared: ToolsFile, failures_max: u32, rest: Duration) -> Plan {
+    Plan {
+        declared,
+        slots: 4,
+        caps: DefaultCaps { tick_ms: 1_000, calls_per_tick: 1_000, ..DefaultCaps::default() },
+        breaker: Some(Endurance { failures_max, rest }),
+        ..Plan::default()
+    }
+}
+
+async fn post(fleet: &Fleet, text: &str) -> String {
+    fleet.submit(&[("post", json!({"text": text}))]).await
+}
+
+fn events(fleet: &Fleet, event: &str) -> u64 {
+    let line = format!("tickfleet_tool_breaker_total{{event=\"{event}\",tool=\"post\"}}");
+    let text = fleet.metrics.render();
+    let value = text.lines().find_map(|found| found.strip_prefix(line.as_str())).map(str::trim);
+    value.and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let waited = async {
+        while !is_so() {
+            // What a fleet counts tells nobody when it changes: the poll is bounded above.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waited).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+fn outcome(reply: &Value) -> (&str, u64) {
+    let result = &reply["results"][0];
+    (result["outcome"].as_str().unwrap(), result["attempts"].as_u64().unwrap())
+}
+
+#[tokio::test]
+async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_an_end() {
+    const CALLS: usize = 24;
+    let (service, address) = Service::start(Mood::Hangs).await;
+    let tool = declared(&address, "read", Duration::from_millis(200));
+    let mut fleet = Fleet::start(plan(tool, 3, Duration::from_secs(1))).await;
+    for call in 0..CALLS {
+        post(&fleet, &format!("call {call}")).await;
+    }
+    until("a call waits", || events(&fleet, "waited") > 0).await;
+    let sent = service.requests();
+    assert!(sent < 3 + 4, "{sent} were sent: those that failed, and those that were out with them");
+    // All slots are free for it, however many wait.
+    let echo = fleet.submit(&[("echo", json!({"text": "quick"}))]).await;
+    let mut replies = Vec::new();
+    while replies.len() < CALLS + 1 {
+        replies.push(fleet.reply().await);
+    }
+    let at = replies.iter().position(|reply| reply["turn_id"] == echo.as_str()).unwrap();
+    assert!(at < CALLS / 2, "the echo was answered behind {at} calls of a tool that is away");
+    let of_tool = replies.iter().filter(|reply| reply["turn_id"] != echo.as_str());
+    let ends: Vec<(&str, u64)> = of_tool.clone().map(outcome).collect();
+    assert!(ends.iter().all(|(outcome, _)| *outcome == "transient"), "{ends:?}");
+    let told: Vec<&Value> = of_tool.map(|reply| &reply["results"][0]["error"]).collect();
+    let resting = told.iter().filter(|error| error["details"]["reason"] == "resting").count();
+    assert!(resting > CALLS / 2, "{told:?}");
+    assert_eq!(events(&fleet, "gave_up"), resting as u64);
+    // Without a breaker there would be four tries of each.
+    assert!(service.requests() < 2 * CALLS, "{} requests", service.requests());
+    let tries: u64 = ends.iter().map(|(_, tries)| tries).sum();
+    assert_eq!(tries, service.requests() as u64, "each request is a try that is told, and nothing else is");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
+    let (service, address) = Service::start(Mood::Unavailable).await;
+    let tool = declared(&address, "once", Duration::from_secs(30));
+    let mut fleet = Fleet::start(plan(tool, 2, Duration::from_millis(400))).await;
+    for text in ["lost 1", "lost 2"] {
+        post(&fleet, text).await;
+        assert_eq!(outcome(&fleet.reply().await), ("outcome_unknown", 1), "a 503 may hide what was done");
+    }
+    let waiting = post(&fleet, "kept 1").await;
+    until("it waits", || events(&fleet, "waited") > 0).await;
+    service.becomes(Mood::Well);
+    for text in ["kept 2", "kept 3", "kept 4"] {
+        post(&fleet, text).await;
+    }
+    for _ in 0..4 {
+        assert_eq!(outcome(&fleet.reply().await), ("ok", 1), "it used up no try");
+    }
+    assert_eq!(events(&fleet, "opened"), 1);
+    assert_eq!((events(&fleet, "tried"), events(&fleet, "closed"), events(&fleet, "gave_up")), (1, 1, 0));
+    assert!(service.asked().values().all(|times| *times == 1), "{:?}", service.asked());
+    let ended = fleet.store.look(&TurnName::parse(&format!("acme:{waiting}")).unwrap()).await.unwrap();
+    let tickfleet_store::TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
+    assert_eq!((ended.retries, ended.tries.len(), ended.rests.len()), (0, 0, 1), "{ended:?}");
+    assert_eq!(ended.rests[0].why, "post failed 2 times in a row");
+    let text = fleet.metrics.render();
+    assert!(text.contains("tickfleet_tools_resting 0"), "{text}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_setting_every_try_is_sent() {
+    let (service, address) = Service::start(Mood::Unavailable).await;
+    let tool = declared(&address, "read", Duration::from_secs(30));
+    let mut fleet = Fleet::start(Plan { breaker: None, ..plan(tool, 1, Duration::from_secs(60)) }).await;
+    for text in ["one", "two", "three"] {
+        post(&fleet, text).await;
+        assert_eq!(outcome(&fleet.reply().await), ("transient", 4));
+    }
+    assert_eq!(service.requests(), 12);
+    fleet.stop().await;
+}
+
+/// A slice that is out, as a record has it.
+async fn slice_out(server: &RedisServer, store: &Store, name: &TurnName) {
+    let in_a_day = store.now_ms().await.unwrap() + 86_400_000;
+    let record = [
+        (turn::FENCE, "1-1".to_owned()),
+        (turn::DEADLINE_MS, in_a_day.to_string()),
+        (turn::META, "{}".to_owned()),
+        (turn::ATTEMPTS, "2".to_owned()),
+        (turn::ATTEMPTS_AT, "0".to_owned()),
+        (turn::CRASHES, "1".to_owned()),
+    ];
+    let command = redis::cmd("HSET").arg(store.keys().turn(name)).arg(&record).to_owned();
+    let () = command.query_async(&mut server.connection().await).await.unwrap();
+}
+
+/// Puts the fence back, as a worker that leases the slice again would find it.
+async fn leased_again(server: &RedisServer, store: &Store, name: &TurnName, fence: &str) {
+    let command = redis::cmd("HSET").arg(store.keys().turn(name)).arg(turn::FENCE).arg(fence).to_owned();
+    let () = command.query_async(&mut server.connection().await).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rest_forgets_nothing_of_the_call_and_ends_when_its_time_is_over() {
+    let server = RedisServer::start().await;
+    let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    let name = TurnName::parse("acme:t").unwrap();
+    slice_out(&server, &store, &name).await;
+    let begin = Begin {
+        name: name.clone(),
+        fence: "1-1".into(),
+        position: 0,
+        nonce: Some("1-1.1".into()),
+        digest: String::new(),
+        knows: None,
+    };
+    assert_eq!(store.begin(std::slice::from_ref(&begin)).await.unwrap(), [Begun::Ok]);
+    let rest = |fence: &str, at_most: Duration| Rest {
+        name: name.clone(),
+        fence: fence.into(),
+        queue: Queue::parse("ready:normal").unwrap(),
+        position: 0,
+        delay: Duration::from_secs(3_600),
+        at_most,
+        beside: false,
+        why: "post failed 5 times in a row".into(),
+    };
+    let ok = [Rested::Parked(Parked::Ok)];
+    // It rests once, however little time it has.
+    assert_eq!(store.rest(&[rest("1-1", Duration::ZERO)]).await.unwrap(), ok);
+    assert_eq!(store.rest(&[rest("1-1", Duration::ZERO)]).await.unwrap(), [Rested::Parked(Parked::Already)]);
+    leased_again(&server, &store, &name, "2-1").await;
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(store.rest(&[rest("2-1", hour)]).await.unwrap(), ok);
+    leased_again(&server, &store, &name, "3-1").await;
+    assert_eq!(store.rest(&[rest("3-1", Duration::ZERO)]).await.unwrap(), [Rested::Over], "nothing is written");
+    assert_eq!(store.rest(&[rest("2-1", hour)]).await.unwrap(), [Rested::Parked(Parked::Already)]);
+    let record = store.look(&name).await.unwrap();
+    let tickfleet_store::TurnView::Live(live) = record else { panic!("{record:?}") };
+    let record = live.record;
+    assert_eq!((record.attempts, record.crashes, record.retries), (2, Some(1), 0));
+    let noted: Vec<&RestNote> = record.rests.iter().collect();
+    assert_eq!((noted.len(), noted[0].times, noted[0].position), (1, 2, 0), "one note of a row: {noted:?}");
+    // What a holder that is gone has begun stays begun: whoever comes next is told so.
+    let other = Begin { fence: "3-1".into(), nonce: Some("3-1.1".into()), ..begin };
+    assert_eq!(store.begin(&[other]).await.unwrap(), [Begun::Unknown]);
+}
