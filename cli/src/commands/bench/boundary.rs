@@ -47,15 +47,7 @@ impl Boundary {
 /// Runs it with `agents`.
 pub(super) async fn run(args: &BenchArgs, agents: usize, mut say: impl FnMut(&str)) -> Result<Boundary> {
     let server = Server::start(None, args.aof).await?;
-    let shape = Shape {
-        schedulers: args.schedulers,
-        workers: args.workers,
-        slots: args.slots,
-        agents,
-        limits: 0,
-        tool_kind: args.tool_kind,
-        interpreter: args.interpreter.clone(),
-    };
+    let shape = Shape::of(args, agents);
     say("starting the fleet");
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, &BenchArgs { agents: Some(agents), capped: false, ..args.clone() }).await?;

@@ -67,7 +67,7 @@ struct Reply {
 
 impl Load {
     pub(super) async fn connect(server: &Server, args: &BenchArgs) -> Result<Self> {
-        let bare = message("a12345", 1_000_000, (args.tool_kind.tool(), args.calls_per_turn), "").len();
+        let bare = message("bench", "a12345", 1_000_000, (args.tool_kind.tool(), args.calls_per_turn), "").len();
         let replies =
             Replies { connection: server.connection().await?, trimmer: server.connection().await?, last: "0".into() };
         Ok(Self {
@@ -94,7 +94,7 @@ impl Load {
         for _ in 0..count {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let agent = format!("a{}", turn % self.agents as u64);
-            let text = message(&agent, at, (self.tool, self.calls), &words(turn, self.padding));
+            let text = message("bench", &agent, at, (self.tool, self.calls), &words(turn, self.padding));
             pipe.cmd("XADD").arg(&stream).arg("*").arg("turn").arg(text).ignore();
         }
         let mut connection = self.producer.clone();
@@ -257,10 +257,13 @@ impl Replies {
 fn reply(fields: &[String]) -> Reply {
     let text = fields.get(1).map_or("", String::as_str);
     let sent = text.split_once("\"correlation_id\":\"").and_then(|(_, rest)| rest.split_once('"')).map(|(us, _)| us);
-    Reply {
-        sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0),
-        ok: text.contains("\"success\":true") && !text.contains("\"success\":false"),
-    }
+    Reply { sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0), ok: ok_of(fields) }
+}
+
+/// Whether every call of a reply succeeded.
+pub(super) fn ok_of(fields: &[String]) -> bool {
+    let text = fields.get(1).map_or("", String::as_str);
+    text.contains("\"success\":true") && !text.contains("\"success\":false")
 }
 
 /// Text of this many bytes that differs from turn to turn, as arguments do.
@@ -275,11 +278,11 @@ pub(super) fn words(turn: u64, bytes: usize) -> String {
     (0..bytes).map(|_| letter()).collect()
 }
 
-fn message(agent: &str, at_us: u64, (tool, calls): (&str, usize), padding: &str) -> String {
+pub(super) fn message(tenant: &str, agent: &str, at_us: u64, (tool, calls): (&str, usize), padding: &str) -> String {
     let call = |i: usize| format!(r#"{{"id":"call_{i}","name":"{tool}","arguments":{{"text":"{padding}"}}}}"#);
     let calls: Vec<String> = (0..calls).map(call).collect();
     format!(
-        r#"{{"tenant":"bench","agent":"{agent}","reply_to":"bench","correlation_id":"{at_us}","calls":[{}]}}"#,
+        r#"{{"tenant":"{tenant}","agent":"{agent}","reply_to":"bench","correlation_id":"{at_us}","calls":[{}]}}"#,
         calls.join(",")
     )
 }

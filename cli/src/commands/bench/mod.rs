@@ -11,6 +11,7 @@ mod report;
 mod scripts;
 mod server;
 mod services;
+mod spread;
 mod tool_kind;
 
 use std::time::Duration;
@@ -25,6 +26,7 @@ use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use report::Costs;
 use server::Server;
+use spread::Spread;
 use tool_kind::ToolKind;
 
 pub(crate) use report::Report;
@@ -60,6 +62,13 @@ pub(crate) struct BenchArgs {
     /// Redis' slowest command meanwhile. Nothing else is measured.
     #[arg(long, value_name = "AGENTS", conflicts_with_all = ["capped", "on", "runs", "agents", "limits"])]
     pub(crate) boundary: Option<usize>,
+    /// A cluster of so many primaries beside a single one with the same shards: turns a second of Redis' CPU time. Nothing else
+    /// is measured.
+    #[arg(long, value_name = "PRIMARIES", conflicts_with_all = ["capped", "on", "runs", "boundary", "aof"])]
+    pub(crate) primaries: Option<usize>,
+    /// Shards of that cluster; none: four a primary.
+    #[arg(long, requires = "primaries")]
+    pub(crate) shards: Option<u32>,
     /// Limits of the configuration, of which three count every call, and none holds one up.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,
@@ -127,6 +136,7 @@ Examples:
   tickfleet bench --capped               half of the turns wait for their agents' next windows
   tickfleet bench --limits 20            twenty limits, of which three count every call
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
+  tickfleet bench --primaries 3          a cluster beside one primary, by Redis' CPU time
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
   tickfleet bench --tool-kind http       likewise mcp and shell
@@ -144,6 +154,11 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
         let found = boundary::run(args, agents, |what| spinner.set_message(what.to_owned())).await;
         spinner.finish_and_clear();
         return output.show(&found.map_err(Failure::failed)?, Boundary::text);
+    }
+    if let Some(primaries) = args.primaries {
+        let found = spread::run(args, primaries, |what| spinner.set_message(what.to_owned())).await;
+        spinner.finish_and_clear();
+        return output.show(&found.map_err(Failure::failed)?, Spread::text);
     }
     let report = run(args, |what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();
@@ -169,16 +184,7 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let shape = Shape {
-        schedulers: args.schedulers,
-        workers: args.workers,
-        slots: args.slots,
-        agents: args.agents(),
-        limits: args.limits,
-        tool_kind: args.tool_kind,
-        interpreter: args.interpreter.clone(),
-    };
-    let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
+    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
 

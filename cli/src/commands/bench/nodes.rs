@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
+use super::BenchArgs;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::services::Services;
 use super::tool_kind::{ToolKind, workspaces};
@@ -24,6 +25,25 @@ pub(super) struct Shape {
     pub(super) limits: usize,
     pub(super) tool_kind: ToolKind,
     pub(super) interpreter: String,
+    pub(super) shards: u32,
+    pub(super) tenants: Vec<String>,
+}
+
+impl Shape {
+    /// What was asked for, with so many agents, on one shard.
+    pub(super) fn of(args: &BenchArgs, agents: usize) -> Self {
+        Self {
+            schedulers: args.schedulers,
+            workers: args.workers,
+            slots: args.slots,
+            agents,
+            limits: args.limits,
+            tool_kind: args.tool_kind,
+            interpreter: args.interpreter.clone(),
+            shards: 1,
+            tenants: vec!["bench".into()],
+        }
+    }
 }
 
 /// Resident memory of one process of each kind, MB.
@@ -125,11 +145,12 @@ fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Resu
 async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
-        "redis:\n  namespace: {NAMESPACE}\n\
+        "redis:\n  namespace: {NAMESPACE}\n  shards: {shards}\n\
          caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
          worker:\n  slots: {slots}\n  workspaces: '{workspaces}'\n\
          queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
          log:\n  level: warn\n",
+        shards = shape.shards,
         slots = shape.slots,
         workspaces = workspaces(dir).display(),
     );
@@ -141,7 +162,8 @@ async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
     std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
-    std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
+    let tenants: String = shape.tenants.iter().map(|tenant| format!("  {tenant}:\n    plan: bench\n")).collect();
+    std::fs::write(dir.join("tenants.yaml"), format!("tenants:\n{tenants}"))?;
     shape.tool_kind.write(dir, &shape.interpreter, shape.slots).await
 }
 

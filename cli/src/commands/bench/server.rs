@@ -18,6 +18,8 @@ pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
 pub(super) struct Server {
     pub(super) url: String,
     private: Option<(PrivateRedis, std::path::PathBuf)>,
+    /// The node of a cluster that is looked at, where the URL names one.
+    node: Option<String>,
 }
 
 /// CPU seconds that Redis has used, and how many keys it has expired.
@@ -38,9 +40,11 @@ impl Server {
     pub(super) async fn start(on: Option<&str>, aof: Aof) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
-                bail!("the bench measures one server, and this names a cluster: --on takes redis:// or rediss://");
+                bail!(
+                    "the bench measures one server, and this names a cluster: --on takes redis:// or rediss://; --primaries starts a cluster of its own"
+                );
             }
-            return Ok(Self { url: url.to_owned(), private: None });
+            return Ok(Self { url: url.to_owned(), private: None, node: None });
         }
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
@@ -48,7 +52,12 @@ impl Server {
         let extra_args = vec!["--appendfsync".to_owned(), fsync.to_owned()];
         let options = ServerOptions { appendonly: aof != Aof::No, extra_args, ..ServerOptions::new(&dir) };
         let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
-        Ok(Self { url: server.url(), private: Some((server, dir)) })
+        Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
+    }
+
+    /// A cluster, of which one node is looked at.
+    pub(super) const fn of_cluster(url: String, node: String) -> Self {
+        Self { url, private: None, node: Some(node) }
     }
 
     pub(super) const fn is_private(&self) -> bool {
@@ -57,7 +66,7 @@ impl Server {
 
     /// A connection of one's own. Its answers may take as long as the longest blocking read here.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
-        Ok(Connection::open(&self.url)?.dedicated(Duration::from_secs(25)).await?)
+        Ok(Connection::open(self.node.as_deref().unwrap_or(&self.url))?.dedicated(Duration::from_secs(25)).await?)
     }
 
     pub(super) async fn info(&self, section: &str) -> Result<String> {

@@ -1,0 +1,368 @@
+//! What a cluster of several primaries can do beside one primary that has the same shards: turns a second of Redis' CPU time.
+//! Cores are few where benches run, so what is compared is not what went through, but what each primary was busy for.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use redis::aio::MultiplexedConnection;
+use serde::Serialize;
+use tickfleet_model::TenantId;
+use tickfleet_model::ids::shard_of;
+use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
+
+use super::BenchArgs;
+use super::load::{message, now, ok_of, words};
+use super::nodes::{Fleet, Shape};
+use super::server::{Cpu, NAMESPACE, Server};
+
+/// Shards of a primary, as docs/scaling.md advises at least.
+const SHARDS_A_PRIMARY: u32 = 4;
+/// Slots of a cluster.
+const SLOTS: u32 = 16_384;
+const BATCH: usize = 20;
+/// Replies that do not come for so long will not come.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The time for which an idle fleet is looked at.
+const IDLE: Duration = Duration::from_secs(3);
+/// The time until all nodes have heard of each other.
+const AGREED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Spread {
+    /// Shards, of which each primary has as many.
+    shards: u32,
+    one: Side,
+    several: Side,
+    /// Turns a second of CPU time of the busiest primary, over the same of the one.
+    ratio: f64,
+}
+
+/// One of the two.
+#[derive(Debug, Clone, Serialize)]
+struct Side {
+    /// CPU time of each primary, µs a turn of the whole, beyond what it takes while nothing is submitted.
+    primaries_us_per_turn: Vec<f64>,
+    /// What each takes while nothing is submitted, ms a second: processes ask every shard what is due.
+    primaries_idle_ms_per_s: Vec<f64>,
+    /// Turns that went through, a second: what this machine's cores allow.
+    turns_per_s: f64,
+    /// Turns a second that fill a core of the busiest primary.
+    turns_per_s_of_cpu: f64,
+    not_ok: u64,
+}
+
+impl Spread {
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "{} shards on one primary, and on {}\n\n{}{}ratio        {:.2}\n",
+            self.shards,
+            self.several.primaries_us_per_turn.len(),
+            self.one.text("one"),
+            self.several.text("several"),
+            self.ratio
+        )
+    }
+}
+
+impl Side {
+    fn text(&self, what: &str) -> String {
+        let list = |figures: &[f64]| figures.iter().map(|one| format!("{one:.1}")).collect::<Vec<_>>().join(" + ");
+        let failed = if self.not_ok > 0 { format!(", {} turns failed", self.not_ok) } else { String::new() };
+        format!(
+            "{what:12} {} µs/turn of each primary, idle {} ms/s: {:.0} turns/s of its CPU time ({:.0} on this machine{failed})\n",
+            list(&self.primaries_us_per_turn),
+            list(&self.primaries_idle_ms_per_s),
+            self.turns_per_s_of_cpu,
+            self.turns_per_s,
+        )
+    }
+}
+
+/// Measures one primary, then `primaries` of them, with the same shards.
+pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
+    let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
+    ensure!(primaries >= 2 && shards as usize >= primaries, "two primaries at least, with a shard each");
+    say("measuring one primary");
+    let one = side(args, 1, shards).await.context("one primary")?;
+    say("measuring several");
+    let several = side(args, primaries, shards).await.context("several primaries")?;
+    let ratio = several.turns_per_s_of_cpu / one.turns_per_s_of_cpu;
+    Ok(Spread { shards, one, several, ratio })
+}
+
+async fn side(args: &BenchArgs, primaries: usize, shards: u32) -> Result<Side> {
+    let cluster = Cluster::start(primaries, shards).await.context("starting a cluster")?;
+    let shape = Shape { shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents()) };
+    let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
+    let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
+    let load = Load::connect(args, &cluster, &shape.tenants).await?;
+    // The first second fills the pipes and does not count.
+    load.run(Duration::from_secs(1), args.window).await.context("warming up")?;
+    let primaries_idle_ms_per_s = cluster.idle().await?;
+    let before = cluster.cpu().await?;
+    let (started, seconds) = (now(), Duration::from_secs(args.seconds));
+    let (turns, not_ok) = load.run(seconds, args.window).await?;
+    let took = started.elapsed().as_secs_f64();
+    let spent = cluster.cpu().await?.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6);
+    let busy = spent.zip(&primaries_idle_ms_per_s).map(|(us, idle_ms)| us - idle_ms * 1e3 * took);
+    let primaries_us_per_turn: Vec<f64> = busy.map(|us| us / turns.max(1) as f64).collect();
+    let fills =
+        primaries_us_per_turn.iter().zip(&primaries_idle_ms_per_s).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
+    let turns_per_s_of_cpu = fills.fold(f64::INFINITY, f64::min);
+    fleet.stop().await;
+    let turns_per_s = turns as f64 / took;
+    Ok(Side { primaries_us_per_turn, primaries_idle_ms_per_s, turns_per_s, turns_per_s_of_cpu, not_ok })
+}
+
+/// A tenant for each shard, in order.
+fn tenants(shards: u32) -> Result<Vec<String>> {
+    let mut found: Vec<Option<String>> = vec![None; shards as usize];
+    for number in 0..1_000 * u64::from(shards) {
+        let name = format!("bench{number}");
+        let shard = shard_of(&TenantId::new(&name)?, shards) as usize;
+        found[shard].get_or_insert(name);
+    }
+    found.into_iter().collect::<Option<Vec<_>>>().context("a shard has no tenant")
+}
+
+/// Primaries without replicas, each with as many of the shards.
+struct Cluster {
+    servers: Vec<PrivateRedis>,
+    urls: Vec<String>,
+    /// The node that each shard lies on.
+    nodes_of_shards: Vec<usize>,
+    dir: PathBuf,
+}
+
+impl Cluster {
+    async fn start(primaries: usize, shards: u32) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
+        let (mut servers, mut urls, mut buses) = (Vec::new(), Vec::new(), Vec::new());
+        for node in 0..primaries {
+            let bus = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
+            let extra_args = ["--cluster-enabled", "yes", "--cluster-port", &bus].map(str::to_owned).into();
+            let options = ServerOptions {
+                listen: Listen::Loopback(0),
+                extra_args,
+                ..ServerOptions::new(dir.join(node.to_string()))
+            };
+            let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
+            urls.push(server.url());
+            servers.push(server);
+            buses.push(bus);
+        }
+        let mut cluster = Self { servers, urls, nodes_of_shards: vec![0; shards as usize], dir };
+        cluster.share(&buses).await?;
+        Ok(cluster)
+    }
+
+    /// Gives each node slots in a row, such that all have as many shards, and waits until they agree.
+    async fn share(&mut self, buses: &[String]) -> Result<()> {
+        let mut first = self.connection(0).await?;
+        let mut slots = Vec::new();
+        for shard in 0..self.nodes_of_shards.len() {
+            let key = format!("{{{NAMESPACE}:{shard}}}:");
+            let slot: u32 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query_async(&mut first).await?;
+            slots.push((slot, shard));
+        }
+        slots.sort_unstable();
+        let nodes = self.servers.len();
+        let mut from = 0;
+        for node in 0..nodes {
+            let (begin, end) = (node * slots.len() / nodes, (node + 1) * slots.len() / nodes);
+            for (_, shard) in &slots[begin..end] {
+                self.nodes_of_shards[*shard] = node;
+            }
+            let upto = if node + 1 == nodes { SLOTS } else { slots[end].0 };
+            let mut connection = self.connection(node).await?;
+            let mut add = redis::cmd("CLUSTER");
+            add.arg("ADDSLOTSRANGE").arg(from).arg(upto - 1).query_async::<()>(&mut connection).await?;
+            let mut epoch = redis::cmd("CLUSTER");
+            epoch.arg("SET-CONFIG-EPOCH").arg(node + 1).query_async::<()>(&mut connection).await?;
+            from = upto;
+        }
+        for (node, bus) in buses.iter().enumerate().skip(1) {
+            let port = self.urls[node].trim_end_matches('/').rsplit(':').next().unwrap_or_default();
+            let mut meet = redis::cmd("CLUSTER");
+            meet.arg("MEET").arg("127.0.0.1").arg(port).arg(bus).query_async::<()>(&mut first).await?;
+        }
+        self.agreed().await
+    }
+
+    async fn agreed(&self) -> Result<()> {
+        let began = now();
+        for node in 0..self.servers.len() {
+            let mut connection = self.connection(node).await?;
+            loop {
+                let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(&mut connection).await?;
+                let known = format!("cluster_known_nodes:{}\r", self.servers.len());
+                if info.contains("cluster_state:ok") && info.contains(&known) {
+                    break;
+                }
+                ensure!(began.elapsed() < AGREED_WITHIN, "the nodes do not agree:\n{info}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        let hosts: Vec<&str> =
+            self.urls.iter().map(|url| url.trim_start_matches("redis://").trim_end_matches('/')).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    async fn connection(&self, node: usize) -> Result<MultiplexedConnection> {
+        Server::of_cluster(String::new(), self.urls[node].clone()).connection().await
+    }
+
+    /// What each node uses while nothing is submitted, ms a second.
+    async fn idle(&self) -> Result<Vec<f64>> {
+        let (before, started) = (self.cpu().await?, now());
+        tokio::time::sleep(IDLE).await;
+        let took = started.elapsed().as_secs_f64();
+        let used = self.cpu().await?.into_iter().zip(before);
+        Ok(used.map(|(after, before)| (after - before).seconds * 1e3 / took).collect())
+    }
+
+    /// What each node has used.
+    async fn cpu(&self) -> Result<Vec<Cpu>> {
+        let mut used = Vec::new();
+        for url in &self.urls {
+            used.push(Server::of_cluster(String::new(), url.clone()).cpu().await?);
+        }
+        Ok(used)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // As of a single private server: what cannot be tidied up is in the folder for temporary files.
+            drop(server.kill9());
+        }
+        drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+/// A producer and a reader for each shard.
+struct Load {
+    shards: Vec<Shard>,
+    agents: u64,
+    tool: (&'static str, usize),
+    padding: usize,
+    next: AtomicU64,
+}
+
+struct Shard {
+    prefix: String,
+    tenant: String,
+    producer: MultiplexedConnection,
+    reader: MultiplexedConnection,
+    last: tokio::sync::Mutex<String>,
+}
+
+type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
+
+impl Load {
+    async fn connect(args: &BenchArgs, cluster: &Cluster, tenants: &[String]) -> Result<Self> {
+        let tool = (args.tool_kind.tool(), args.calls_per_turn);
+        let bare = message("bench", "a12345", 1_000_000, tool, "").len();
+        let mut shards = Vec::new();
+        for (shard, tenant) in tenants.iter().enumerate() {
+            let node = cluster.nodes_of_shards[shard];
+            shards.push(Shard {
+                prefix: format!("{{{NAMESPACE}:{shard}}}:"),
+                tenant: tenant.clone(),
+                producer: cluster.connection(node).await?,
+                reader: cluster.connection(node).await?,
+                last: tokio::sync::Mutex::new("0".into()),
+            });
+        }
+        let padding = args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1);
+        Ok(Self { shards, agents: args.agents() as u64, tool, padding, next: AtomicU64::new(0) })
+    }
+
+    /// As many turns as go through, with at most `window` on their way in all shards. Answers how many, and how many of
+    /// them failed.
+    async fn run(&self, duration: Duration, window: u64) -> Result<(u64, u64)> {
+        let window = (window / self.shards.len() as u64).max(BATCH as u64);
+        let all = self.shards.iter().map(|shard| self.of(shard, duration, window));
+        let ended = futures::future::try_join_all(all).await?;
+        Ok(ended.into_iter().fold((0, 0), |(turns, failed), (more, of_them)| (turns + more, failed + of_them)))
+    }
+
+    async fn of(&self, shard: &Shard, duration: Duration, window: u64) -> Result<(u64, u64)> {
+        let (sent, got, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let started = now();
+        let produce = async {
+            while started.elapsed() < duration {
+                if sent.load(Ordering::Relaxed) - got.load(Ordering::Relaxed) + BATCH as u64 > window {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    continue;
+                }
+                self.submit(shard).await?;
+                sent.fetch_add(BATCH as u64, Ordering::Relaxed);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            Ok::<_, anyhow::Error>(())
+        };
+        let consume = async {
+            while !is_over.load(Ordering::Relaxed) || got.load(Ordering::Relaxed) < sent.load(Ordering::Relaxed) {
+                let (replies, of_them) = shard.read().await?;
+                got.fetch_add(replies, Ordering::Relaxed);
+                failed.fetch_add(of_them, Ordering::Relaxed);
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        tokio::try_join!(produce, consume)?;
+        Ok((got.into_inner(), failed.into_inner()))
+    }
+
+    async fn submit(&self, shard: &Shard) -> Result<()> {
+        let mut pipe = redis::pipe();
+        for _ in 0..BATCH {
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
+            let agent = format!("a{}", turn % self.agents);
+            let text = message(&shard.tenant, &agent, turn, self.tool, &words(turn, self.padding));
+            pipe.cmd("XADD").arg(format!("{}turns", shard.prefix)).arg("*").arg("turn").arg(text).ignore();
+        }
+        Ok(pipe.query_async::<()>(&mut shard.producer.clone()).await?)
+    }
+}
+
+impl Shard {
+    /// The next replies, and how many of them failed; none where none came in a while. Those that were read are trimmed, as a
+    /// reader should.
+    async fn read(&self) -> Result<(u64, u64)> {
+        let inbox = format!("{}replies:{}:bench", self.prefix, self.tenant);
+        let mut last = self.last.lock().await;
+        let mut command = redis::cmd("XREAD");
+        command.arg("COUNT").arg(500).arg("BLOCK").arg(u64::try_from(PATIENCE.as_millis())?);
+        command.arg("STREAMS").arg(&inbox).arg(&*last);
+        let found: Read = command.query_async(&mut self.reader.clone()).await.context("reading replies")?;
+        let entries: Vec<_> = found.into_iter().flatten().flat_map(|(_, entries)| entries).collect();
+        let (newest, _) = entries.last().with_context(|| format!("no reply came for {} s", PATIENCE.as_secs()))?;
+        last.clone_from(newest);
+        let trim = redis::cmd("XTRIM").arg(&inbox).arg("MINID").arg("~").arg(&*last).to_owned();
+        trim.query_async::<()>(&mut self.producer.clone()).await?;
+        let failed = entries.iter().filter(|(_, fields)| !ok_of(fields)).count();
+        Ok((entries.len() as u64, failed as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_shard_has_a_tenant_of_its_own() {
+        let tenants = tenants(12).unwrap();
+        let shards: Vec<u32> = tenants.iter().map(|name| shard_of(&TenantId::new(name).unwrap(), 12)).collect();
+        assert_eq!(shards, (0..12).collect::<Vec<_>>());
+    }
+}
