@@ -1,5 +1,6 @@
 //! What operators see: metrics, alerts, dashboards.
 
 mod cost;
+mod large_results;
 mod metrics;
 mod observability;

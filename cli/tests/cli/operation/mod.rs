@@ -1,6 +1,7 @@
 //! A fleet in operation: live configuration, scaling, traces, alerts.
 
 mod cluster;
+mod deploys;
 mod gateway;
 mod live;
 mod run_time;

@@ -89,6 +89,11 @@ impl Process {
         panic!("not reloaded {times} times:\n{}", fs::read_to_string(self.log.path()).unwrap());
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }

@@ -1,0 +1,277 @@
+//! Real processes under load: every one of them is restarted in turn and nobody notices; and ten times as much as they can do
+//! fills no memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tickfleet_client::{Client, Replies, Reply, ReplyStatus, SubmitError};
+use tickfleet_model::{InboxName, TenantId, Turn};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{StoreOptions, entry_ms};
+use tickfleet_testkit::RedisServer;
+use tokio::time::{Instant, sleep};
+
+use crate::support::process::Process;
+
+const AGENTS: u64 = 20;
+/// What is restarted in turn.
+const PROCESSES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
+/// The longest wait for a reply: on a quiet machine they come within a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A number that a run by hand may choose.
+fn chosen(name: &str, usual: u64) -> u64 {
+    #[allow(clippy::disallowed_methods, reason = "a knob of this run, documented beside it")]
+    std::env::var(name).ok().map_or(usual, |text| text.parse().expect("a number"))
+}
+
+fn configure(dir: &Path, settings: &str) {
+    fs::write(dir.join("tickfleet.yaml"), settings).unwrap();
+    fs::write(dir.join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
+    let agents: String = (0..AGENTS).map(|n| format!("  agent-{n}: {{}}\n")).collect();
+    fs::write(dir.join("agents.yaml"), format!("agents:\n{agents}")).unwrap();
+    fs::write(dir.join("permissions.yaml"), "permissions: {echo: {everyone: true}, sleep: {everyone: true}}\n")
+        .unwrap();
+}
+
+/// The turn with this number, whose calls take `ms` each.
+fn turn(number: u64, calls: usize, ms: u64) -> Turn {
+    let agent = number % AGENTS;
+    let calls = vec![format!(r#"{{"name":"sleep","arguments":{{"ms":{ms}}}}}"#); calls].join(",");
+    let text = format!(r#"{{"tenant":"demo","agent":"agent-{agent}","reply_to":"box","calls":[{calls}]}}"#);
+    parse_turn(text.as_bytes()).unwrap()
+}
+
+async fn client(redis: &RedisServer, options: StoreOptions) -> (Client, TenantId, InboxName) {
+    let client = Client::connect(&redis.url(), options).await.unwrap();
+    (client, TenantId::new("demo").unwrap(), InboxName::new("box").unwrap())
+}
+
+/// By the turn's id, whose number is the time of its submission by Redis' clock.
+type Answered = BTreeMap<String, (Reply, f64)>;
+
+/// The next reply; none where none is to be expected any more.
+async fn next(replies: &mut Replies, is_over: &AtomicBool) -> Option<Reply> {
+    let was_over = is_over.load(Ordering::Relaxed);
+    // While turns come in, the last one may have been answered already when nobody submits another.
+    let patience = if was_over { PATIENCE } else { Duration::from_millis(500) };
+    let reply = replies.next(patience).await.unwrap();
+    assert!(reply.is_some() || !was_over, "no reply within {PATIENCE:?}, and some are owed");
+    reply
+}
+
+fn percentile(latencies: &mut [f64], share: f64) -> f64 {
+    latencies.sort_by(f64::total_cmp);
+    let index = (latencies.len() as f64 * share) as usize;
+    latencies.get(index.min(latencies.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+}
+
+fn said(what: &str, latencies: &mut [f64]) {
+    let (p50, p99, most) = (percentile(latencies, 0.5), percentile(latencies, 0.99), percentile(latencies, 1.0));
+    println!("{what}: {} turns, p50 {p50:.1} ms, p99 {p99:.1} ms, at most {most:.1} ms", latencies.len());
+}
+
+/// Every scheduler and worker ends by SIGTERM, the next one starts when it has, and turns go on coming.
+/// `TICKFLEET_DEPLOY_RATE=200 TICKFLEET_DEPLOY_ROUNDS=5 cargo nextest run --workspace -E 'test(restarted_in_turn)' --run-ignored only
+/// --no-capture` tells latencies.
+#[tokio::test]
+#[ignore = "still to be played on a quiet machine"]
+async fn every_process_is_restarted_in_turn_under_load_and_no_turn_is_lost_tried_again_or_failed() {
+    let (rate, rounds) = (chosen("TICKFLEET_DEPLOY_RATE", 40), chosen("TICKFLEET_DEPLOY_ROUNDS", 1));
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    configure(dir.path(), "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n");
+    let (config, url) = (dir.path().to_owned(), redis.url());
+    let start = move |role: &'static str| (role, Process::start(role, &config, &url));
+    let fleet: Vec<(&'static str, Process)> = PROCESSES.map(&start).into();
+    let (client, tenant, inbox) = client(&redis, StoreOptions::default()).await;
+    let (submitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let began = Instant::now();
+    let produce = async {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
+        while !is_over.load(Ordering::Relaxed) {
+            ticks.tick().await;
+            client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
+            submitted.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let consume = async {
+        let (mut replies, mut answered) = (client.replies(&tenant, &inbox), Answered::new());
+        while !is_over.load(Ordering::Relaxed) || (answered.len() as u64) < submitted.load(Ordering::Relaxed) {
+            let Some(reply) = next(&mut replies, &is_over).await else { continue };
+            let id = reply.id().unwrap().to_string();
+            let at = began.elapsed().as_secs_f64();
+            assert!(answered.insert(id.clone(), (reply, at)).is_none(), "{id} was answered twice");
+        }
+        answered
+    };
+    let restart = async {
+        // What nothing disturbs, to compare with.
+        sleep(Duration::from_secs(2)).await;
+        let quiet_s = began.elapsed().as_secs_f64();
+        // Processes are not on this runtime, and it goes on meanwhile.
+        let fleet = tokio::task::spawn_blocking(move || restarted(fleet, rounds, start)).await.unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        (quiet_s, fleet)
+    };
+    let ((), answered, (quiet_s, _fleet)) = tokio::join!(produce, consume, restart);
+    assert_eq!(answered.len() as u64, submitted.into_inner());
+    for (id, (reply, _)) in &answered {
+        assert_eq!(reply.status, ReplyStatus::Done, "{id}: {reply:?}");
+        assert!(reply.results.iter().all(|result| result.success && result.attempts == 1), "{id}: {reply:?}");
+    }
+    untroubled(&redis).await;
+    let times = latencies(&redis, &answered).await;
+    let of = |is_quiet: bool| times.iter().filter(move |(at, _)| (*at < quiet_s) == is_quiet).map(|(_, ms)| *ms);
+    said("nothing restarted", &mut of(true).collect::<Vec<_>>());
+    said("every process restarted", &mut of(false).collect::<Vec<_>>());
+}
+
+/// Ends each process by SIGTERM, and starts another in its place when it has ended.
+fn restarted(
+    mut fleet: Vec<(&'static str, Process)>,
+    rounds: u64,
+    start: impl Fn(&'static str) -> (&'static str, Process),
+) -> Vec<(&'static str, Process)> {
+    for at in (0..rounds).flat_map(|_| 0..PROCESSES.len()) {
+        let (role, old) = fleet.remove(at);
+        assert_eq!(old.stop(), Some(0), "a {role} told to stop");
+        fleet.insert(at, start(role));
+    }
+    fleet
+}
+
+/// No record says that a slice had lost its worker, or was tried again.
+async fn untroubled(redis: &RedisServer) {
+    let mut connection = redis.connection().await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*:done:*").query_async(&mut connection).await.unwrap();
+    assert!(!keys.is_empty());
+    for chunk in keys.chunks(500) {
+        let records: Vec<String> = redis::cmd("MGET").arg(chunk).query_async(&mut connection).await.unwrap();
+        for record in records {
+            let line = record.lines().next().unwrap_or_default();
+            let trouble = line.split(' ').filter_map(|field| field.split_once('='));
+            let trouble = trouble.filter(|(name, value)| ["cr", "rt"].contains(name) && !["", "0"].contains(value));
+            assert_eq!(trouble.count(), 0, "{line}");
+        }
+    }
+}
+
+/// When each turn was answered, s, and how long that took by Redis' clock, ms.
+async fn latencies(redis: &RedisServer, answered: &Answered) -> Vec<(f64, f64)> {
+    let mut connection = redis.connection().await;
+    let mut times = Vec::new();
+    for (id, (_, at)) in answered {
+        let key = format!("{{tickfleet:0}}:done:demo:{id}");
+        let record: String = redis::cmd("GET").arg(key).query_async(&mut connection).await.unwrap();
+        let end = record.split([' ', '\n']).find_map(|field| field.strip_prefix("end=")).unwrap();
+        let submitted = entry_ms(id.trim_start_matches('t')).unwrap();
+        times.push((*at, end.parse::<f64>().unwrap() - submitted as f64));
+    }
+    times
+}
+
+/// Memory, bytes: of Redis, then of each process.
+async fn memory(redis: &RedisServer, fleet: &[Process]) -> Vec<u64> {
+    let mut connection = redis.connection().await;
+    let info: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await.unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap();
+    let resident = |process: &Process| {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    };
+    std::iter::once(used).chain(fleet.iter().map(resident)).collect()
+}
+
+/// What producers heard.
+#[derive(Debug, Default)]
+struct Heard {
+    accepted: AtomicU64,
+    full: AtomicU64,
+}
+
+/// Ten times the 40 turns of 100 ms that four slots do in a second.
+async fn offer(client: &Client, during: Duration, heard: &Heard, is_over: &AtomicBool) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(25));
+    let until = Instant::now() + during;
+    while Instant::now() < until {
+        ticks.tick().await;
+        for submitted in client.submit_many((0..10).map(|number| turn(number, 1, 100)).collect()).await {
+            match submitted {
+                Ok(_) => heard.accepted.fetch_add(1, Ordering::Relaxed),
+                Err(SubmitError::QueueFull) => heard.full.fetch_add(1, Ordering::Relaxed),
+                Err(other) => panic!("{other}"),
+            };
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+}
+
+/// Every reply, to the last of what was accepted: how many turns were done, and how many were refused after all.
+async fn take(mut replies: Replies, heard: &Heard, is_over: &AtomicBool) -> (u64, u64) {
+    let (mut done, mut refused) = (0, 0);
+    while !is_over.load(Ordering::Relaxed) || done + refused < heard.accepted.load(Ordering::Relaxed) {
+        let Some(reply) = next(&mut replies, is_over).await else { continue };
+        if reply.status == ReplyStatus::Done {
+            assert!(reply.is_success(), "{reply:?}");
+            done += 1;
+        } else {
+            assert_eq!(reply.error.as_ref().map(|error| &*error.code), Some("tenant_queue_full"), "{reply:?}");
+            refused += 1;
+        }
+    }
+    (done, refused)
+}
+
+/// Producers offer ten times what four slots can do, and are refused most of it.
+/// `TICKFLEET_OVERLOAD_SECONDS=300 cargo nextest run --workspace -E 'test(ten_times)' --run-ignored only --no-capture`
+#[tokio::test]
+#[ignore = "still to be played on a quiet machine"]
+async fn under_ten_times_what_a_fleet_can_do_memory_stays_flat_and_what_was_accepted_finishes() {
+    let seconds = chosen("TICKFLEET_OVERLOAD_SECONDS", 12);
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    // Bounds that are reached soon: what is kept for hours otherwise would grow for hours.
+    configure(
+        dir.path(),
+        "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}\n\
+         worker: {slots: 2}\n\
+         queues: {turns_max: 200, tenant_turns_max: 200, tenant_ready_max: 100}\n\
+         retention: {records: 1s, dedupe_for: 1s, audit_bytes_max: 1MiB, dead: 1s}\n\
+         scheduler: {collect_every: 1s}\n",
+    );
+    let start = |role: &'static str| Process::start(role, dir.path(), &redis.url());
+    let fleet: Vec<Process> = ["scheduler", "scheduler", "worker", "worker"].map(start).into();
+    let (client, tenant, inbox) = client(&redis, StoreOptions { turns_max: 200, ..StoreOptions::default() }).await;
+    let (heard, is_over) = (Heard::default(), AtomicBool::new(false));
+    let produce = offer(&client, Duration::from_secs(seconds), &heard, &is_over);
+    let consume = take(client.replies(&tenant, &inbox), &heard, &is_over);
+    let watch = async {
+        let mut samples = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            // Nobody tells when memory grows.
+            sleep(Duration::from_millis(500)).await;
+            samples.push(memory(&redis, &fleet).await);
+        }
+        samples
+    };
+    let ((), (done, refused), samples) = tokio::join!(produce, consume, watch);
+    let (accepted, full) = (heard.accepted.into_inner(), heard.full.into_inner());
+    println!(
+        "offered {}, of which {full} were refused at once, {refused} by a reply, and {done} done",
+        accepted + full
+    );
+    assert_eq!(done + refused, accepted);
+    assert!(full + refused > 3 * done, "it was no overload: {full} and {refused} were refused, {done} done");
+    let half = samples.len() / 2;
+    let most = |samples: &[Vec<u64>], at: usize| samples.iter().map(|sample| sample[at]).max().unwrap();
+    let names = ["Redis", "scheduler", "scheduler", "worker", "worker"];
+    for (at, name) in names.iter().enumerate() {
+        let (first, second) = (most(&samples[..half], at), most(&samples[half..], at));
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!("{name}: {:.1} MiB at most in the first half, {:.1} MiB in the second", mib(first), mib(second));
+        assert!(second < first + first / 10 + (4 << 20), "{name} grows: {first} bytes, then {second}");
+    }
+}
