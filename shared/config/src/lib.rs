@@ -224,7 +224,7 @@ fn assemble(
     let more_may_come = registers || python || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
-    tools::reconcile::check(tools.as_ref(), names, trees.tools.as_ref(), errors);
+    tools::reconcile::check(tools.as_ref().map(|it| &it.file), names, trees.tools.as_ref(), errors);
     let models = trees.models.as_ref().map(|tree| models::read(tree, errors));
     let around = Surroundings { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, &around, errors));

@@ -45,7 +45,7 @@ pub(crate) struct Verify {
 pub(crate) fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
     let mut nothing = |_: &str| {};
     let verdict = verified(&args.exports, &args.against, &mut nothing)?;
-    output.show(&verdict, |verdict| shown(verdict))?;
+    output.show(&verdict, shown)?;
     if verdict.intact { Ok(()) } else { Err(Failure::Told) }
 }
 

@@ -71,7 +71,7 @@ fn percentile(latencies: &mut [f64], share: f64) -> f64 {
 
 fn said(what: &str, latencies: &mut [f64]) {
     let (p50, p99, most) = (percentile(latencies, 0.5), percentile(latencies, 0.99), percentile(latencies, 1.0));
-    println!("{what}: {} turns, p50 {p50:.1} ms, p99 {p99:.1} ms, at most {most:.1} ms", latencies.len());
+    eprintln!("{what}: {} turns, p50 {p50:.1} ms, p99 {p99:.1} ms, at most {most:.1} ms", latencies.len());
 }
 
 /// Every scheduler and worker ends by SIGTERM, the next one starts when it has, and turns go on coming.

@@ -167,7 +167,7 @@ fn the_page_about_governance_has_facts_that_are_read() {
     let tools: String =
         rows.map(|row| format!("{row}\n    {{description: A tool., input_schema: {{type: object}}}}\n")).collect();
     let agents = "agents:\n  kelly: {task_handler: {typed: note}, roles: [supervisor]}\n";
-    let given = permissions(yaml).file("agents.yaml", agents).file("tools.yaml", &format!("tools:\n{tools}"));
+    let given = permissions(yaml).file("agents.yaml", agents).file("tools.yaml", format!("tools:\n{tools}"));
     given.load().unwrap();
 }
 

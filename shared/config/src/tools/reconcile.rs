@@ -13,7 +13,7 @@ use tickfleet_model::{Effect, suggest};
 use crate::document::errors::Errors;
 use crate::document::reader::Cursor;
 use crate::document::tree::Node;
-use crate::tools::read::Tools;
+use crate::tools::ToolsFile;
 
 /// Reads the section.
 pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<Reconcile> {
@@ -64,8 +64,8 @@ fn arguments(cursor: &Cursor<'_>) -> BTreeMap<String, ReconcileArgument> {
 
 /// Refuses a tool that is not there, or that does more than look. `known` are the names of all tools; none where more may
 /// come.
-pub(crate) fn check(tools: Option<&Tools>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
-    let Some((file, tree)) = tools.map(|tools| &tools.file).zip(tree) else { return };
+pub(crate) fn check(file: Option<&ToolsFile>, known: Option<&BTreeSet<String>>, tree: Option<&Node>, errors: &Errors) {
+    let Some((file, tree)) = file.zip(tree) else { return };
     for (name, def) in &file.tools {
         let Some(by) = def.reconcile.as_ref().map(|reconcile| &reconcile.tool) else { continue };
         let at = tree.get("tools").and_then(|all| all.get(name)).and_then(|tool| tool.get("reconcile")).unwrap_or(tree);

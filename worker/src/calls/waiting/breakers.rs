@@ -267,8 +267,7 @@ mod tests {
 
         fn is_called(&self, tenant: &str) -> bool {
             let tenant = TenantId::new(tenant).unwrap();
-            let called = self.breakers.leave("post", &tenant, &self.metrics).is_ok();
-            called
+            self.breakers.leave("post", &tenant, &self.metrics).is_ok()
         }
 
         fn hears(&self, tenant: &str, heard: Heard) {
