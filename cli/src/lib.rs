@@ -42,28 +42,15 @@ use commands::{
     limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage,
 };
 use failure::Failure;
+use global::Global;
 use output::Output;
 use setup::Setup;
 
 /// Carries one command out.
 async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
-    // What needs no configuration works with a broken one too.
-    let command = match cli.command {
-        Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
-        Command::Config(args) => return config::run(&args, &cli.global, output),
-        Command::Bench(args) => return bench::command(&args, output).await,
-        Command::Prove(args) => return prove::run(&args, output),
-        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => return audit::verify::run(&args, output),
-        Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
-            return audit::key::make(&path, output);
-        }
-        Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
-        Command::Demo(args) => return demo::run(&args, output).await,
-        Command::Gateway(args) if gateway::needs_nothing(&args) => return gateway::aside(&args, output),
-        Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
-            return import::run(&args, &cli.global, output);
-        }
-        command => command,
+    let command = match run_alone(cli.command, &cli.global, output).await {
+        Ok(command) => command,
+        Err(ended) => return ended,
     };
     // Who runs a fleet holds every name against what there is: half of a change must not be taken for a whole one.
     let knows_tools = match &command {
@@ -78,35 +65,61 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         _ if knows_tools => Setup::load(&cli.global)?,
         _ => Setup::load_beside(&cli.global)?,
     };
-    match command {
-        Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
-        Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,
-        Command::Dev(args) => dev::run(&setup, &args, output).await,
-        Command::Gateway(args) => gateway::run(&setup, &args).await,
-        Command::Submit(args) => submit::run(&setup, &args, output).await,
-        Command::Delegate(args) => delegate::run(&setup, &args, output).await,
-        Command::Cancel(args) => cancel::run(&setup, &args, output).await,
-        Command::Turns(args) => turns::run(&setup, &args, output).await,
-        Command::Pause(args) => pause::run(&setup, &args, output).await,
-        Command::Resume(args) => pause::resume(&setup, &args, output).await,
-        Command::Reply(args) => reply::run(&setup, &args, output).await,
-        Command::Tasks(args) => tasks::run(&setup, &args, output).await,
-        Command::Chat(args) => chat::run(&setup, &args, output).await,
-        Command::Explain(args) => explain::run(&setup, &args, output).await,
-        Command::Approvals(args) => approvals::run(&setup, &args, output).await,
-        Command::Tenant(args) => tenant::run(&setup, &args, output).await,
-        Command::Audit(args) => audit::run(&setup, &args, output).await,
-        Command::Usage(args) => usage::run(&setup, &args, output).await,
-        Command::Limits(args) => limits::run(&setup, &args, output).await,
-        Command::Acl(args) => acl::run(&setup, &args, output),
-        Command::Kb(args) => kb::run(&setup, &args, output).await,
-        Command::Memory(args) => memory::run(&setup, &args, output).await,
-        Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
-            try_tool::run(&setup, &args, output).await
+    run_with(command, &setup, output).await
+}
+
+/// Carries a command out that needs no configuration, so that it works with a broken one too; gives any other back.
+async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
+    Err(match command {
+        Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
+        Command::Config(args) => config::run(&args, global, output),
+        Command::Bench(args) => bench::command(&args, output).await,
+        Command::Prove(args) => prove::run(&args, output),
+        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output),
+        Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
+            audit::key::make(&path, output)
         }
-        Command::Tools(args) => tools::run(&setup, &args, output).await,
-        Command::Doctor(args) => doctor::run(&setup, &args, output).await,
-        Command::Top(args) => top::run(&setup, &args, output).await,
+        Command::Mcp(args) => mcp::run(&args, global, output).await,
+        Command::Demo(args) => demo::run(&args, output).await,
+        Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
+        Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
+            import::run(&args, global, output)
+        }
+        command => return Ok(command),
+    })
+}
+
+/// Carries a command out under a configuration.
+async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<(), Failure> {
+    match command {
+        Command::Scheduler => deploy::run(setup, fleet::Roles::SCHEDULER).await,
+        Command::Worker => deploy::run(setup, fleet::Roles::WORKER).await,
+        Command::Dev(args) => dev::run(setup, &args, output).await,
+        Command::Gateway(args) => gateway::run(setup, &args).await,
+        Command::Submit(args) => submit::run(setup, &args, output).await,
+        Command::Delegate(args) => delegate::run(setup, &args, output).await,
+        Command::Cancel(args) => cancel::run(setup, &args, output).await,
+        Command::Turns(args) => turns::run(setup, &args, output).await,
+        Command::Pause(args) => pause::run(setup, &args, output).await,
+        Command::Resume(args) => pause::resume(setup, &args, output).await,
+        Command::Reply(args) => reply::run(setup, &args, output).await,
+        Command::Tasks(args) => tasks::run(setup, &args, output).await,
+        Command::Chat(args) => chat::run(setup, &args, output).await,
+        Command::Explain(args) => explain::run(setup, &args, output).await,
+        Command::Approvals(args) => approvals::run(setup, &args, output).await,
+        Command::Tenant(args) => tenant::run(setup, &args, output).await,
+        Command::Audit(args) => audit::run(setup, &args, output).await,
+        Command::Usage(args) => usage::run(setup, &args, output).await,
+        Command::Limits(args) => limits::run(setup, &args, output).await,
+        Command::Acl(args) => acl::run(setup, &args, output),
+        Command::Kb(args) => kb::run(setup, &args, output).await,
+        Command::Memory(args) => memory::run(setup, &args, output).await,
+        Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
+            try_tool::run(setup, &args, output).await
+        }
+        Command::Tools(args) => tools::run(setup, &args, output).await,
+        Command::Doctor(args) => doctor::run(setup, &args, output).await,
+        Command::Top(args) => top::run(setup, &args, output).await,
         Command::Prove(_)
         | Command::Bench(_)
         | Command::Config(_)

@@ -1,16 +1,18 @@
 //! The setup that every command starts from: the configuration, and what follows from it.
 
+mod sandbox;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, SealKey, Settings, Sources, WithoutSandbox};
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, SealKey, Settings, Sources};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
-use tickfleet_model::{Effect, Redactor, TenantId};
+use tickfleet_model::{Redactor, TenantId};
 use tickfleet_ops::gen_ai;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
@@ -18,7 +20,7 @@ use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_proof::seal::Signer;
 use tickfleet_sandbox::{Launcher, Level};
 use tickfleet_store::{Pool, Store, StoreOptions};
-use tickfleet_tools::{Registry, ToolKind, ToolKinds, TypedTool};
+use tickfleet_tools::{Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
@@ -383,45 +385,6 @@ impl Setup {
         }
         tools.retain(|tool| self.is_wanted(&tool.spec().name));
         Ok(tools)
-    }
-
-    /// The tools that want a sandbox which this machine cannot hold, each with the reason; none where no tool wants one.
-    pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
-        let declared =
-            self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
-        let declared: Vec<_> = declared.collect();
-        let runs: Vec<&str> = builtin::RUNNING.into_iter().filter(|name| self.is_wanted(name)).collect();
-        if declared.is_empty() && runs.is_empty() {
-            return None;
-        }
-        let kind = ShellKind::new(Arc::clone(&self.shell));
-        let unheld = declared.into_iter().filter_map(|(name, def)| {
-            let schema = &self.configuration.tools.tools.get(name)?.input_schema;
-            Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
-        });
-        let mut unheld: Vec<String> = unheld.collect();
-        if self.shell.strictest().is_none() {
-            unheld.extend(runs.iter().map(|name| format!("{name}: it needs the level basic or strict")));
-        }
-        Some(unheld)
-    }
-
-    /// Whether a worker starts although its machine cannot hold what a tool wants.
-    pub(crate) fn starts_without_sandbox(&self) -> bool {
-        self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
-    }
-
-    /// Tells a worker's log and metrics what its machine holds of the sandboxes that tools want.
-    pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
-        let Some(unheld) = self.sandboxed() else {
-            metrics.sandbox_found([], 0);
-            return;
-        };
-        let abilities = self.shell.abilities();
-        metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
-        for tool in unheld {
-            tracing::error!(tool, "this machine cannot hold the tool's sandbox: its calls are refused here");
-        }
     }
 
     /// Whether a row names a tool that comes with the program, and nothing else has taken its name.

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use calls::call::Calls;
-pub use calls::loops::LoopOptions;
+pub use calls::governed::loops::LoopOptions;
 use calls::turn::Pipeline;
 use claims::Claims;
 use config::WorkerConfigs;

@@ -11,6 +11,7 @@ mod doc;
 mod events;
 mod keys;
 mod problem;
+mod shapes;
 mod tasks;
 mod tools;
 mod turns;

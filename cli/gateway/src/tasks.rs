@@ -65,14 +65,14 @@ pub(crate) struct Wanted {
 /// Delegate a task to an agent. The body is a task as the protocol has it, without its tenant, which is the key's. Sent
 /// again with the same id (`task_id`, or the header `Idempotency-Key`), it is one task.
 #[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the task, where the body has none: A-Z a-z 0-9 _ . -")),
-    request_body = crate::doc::TaskBody,
-    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+    request_body = crate::shapes::TaskBody,
+    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
         (status = 202, description = "It was taken in, and has not ended", body = Delegated),
         (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 422, description = "It was refused: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 422, description = "It was refused: its reply, with `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
         (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
 pub(crate) async fn delegate(

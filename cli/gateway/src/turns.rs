@@ -77,15 +77,15 @@ pub(crate) struct Ending {
 /// Submit a turn: the tool calls of one model response. The body is a turn as the protocol has it, without its tenant,
 /// which is the key's. Sent again with the same id (`turn_id`, or the header `Idempotency-Key`), it is carried out once.
 #[utoipa::path(post, path = "/v1/turns", tag = "turns", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the turn, where the body has none: A-Z a-z 0-9 _ . -")),
-    request_body = crate::doc::TurnBody,
-    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+    request_body = crate::shapes::TurnBody,
+    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
         (status = 202, description = "It was taken in, and has not ended", body = Accepted),
         (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
         (status = 409, description = "The id belongs to a turn with other content", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
         (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
 pub(crate) async fn submit(
@@ -122,13 +122,13 @@ pub(crate) async fn submit(
 
 /// The reply to a turn.
 #[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id"), Wait),
-    responses((status = 200, description = "It has ended: its reply", body = crate::doc::ReplyBody),
+    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
         (status = 202, description = "It has not ended", body = Accepted),
         (status = 400, description = "That is no id", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
         (status = 404, description = "Nothing is known of it: not admitted yet, refused, or ended longer ago than records are kept", body = ProblemBody),
-        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::doc::ReplyBody),
+        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "Too many wait", body = ProblemBody),
         (status = 503, description = "Redis is away", body = ProblemBody)))]
 pub(crate) async fn reply(

@@ -228,12 +228,7 @@ fn assemble(
     let models = trees.models.as_ref().map(|tree| models::read(tree, errors));
     let around = Surroundings { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, &around, errors));
-    let known = Known {
-        agents: agents.as_ref().map(|agents| agents.names.clone()),
-        roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
-        tools: known_tools.map(|tools| tools.names.clone()),
-        tools_and_ids: known_tools.map(|tools| tools.names_and_ids.clone()),
-    };
+    let known = known(agents.as_ref(), known_tools);
     let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, tools.as_ref(), errors));
     let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
     let limits = limits.map(|limits| limits::with_built_in(limits, settings.as_ref()));
@@ -269,6 +264,16 @@ fn assemble(
         rule_texts: permitted.texts,
         trees,
     })
+}
+
+/// The names that other files may use.
+fn known(agents: Option<&agents::Agents>, tools: Option<&tools::read::Tools>) -> Known {
+    Known {
+        agents: agents.map(|agents| agents.names.clone()),
+        roles: agents.map(|agents| roles(agents.policies.values())),
+        tools: tools.map(|tools| tools.names.clone()),
+        tools_and_ids: tools.map(|tools| tools.names_and_ids.clone()),
+    }
 }
 
 /// The MCP servers; none where tools are not known, which cannot be held against what names them.

@@ -17,7 +17,6 @@ pub mod suggest;
 pub mod task;
 pub mod tool;
 pub mod turn;
-pub mod version;
 
 pub use admission::AdmissionNote;
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
@@ -29,6 +28,7 @@ pub use policy::{AgentPolicy, Caps, DayCapAction, Policy, TenantUser};
 pub use redaction::Redactor;
 pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
+pub use tool::version;
 pub use tool::{Durability, Effect, EffectKey, ToolId, ToolSpec};
 pub use turn::loops;
 pub use turn::{Call, Context, Dialect, Priorities, Priority, Turn};

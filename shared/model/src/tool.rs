@@ -4,6 +4,7 @@ mod durable;
 pub(crate) mod effect_key;
 mod read_cache;
 mod reconcile;
+pub mod version;
 
 pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};

@@ -115,6 +115,34 @@ fn edit(rng: &mut StdRng, line: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
+/// Two entries change what they say.
+fn swap_texts(lines: &mut [String], entry: usize, other: usize) -> Named {
+    let (Some(Line::Entry(a)), Some(Line::Entry(b))) = (Line::read(&lines[entry]), Line::read(&lines[other])) else {
+        panic!("entries");
+    };
+    if a.text == b.text {
+        return Named::Entry(Vec::new(), Vec::new());
+    }
+    let changed = (lines::entry(0, &a.id, &a.admitted, &b.text), lines::entry(0, &b.id, &b.admitted, &a.text));
+    let ids = vec![a.id.to_string(), b.id.to_string()];
+    (lines[entry], lines[other]) = changed;
+    Named::Entry(vec![Kind::Edited], ids)
+}
+
+/// A seal goes, and with it, or not, what it stands for.
+fn take_seal(rng: &mut StdRng, lines: &mut Vec<String>, seal: usize) -> Named {
+    let gone = lines.remove(seal);
+    let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
+    let body: tickfleet_proof::seal::SealBody = serde_json::from_str(gone.body).unwrap();
+    if rng.random_bool(0.5) {
+        let ids: Vec<String> = body.entry_ids().unwrap().iter().map(ToString::to_string).collect();
+        lines.retain(
+            |line| !matches!(Line::read(line), Some(Line::Entry(entry)) if ids.contains(&entry.id.to_string())),
+        );
+    }
+    Named::Seal(vec![Kind::SealMissing, Kind::Truncated, Kind::Inserted])
+}
+
 fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
     let (entries, seals) = places(export);
     let entry = entries[rng.random_range(0..entries.len())];
@@ -142,19 +170,8 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             Named::Entry(vec![Kind::Reordered], ids)
         }
         3 => {
-            // Two entries change what they say.
             let other = entries[rng.random_range(0..entries.len())];
-            let (Some(Line::Entry(a)), Some(Line::Entry(b))) = (Line::read(&lines[entry]), Line::read(&lines[other]))
-            else {
-                panic!("entries");
-            };
-            if a.text == b.text {
-                return Named::Entry(Vec::new(), Vec::new());
-            }
-            let changed = (lines::entry(0, &a.id, &a.admitted, &b.text), lines::entry(0, &b.id, &b.admitted, &a.text));
-            let ids = vec![a.id.to_string(), b.id.to_string()];
-            (lines[entry], lines[other]) = changed;
-            Named::Entry(vec![Kind::Edited], ids)
+            swap_texts(lines, entry, other)
         }
         4 => {
             // One that nobody wrote, or one twice.
@@ -171,19 +188,7 @@ fn tamper(rng: &mut StdRng, export: &mut Export) -> Named {
             lines[seal] = edit(rng, &lines[seal]);
             Named::Seal(vec![Kind::SealBroken, Kind::Unreadable])
         }
-        6 => {
-            // A seal goes, and with it, or not, what it stands for.
-            let gone = lines.remove(seal);
-            let Some(Line::Seal(gone)) = Line::read(&gone) else { panic!("a seal") };
-            let body: tickfleet_proof::seal::SealBody = serde_json::from_str(gone.body).unwrap();
-            if rng.random_bool(0.5) {
-                let ids: Vec<String> = body.entry_ids().unwrap().iter().map(ToString::to_string).collect();
-                lines.retain(
-                    |line| !matches!(Line::read(line), Some(Line::Entry(entry)) if ids.contains(&entry.id.to_string())),
-                );
-            }
-            Named::Seal(vec![Kind::SealMissing, Kind::Truncated, Kind::Inserted])
-        }
+        6 => take_seal(rng, lines, seal),
         _ => {
             // The end is cut off.
             lines.truncate(rng.random_range(1..=*seals.last().unwrap()));

@@ -18,11 +18,11 @@ use tracing::Instrument as _;
 
 use crate::Common;
 use crate::calls::attempt::{self, Judged};
-use crate::calls::cache::Cache;
 use crate::calls::effects::Ledger;
+use crate::calls::governed::cache::Cache;
+use crate::calls::governed::loops::{LoopOptions, Loops};
 use crate::calls::guards::{self, Asked, Passed};
 use crate::calls::inner::Begins;
-use crate::calls::loops::{LoopOptions, Loops};
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::{Disposition, Stopped, Trying};
 use crate::calls::waiting::breakers::{self, Breakers, Leave};

@@ -20,7 +20,7 @@ use tracing::{Instrument, Span};
 
 use crate::Common;
 use crate::calls::call::Calls;
-use crate::calls::facts;
+use crate::calls::governed::facts;
 use crate::calls::trying::{Disposition, Trying};
 use crate::claims::Claims;
 use crate::config::{WorkerConfig, WorkerConfigs};

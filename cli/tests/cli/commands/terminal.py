@@ -99,9 +99,11 @@ def main():
     def wait(what, done):
         end = time.monotonic() + PATIENCE_S
         while not done():
-            if time.monotonic() > end or child.poll() is not None:
-                sys.exit(f"waited in vain for {what} (exit code {child.poll()}); the screen:\n{screen.text()}")
+            # What it wrote before it ended may not be read yet.
+            is_over = child.poll() is not None or time.monotonic() > end
             read(0.2)
+            if is_over and not done():
+                sys.exit(f"waited in vain for {what} (exit code {child.poll()}); the screen:\n{screen.text()}")
 
     for step in steps:
         if "see" in step:

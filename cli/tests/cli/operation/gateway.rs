@@ -137,7 +137,7 @@ fn echo(text: &str) -> Value {
     json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": text}}]})
 }
 
-fn sleep(id: &str, ms: u64) -> Value {
+fn resting(id: &str, ms: u64) -> Value {
     json!({"agent": "kelly", "turn_id": id, "calls": [{"name": "sleep", "arguments": {"ms": ms}}]})
 }
 
@@ -163,7 +163,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!(two.get(&key, "/v1/turns/order-17?wait=60").status, 200);
 
     // One that runs is under way, and ends when it is cancelled.
-    assert_eq!(one.ask(&key, "POST", "/v1/turns", &sleep("long", 60_000)).status, 202);
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("long", 60_000)).status, 202);
     let waits = two.send(&key, "GET", "/v1/turns/long?wait=60", "", "");
     let reason = json!({"reason": "the user left"});
     let cancelled = two.ask(&key, "POST", "/v1/turns/long/cancel", &reason);
@@ -182,7 +182,7 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
 
     // A drain ends the waiting: the caller is told that the turn is under way, and asks elsewhere.
-    assert_eq!(one.ask(&key, "POST", "/v1/turns", &sleep("later", 60_000)).status, 202);
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &resting("later", 60_000)).status, 202);
     let waits = one.send(&key, "GET", "/v1/turns/later?wait=60", "", "");
     until_waiting(&one, &key);
     assert_eq!(one.stop(), Some(0));
@@ -217,7 +217,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &echo("hi")).status, 200);
     let mine = json!({"agent": "kelly", "turn_id": "mine", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&all, "POST", "/v1/turns?wait=60", &mine).status, 200);
-    assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &sleep("runs", 60_000)).status, 202);
+    assert_eq!(gateway.ask(&all, "POST", "/v1/turns", &resting("runs", 60_000)).status, 202);
 
     // Of other agents, of other tenants: not theirs to submit, and as if it were not there.
     for (key, what) in [(&fran, "another agent's"), (&acme, "another tenant's")] {

@@ -10,7 +10,6 @@ pub(crate) mod load;
 pub(crate) mod look;
 pub(crate) mod memory;
 pub(crate) mod preflight;
-pub(crate) mod seals;
 pub(crate) mod standing;
 pub(crate) mod sweep;
 pub(crate) mod tasks;

@@ -27,7 +27,7 @@ pub struct LoopOptions {
 }
 
 /// Breaks loops; nothing where it is switched off.
-pub(super) struct Loops {
+pub(in crate::calls) struct Loops {
     options: Option<LoopOptions>,
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
@@ -35,12 +35,12 @@ pub(super) struct Loops {
 
 impl Loops {
     /// The breaker of the worker's shard.
-    pub(super) fn new(options: Option<LoopOptions>, outbox: &Arc<Outbox>, metrics: &Arc<Metrics>) -> Self {
+    pub(in crate::calls) fn new(options: Option<LoopOptions>, outbox: &Arc<Outbox>, metrics: &Arc<Metrics>) -> Self {
         Self { options, outbox: Arc::clone(outbox), metrics: Arc::clone(metrics) }
     }
 
     /// The call in its row, where it is watched. A turn that the model loop or a tool has begun is none of the agent's own.
-    pub(super) fn row_of(&self, trying: &Trying<'_>) -> Option<RowCall> {
+    pub(in crate::calls) fn row_of(&self, trying: &Trying<'_>) -> Option<RowCall> {
         let options = self.options.as_ref()?;
         let (meta, name) = (&trying.slice.meta, &trying.slice.name);
         let tool = &trying.call.tool;
@@ -57,7 +57,7 @@ impl Loops {
     }
 
     /// The ending of a call that is refused for a while.
-    pub(super) async fn refusal(&self, row: &RowCall, trying: &Trying<'_>) -> Option<Box<CallEnding>> {
+    pub(in crate::calls) async fn refusal(&self, row: &RowCall, trying: &Trying<'_>) -> Option<Box<CallEnding>> {
         // It has begun: what comes of it is told.
         if trying.attempt > 1 || trying.waited {
             return None;
@@ -68,7 +68,7 @@ impl Loops {
     }
 
     /// Counts a call that has its result, and tells its agent where it goes in circles.
-    pub(super) async fn count(&self, row: RowCall, result: &mut CallResult) {
+    pub(in crate::calls) async fn count(&self, row: RowCall, result: &mut CallResult) {
         let Some(options) = &self.options else { return };
         let repeat = Repeat { call: row, result: result_hash(result), by: result.call.clone(), bounds: options.bounds };
         let Some(repeated) = self.outbox.count_repeat(repeat).await else { return };
@@ -102,7 +102,7 @@ fn refused(tool: &str, until_ms: i64) -> CallEnding {
 
 impl Loops {
     /// As [`Self::count`], of whatever has become of the call: one that goes on elsewhere has no result yet.
-    pub(super) async fn count_end(&self, row: Option<RowCall>, carried: &mut Disposition) {
+    pub(in crate::calls) async fn count_end(&self, row: Option<RowCall>, carried: &mut Disposition) {
         if let (Some(row), Disposition::Ended(result, _)) = (row, carried) {
             self.count(row, result).await;
         }

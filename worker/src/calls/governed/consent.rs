@@ -33,7 +33,7 @@ impl Calls {
     ///
     /// # Errors
     /// What becomes of the call instead: it asks and waits, or ends.
-    pub(super) async fn consented(
+    pub(in crate::calls) async fn consented(
         &self,
         trying: &Trying<'_>,
         tools: &Toolbox,

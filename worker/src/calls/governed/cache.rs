@@ -17,25 +17,25 @@ use crate::outbox::Outbox;
 use crate::tools::RegisteredTool;
 
 /// What a call asks whose answer may be kept.
-pub(super) struct Asked {
+pub(in crate::calls) struct Asked {
     read: ReadName,
     ttl: Duration,
 }
 
 /// Looks for kept answers, and keeps new ones.
-pub(super) struct Cache {
+pub(in crate::calls) struct Cache {
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
 }
 
 impl Cache {
     /// The cache of the worker's shard.
-    pub(super) fn new(outbox: &Arc<Outbox>, metrics: &Arc<Metrics>) -> Self {
+    pub(in crate::calls) fn new(outbox: &Arc<Outbox>, metrics: &Arc<Metrics>) -> Self {
         Self { outbox: Arc::clone(outbox), metrics: Arc::clone(metrics) }
     }
 
     /// What the call asks, if its tool's answers are kept.
-    pub(super) fn asked(trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Option<Asked> {
+    pub(in crate::calls) fn asked(trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Option<Asked> {
         let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.slice.meta.is_task)?;
         let tenant = &trying.slice.name.tenant;
         let hash = cache.hash(&Question {
@@ -52,7 +52,7 @@ impl Cache {
     }
 
     /// The end of a call whose answer is kept. One that has begun work elsewhere goes on with that.
-    pub(super) async fn answer(&self, asked: &Asked, trying: &Trying<'_>) -> Option<Disposition> {
+    pub(in crate::calls) async fn answer(&self, asked: &Asked, trying: &Trying<'_>) -> Option<Disposition> {
         if trying.waited {
             return None;
         }
@@ -65,7 +65,7 @@ impl Cache {
     }
 
     /// Keeps what a call was answered. Nobody waits for that.
-    pub(super) fn keep(&self, asked: Asked, carried: &Disposition) {
+    pub(in crate::calls) fn keep(&self, asked: Asked, carried: &Disposition) {
         let Disposition::Ended(result, _) = carried else { return };
         let output = result.output.as_deref().map(RawValue::get).filter(|_| result.outcome == Outcome::Ok);
         let Some(output) = output.filter(|output| output.len() <= limits::CACHED_OUTPUT_BYTES_MAX) else { return };

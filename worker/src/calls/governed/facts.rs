@@ -67,7 +67,7 @@ impl Calls {
     ///
     /// # Errors
     /// What becomes of the call instead: it is denied, or waits.
-    pub(super) async fn enter(
+    pub(in crate::calls) async fn enter(
         &self,
         trying: &Trying<'_>,
         tool: &RegisteredTool,

@@ -1,0 +1,113 @@
+//! The shapes of what the protocol reads and writes, for the OpenAPI document alone.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+/// A turn: the tool calls of one model response. `docs/protocol.md` has every field; these are the common ones. Give the
+/// calls in one of `calls`, `tool_calls` (OpenAI Chat) or `content` (Anthropic Messages).
+#[derive(Debug, Deserialize, ToSchema)]
+#[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
+pub(crate) struct TurnBody {
+    /// The agent that makes the calls.
+    #[schema(example = "kelly")]
+    agent: String,
+    /// An id of your own: sent again under it, the turn is carried out once.
+    turn_id: Option<String>,
+    /// `low`, `normal`, `high` or `urgent`.
+    priority: Option<String>,
+    /// When it expires, RFC 3339; 24 hours from now unless said otherwise.
+    deadline: Option<String>,
+    /// The calls: `{id?, name, arguments}`.
+    #[schema(example = json!([{"name": "echo", "arguments": {"text": "hi"}}]))]
+    calls: Option<Vec<Map<String, Value>>>,
+    /// The calls as OpenAI Chat gives them.
+    tool_calls: Option<Vec<Map<String, Value>>>,
+    /// An assistant's content as Anthropic gives it.
+    content: Option<Vec<Map<String, Value>>>,
+    /// What tools and rules may know of the user.
+    user_context: Option<Map<String, Value>>,
+    /// An id of your own that comes back with the reply.
+    correlation_id: Option<String>,
+}
+
+/// A task for an agent. `docs/protocol.md` has every field.
+#[derive(Debug, Deserialize, ToSchema)]
+#[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
+pub(crate) struct TaskBody {
+    /// The agent that is to do it.
+    #[schema(example = "kelly")]
+    target_agent: String,
+    /// What is to be done, in words.
+    task_description: String,
+    /// An id of your own: sent again under it, it is one task.
+    task_id: Option<String>,
+    /// Structured input beside the words.
+    input: Option<Value>,
+    /// `low`, `normal`, `high` or `urgent`.
+    priority: Option<String>,
+    /// When it expires, RFC 3339.
+    deadline: Option<String>,
+    /// Calls that turns under the task may make.
+    budget: Option<u32>,
+}
+
+/// The reply to a turn or task: one result for every call, in call order.
+#[derive(Debug, Deserialize, ToSchema)]
+#[allow(dead_code, reason = "the shape of what the protocol writes")]
+pub(crate) struct ReplyBody {
+    /// The turn; absent where the reply is about a task.
+    turn_id: Option<String>,
+    /// The task; absent where the reply is about a turn.
+    task_id: Option<String>,
+    /// Whose.
+    tenant: String,
+    /// The agent that made the calls.
+    agent: String,
+    /// `done`, `rejected` or `conflict`.
+    status: String,
+    /// The dialect of `messages`.
+    dialect: String,
+    /// Why it was refused, where it was.
+    error: Option<ErrorBody>,
+    /// One for every call, in call order.
+    results: Vec<ResultBody>,
+    /// Messages to append to the conversation, in the dialect that the turn came in; absent for plain turns.
+    messages: Option<Value>,
+}
+
+/// The result of one call.
+#[derive(Debug, Deserialize, ToSchema)]
+#[allow(dead_code, reason = "the shape of what the protocol writes")]
+pub(crate) struct ResultBody {
+    /// The provider's id of the call, unchanged.
+    tool_call_id: Option<String>,
+    /// Its own id, `<turn>/<position>`.
+    call: String,
+    /// The tool, as the model named it.
+    tool: String,
+    /// True if `outcome` is `ok`.
+    success: bool,
+    /// How it ended: `ok`, `denied`, `invalid_arguments`, `transient`, `outcome_unknown` …
+    outcome: String,
+    /// What the tool answered.
+    output: Option<Value>,
+    /// Why it failed, in words that a model can act on.
+    error: Option<ErrorBody>,
+    /// Milliseconds of the last try.
+    duration_ms: u64,
+    /// Tries; 0 if it never ran.
+    attempts: u32,
+}
+
+/// An error within a reply.
+#[derive(Debug, Deserialize, ToSchema)]
+#[allow(dead_code, reason = "the shape of what the protocol writes")]
+pub(crate) struct ErrorBody {
+    /// A word for programs.
+    code: String,
+    /// Words for people and models.
+    message: String,
+    /// What belongs to it.
+    details: Option<Value>,
+}

@@ -1,0 +1,52 @@
+//! What this machine holds of the sandboxes that the tools of a configuration want.
+
+use std::sync::Arc;
+
+use tickfleet_config::WithoutSandbox;
+use tickfleet_model::Effect;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_tools::ToolKind;
+use tickfleet_tools_shell::{ShellKind, builtin};
+
+use crate::setup::Setup;
+
+impl Setup {
+    /// The tools that want a sandbox which this machine cannot hold, each with the reason; none where no tool wants one.
+    pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
+        let declared =
+            self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
+        let declared: Vec<_> = declared.collect();
+        let runs: Vec<&str> = builtin::RUNNING.into_iter().filter(|name| self.is_wanted(name)).collect();
+        if declared.is_empty() && runs.is_empty() {
+            return None;
+        }
+        let kind = ShellKind::new(Arc::clone(&self.shell));
+        let unheld = declared.into_iter().filter_map(|(name, def)| {
+            let schema = &self.configuration.tools.tools.get(name)?.input_schema;
+            Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
+        });
+        let mut unheld: Vec<String> = unheld.collect();
+        if self.shell.strictest().is_none() {
+            unheld.extend(runs.iter().map(|name| format!("{name}: it needs the level basic or strict")));
+        }
+        Some(unheld)
+    }
+
+    /// Whether a worker starts although its machine cannot hold what a tool wants.
+    pub(crate) fn starts_without_sandbox(&self) -> bool {
+        self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
+    }
+
+    /// Tells a worker's log and metrics what its machine holds of the sandboxes that tools want.
+    pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
+        let Some(unheld) = self.sandboxed() else {
+            metrics.sandbox_found([], 0);
+            return;
+        };
+        let abilities = self.shell.abilities();
+        metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
+        for tool in unheld {
+            tracing::error!(tool, "this machine cannot hold the tool's sandbox: its calls are refused here");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The settings of seals: where the key is, and where heads are kept.
+
+use super::{HOUR, MILLISECOND, duration, plain_name};
+use crate::document::reader::{Cursor, Section};
+use crate::settings::{AnchorPlace, SealKey, SealSettings};
+
+pub(super) fn seal(mut s: Section<'_>) -> SealSettings {
+    let seal = SealSettings {
+        key: s.required("key").and_then(|c| seal_key(&c)),
+        key_id: s.required("key_id").and_then(|c| plain_name(&c)).unwrap_or_default(),
+        every: duration(&mut s, "every", 100 * MILLISECOND, HOUR),
+        anchor: s.required("anchor").and_then(|c| anchor(&c)).unwrap_or_default(),
+    };
+    s.close();
+    seal
+}
+
+/// Nothing, or where a secret is. What else stands there is not shown: it may be the secret.
+fn seal_key(cursor: &Cursor<'_>) -> Option<SealKey> {
+    let text = cursor.text()?;
+    let named = |name: &str| !name.is_empty();
+    match text.split_once(':') {
+        _ if text.is_empty() => None,
+        Some(("env", name)) if named(name) => Some(SealKey::Env(name.to_owned())),
+        Some(("file", path)) if path.starts_with('/') => Some(SealKey::File(path.to_owned())),
+        _ => {
+            let expected = "nothing, env:NAME of a variable or file:/PATH of a file that holds the secret key";
+            cursor.errors.push(&cursor.node.place, &cursor.path, "something else (not shown)", expected);
+            None
+        }
+    }
+}
+
+/// Where heads are kept.
+fn anchor(cursor: &Cursor<'_>) -> Option<AnchorPlace> {
+    let text = cursor.text()?;
+    match text.split_once(':') {
+        None if text.is_empty() => Some(AnchorPlace::None),
+        None if text == "log" => Some(AnchorPlace::Log),
+        Some(("file", path)) if path.starts_with('/') => Some(AnchorPlace::File(path.to_owned())),
+        _ => {
+            cursor.refuse("nothing, log, or file:/PATH of a file that lines are appended to");
+            None
+        }
+    }
+}
