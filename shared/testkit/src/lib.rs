@@ -8,6 +8,7 @@ mod cluster;
 pub mod guards;
 mod leaks;
 mod redis;
+mod stopped;
 mod tls;
 mod trio;
 
@@ -15,5 +16,6 @@ pub use self::clock::TestClock;
 pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::redis::{RedisOptions, RedisServer, connect};
+pub use self::stopped::until_stopped;
 pub use self::tls::TlsFiles;
 pub use self::trio::Trio;

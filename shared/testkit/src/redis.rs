@@ -132,6 +132,7 @@ impl RedisServer {
     /// The server has ended.
     pub fn pause(&mut self) {
         self.server.signal(Signal::SIGSTOP).expect("pause the test's Redis");
+        crate::until_stopped(self.server.pid());
     }
 
     /// Ends a [`Self::pause`]; what was sent meanwhile is carried out.

@@ -156,7 +156,9 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
     // Workers hear of it with their next heartbeat.
     for number in 0.. {
         let id = format!("gone-{number}");
-        let call = ["--turn-id", &id, "--wait", "--call", "post {\"to\":\"x\"}"];
+        // Another call each time, or it would go in circles.
+        let post = format!("post {{\"to\":\"x{number}\"}}");
+        let call = ["--turn-id", &id, "--wait", "--call", &post];
         asked.run(&[&["submit", "--tenant", "demo", "--agent", "free"], &call[..]].concat()).exits(1);
         let story = asked.run(&["explain", &format!("demo:{id}"), "--json"]).exits(0).json();
         if story["results"][0]["outcome"] == "denied" {

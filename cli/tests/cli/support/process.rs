@@ -96,6 +96,9 @@ impl Process {
 
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        if signal == Signal::SIGSTOP {
+            tickfleet_testkit::until_stopped(self.child.id());
+        }
     }
 
     /// The port of [`Self::metrics`].
