@@ -176,7 +176,7 @@ pub struct SealBody {
     pub first: u64,
     /// How many entries it has.
     pub count: u64,
-    /// Their ids ([`ids_of`]).
+    /// Their ids (`ids_of`).
     pub ids: String,
     /// The first 16 bytes of each one's hash, joined.
     pub leaves: String,

@@ -2,8 +2,8 @@
 //! nothing else is believed: each entry says when its call was admitted, which counters that debited and what they allowed
 //! then, and these have to agree with each other and with the number of calls that there are.
 //!
-//! What an entry does not say is told as not checked. Whether the entries are those that the fleet wrote, [`verify`]
-//! (crate::verify) says.
+//! What an entry does not say is told as not checked. Whether the entries are those that the fleet wrote,
+//! [`verify`](crate::verify) says.
 
 mod effects;
 mod entry;
