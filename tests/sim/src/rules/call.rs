@@ -33,8 +33,8 @@ pub(super) fn items(call: &Call, look: &mut Look<'_>) -> Vec<Was> {
         "begin" => each(3).map(|i| begin(call, i * 6 - 2)).map(|was| recorded(was, look)).collect(),
         "retry" => each(3)
             .map(|i| Was {
-                name: format!("{}:{}", arg(i * 9 - 5), arg(i * 9 - 4)),
-                under: arg(i * 9 - 3),
+                name: format!("{}:{}", arg(i * 10 - 6), arg(i * 10 - 5)),
+                under: arg(i * 10 - 4),
                 ..Was::default()
             })
             .map(|was| recorded(was, look))
