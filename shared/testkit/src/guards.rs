@@ -330,7 +330,12 @@ pub const LIMITS: &[Guard] = &[
         "",
     ),
     (3, "a slice that has ended keeps its places", "free_places(item.tt, key, holds, now)", ""),
-    (3, "an ending keeps its places", "free_places(tt, key, holds, now)\n  if asked", "if asked"),
+    (
+        3,
+        "an ending keeps its places",
+        "local holds, asked = unpack(call('HMGET', key, TURN.holds, TURN.approval))",
+        "local holds, asked = false, call('HGET', key, TURN.approval)",
+    ),
     (3, "whoever gives a place back wakes nobody", "call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)", ""),
     (3, "the lane of a counter has no timer", "call('ZADD', TIMERS, 'LT', due, 'l:' .. c.name)", ""),
     (
