@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary};
-use tickfleet_model::{AgentId, TurnId};
+use tickfleet_model::AgentId;
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -20,7 +20,7 @@ use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::keys::Verb;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{Reason, Wait, ended, given, owned, path, query, reason, whole};
+use crate::turns::{Reason, Wait, ended, given, named, owned, query, reason, whole};
 use crate::waiting::Found;
 
 /// Tasks that are listed where nobody says how many, and at most.
@@ -207,11 +207,6 @@ pub(crate) async fn cancel(
     let reason = reason(&whole(body)?)?;
     owned(&shared, &caller, &name).await?;
     Ok(Json(shared.client.cancel_task(&name, &reason).await?))
-}
-
-fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
-    let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
-    Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
 
 fn unknown(name: &TurnName) -> Problem {

@@ -251,7 +251,8 @@ pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Proble
     })
 }
 
-fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
+/// The turn or task that a path names, of the key's tenant.
+pub(crate) fn named(caller: &Caller, id: Result<Path<String>, PathRejection>) -> Result<TurnName, Problem> {
     let turn = TurnId::new(path(id)?).map_err(|error| Problem::invalid(error.to_string()))?;
     Ok(TurnName { tenant: caller.tenant().clone(), turn })
 }
