@@ -16,10 +16,10 @@ use crate::settings::TOOLS;
 pub(super) struct RunTime {
     /// The caps of a tenant's day that were ever declared.
     caps: BTreeMap<String, Vec<Option<u32>>>,
-    /// Tools that a shard has as switched off, since when, µs.
-    off_since: BTreeMap<String, i64>,
-    /// Tools that were off: from, to, µs.
-    was_off: Vec<(String, i64, i64)>,
+    /// Tools that a shard has as switched off, since when, µs. An operator's command goes from shard to shard.
+    off_since: BTreeMap<(u32, String), i64>,
+    /// Tools that were off in a shard: from, to, µs.
+    was_off: Vec<((u32, String), i64, i64)>,
     /// Whether the guest was declared, and then no more.
     guest_was: bool,
     guest_has_gone: bool,
@@ -46,9 +46,9 @@ impl Oracle {
         let mut off = BTreeSet::new();
         for shard in 0..self.settings.store.shards {
             let tools = look(redis, format!("{{sim:{shard}}}:meta"), "tools_off").unwrap_or_default();
-            off.extend(tools.split_whitespace().map(str::to_owned));
+            off.extend(tools.split_whitespace().map(|tool| (shard, tool.to_owned())));
         }
-        let again: Vec<String> = self.run_time.off_since.keys().filter(|tool| !off.contains(*tool)).cloned().collect();
+        let again: Vec<_> = self.run_time.off_since.keys().filter(|tool| !off.contains(*tool)).cloned().collect();
         for tool in again {
             if let Some(from_us) = self.run_time.off_since.remove(&tool) {
                 self.run_time.was_off.push((tool, from_us, now_us));
@@ -93,11 +93,11 @@ impl Oracle {
 
     /// A call that is told as denied though its agent might call its tool all the time.
     pub(super) fn denied_without_reason(&self, tenant: &str, result: &CallResult) -> bool {
-        let was_off = self.run_time.was_off.iter().map(|(tool, ..)| tool).chain(self.run_time.off_since.keys());
+        let was_off = self.run_time.was_off.iter().map(|(off, ..)| off).chain(self.run_time.off_since.keys());
         result.outcome == Outcome::Denied
             && tenant != GUEST
             && result.tool != TOOLS[3]
-            && !was_off.into_iter().any(|tool| *tool == result.tool)
+            && !was_off.into_iter().any(|(_, tool)| *tool == result.tool)
     }
 
     /// Runs of tools that had been switched off for longer than a worker needs to hear of it, and were still.
@@ -105,11 +105,15 @@ impl Oracle {
         let facts = self.world.facts();
         let still = self.run_time.off_since.iter().map(|(tool, from)| (tool.clone(), *from, i64::MAX));
         let periods: Vec<_> = self.run_time.was_off.iter().cloned().chain(still).collect();
-        let of = |run: &crate::world::Run| facts.turns.get(&run.turn).and_then(|made| made.tools.get(run.position));
-        let is_off = |tool: &str, at_us: i64| {
+        let of = |run: &crate::world::Run| {
+            let tenant = TenantId::new(run.turn.split_once(':')?.0).ok()?;
+            let tool = facts.turns.get(&run.turn)?.tools.get(run.position)?;
+            Some((shard_of(&tenant, self.settings.store.shards), (*tool).to_owned()))
+        };
+        let is_off = |tool: &(u32, String), at_us: i64| {
             periods.iter().any(|(off, from, to)| off == tool && (from + self.grace_us()..to - 200_000).contains(&at_us))
         };
-        let wrong = facts.runs.iter().filter(|run| of(run).is_some_and(|tool| is_off(tool, run.began_us)));
+        let wrong = facts.runs.iter().filter(|run| of(run).is_some_and(|tool| is_off(&tool, run.began_us)));
         wrong
             .map(|run| format!("{}/{} ran, though its tool was switched off long ago", run.turn, run.position))
             .collect()
