@@ -6,9 +6,11 @@ CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line a s
 if anything is.
 """
 
+import base64
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +98,10 @@ class Checks:
             spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = False
         if len(rules.unrestricted(opened)) != len(list(rules.pod_templates(opened))):
             self.complain("schemas", ["a writable root file system passes"])
+        for shape, kind, lost in (("gateway", "Service", "Ingress"), ("gateway", "Service", "HTTPRoute"), ("edges", "Deployment", "PodMonitor")):
+            left = [manifest for manifest in self.rendered[shape] if manifest["kind"] != kind]
+            if not any(said.startswith(lost) for said in rules.misfits(left)):
+                self.complain("misfits", [f"without any {kind}, {lost} passes"])
 
     def refuse(self):
         """Wrong values must not render, and the message must help."""
@@ -176,6 +182,28 @@ class Checks:
         return None
 
 
+    def about(self):
+        """What others show of the chart: its icon is the file beside it, its README names values that there are."""
+        import yaml
+
+        with open(os.path.join(HERE_CHART, "Chart.yaml"), encoding="utf-8") as file:
+            chart = yaml.safe_load(file)
+        with open(os.path.join(HERE_CHART, "icon.svg"), "rb") as file:
+            icon = "data:image/svg+xml;base64," + base64.b64encode(file.read()).decode()
+        if chart.get("icon") != icon:
+            self.complain("Chart.yaml", [f"its icon is not icon.svg, which is {icon}"])
+        with open(os.path.join(HERE_CHART, "values.yaml"), encoding="utf-8") as file:
+            values = yaml.safe_load(file)
+        with open(os.path.join(HERE_CHART, "README.md"), encoding="utf-8") as file:
+            named = re.findall(r"^\| `([\w.]+)` \|", file.read(), re.MULTILINE)
+        for path in named:
+            place = values
+            for key in path.split("."):
+                place = place.get(key, {}) if isinstance(place, dict) else None
+            if place in ({}, None) and path not in ("workerPools", "config.settings", "config.files"):
+                self.complain("README.md", [f"there is no value {path}"])
+        print(f"README and icon: {len(named)} values named")
+
     def documents(self):
         """What docs/install.md tells people to type."""
         with tempfile.TemporaryDirectory() as scratch:
@@ -225,6 +253,7 @@ def main():
         checks.rules_and_dashboards()
         checks.package()
         checks.documents()
+        checks.about()
         checks.scaling()
         checks.workspaces()
         checks.tool_hosts()

@@ -13,7 +13,9 @@ KUBERNETES_VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
 # Kinds that are not Kubernetes' own: the file of their schema.
 CUSTOM = {
     ("monitoring.coreos.com/v1", "ServiceMonitor"): "servicemonitor_v1.json",
+    ("monitoring.coreos.com/v1", "PodMonitor"): "podmonitor_v1.json",
     ("monitoring.coreos.com/v1", "PrometheusRule"): "prometheusrule_v1.json",
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): "httproute_v1.json",
     ("keda.sh/v1alpha1", "ScaledObject"): "scaledobject_v1alpha1.json",
 }
 
@@ -122,6 +124,29 @@ def selected(selector, labels):
     return equal and among
 
 
+def served(manifests):
+    """Names of Services with their ports, by name and by number."""
+    return {
+        (manifest["metadata"]["name"], port[key])
+        for manifest in manifests
+        if manifest["kind"] == "Service"
+        for port in manifest["spec"]["ports"]
+        for key in ("name", "port")
+    }
+
+
+def routes(manifest):
+    """Names of Services, each with a port, that an Ingress or an HTTPRoute leads to."""
+    rules = manifest["spec"]["rules"] if manifest["kind"] in ("Ingress", "HTTPRoute") else []
+    ends = set()
+    for rule in rules:
+        ends |= {(end["name"], end["port"]) for end in rule.get("backendRefs", [])}
+        for path in rule.get("http", {}).get("paths", []):
+            service = path["backend"]["service"]
+            ends.add((service["name"], service["port"].get("name") or service["port"]["number"]))
+    return ends
+
+
 def misfits(manifests):
     """References that lead nowhere: selectors, targets of autoscaling, ConfigMaps, mounts without a volume."""
     pods = list(pod_templates(manifests))
@@ -146,6 +171,13 @@ def misfits(manifests):
             if other["kind"] == "Service"
         ):
             complaints.append(f"{shown(manifest)} selects no Service with its port")
+        if kind == "PodMonitor" and not any(
+            selected(spec["selector"], metadata["labels"])
+            and {port["name"] for port in pod["containers"][0].get("ports", [])} >= {end["port"] for end in spec["podMetricsEndpoints"]}
+            for _, metadata, pod in pods
+        ):
+            complaints.append(f"{shown(manifest)} selects no pod with its port")
+        complaints += [f"{shown(manifest)} leads to {end}, which is not there" for end in routes(manifest) - served(manifests)]
         target = spec.get("scaleTargetRef") if isinstance(spec, dict) else None
         if target and (target["kind"], target["name"]) not in names:
             complaints.append(f"{shown(manifest)} scales {target['name']}, which is not there")

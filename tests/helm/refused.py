@@ -33,7 +33,10 @@ REFUSED = [
         "the longest time-out of a tool (50.5 s)",
     ),
     (["--set-json", 'workerPools={"fast":{"drainSeconds":10}}'], 'worker pool "fast": drainSeconds (10)'),
-    (["--set", "config.settings.worker.tool_timeout=5"], 'found "5"; expected a duration such as'),
+    (["--set", "config.settings.worker.tool_timeout=5"], "at '/config/settings/worker/tool_timeout': got number, want string"),
+    (["--set", "config.settings.worker.tool_timeout=5sec"], "at '/config/settings/worker/tool_timeout'"),
+    (["--set", "config.settings.worker.tool_timout=5s"], "at '/config/settings/worker': additional properties 'tool_timout' not allowed"),
+    (["--set", "config.settings.caps.on_day_cap=drop"], "at '/config/settings/caps/on_day_cap': value must be one of"),
     (["--set-json", r'config.files={"tools.yaml":"tools: ["}'], "config.files.tools.yaml is no YAML"),
     # Work that nobody would do.
     (["--set-json", 'worker.priorities=["urgent","high","normal"]'], 'no pool takes work of priority "low"'),
@@ -49,6 +52,16 @@ REFUSED = [
     (["--set", "config.settings.http.address=0.0.0.0:1"], "config.settings.http.address has no effect here"),
     (["--set", r"config.files.agent\.yaml=x"], 'nothing reads "agent.yaml"; expected one of agents.yaml'),
     (["--set", r"config.files.tickfleet\.yaml=x"], "tickfleet.yaml is made of config.settings"),
+    # Gateways.
+    (["--set", "gateway.enabled=true"], "gateway.keysSecret.name is empty"),
+    (["--set", "gateway.ingress.enabled=true"], "gateway.ingress leads nowhere"),
+    (["--set", "gateway.httpRoute.enabled=true"], "gateway.httpRoute leads nowhere"),
+    (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.ingress.enabled=true"], "gateway.ingress.hosts is empty"),
+    (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.httpRoute.enabled=true"], "gateway.httpRoute.parentRefs is empty"),
+    (["--set", "gateway.port=80"], "at '/gateway/port': minimum: got 80, want 1,024"),
+    (["--set", "gateway.keys=x"], "additional properties 'keys' not allowed"),
+    (["--set", "image.registry=https://registry.example.com"], "at '/image/registry'"),
+    (["--set", "monitoring.serviceMonitor.enabled=true,monitoring.podMonitor.enabled=true"], "would scrape every pod twice"),
     # Tool hosts.
     (["--set-json", 'worker.toolHosts=[{"name":"shop","modules":["shop"]}]'], "missing property 'image'"),
     (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop:1"}]'], "missing property 'modules'"),

@@ -26,11 +26,12 @@ from toolbox import HERE_CHART, Missing, Toolbox
 # What the checks wait for at most. A busy machine is slow.
 PATIENCE_S = 60
 # Shapes whose configuration and commands are run; the others differ in what only a cluster can show.
-SHAPES = ("trial", "pools", "own-config")
+SHAPES = ("trial", "pools", "own-config", "gateway")
 # Settings that the configuration in force must have.
 IN_FORCE = {
     "trial": ['slots: "32" ', "drain: 45s ", "format: json "],
     "pools": ['slots: "8" ', "priorities: [urgent, high] ", "drain: 60s "],
+    "gateway": ['slots: "32" '],
     "own-config": ['slots: "4" ', "tick: 2s ", "time_zone: Europe/Berlin ", 'max_actions_per_day: "250" '],
 }
 
@@ -122,6 +123,20 @@ class Pod:
             self.environment[entry["name"]] = self.value(entry)
         if "TICKFLEET_HTTP_ADDRESS" in self.environment:
             self.environment["TICKFLEET_HTTP_ADDRESS"] = f"127.0.0.1:{self.port}"
+        self.arguments = list(container["args"])
+
+    def is_gateway(self):
+        return self.arguments[0] == "gateway"
+
+    def give_keys(self, folder):
+        """What a Secret would mount: nobody has a key yet. And a free port."""
+        place, name = os.path.split(self.arguments[self.arguments.index("--keys") + 1])
+        if place not in {mount["mountPath"] for mount in self.container["volumeMounts"]}:
+            raise Wrong(f"{self.name} looks for keys where none are mounted")
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("[]\n")
+        self.arguments = ["gateway", "--keys", path, "--address", f"127.0.0.1:{self.port}"]
 
     def value(self, entry):
         """A variable's value; secrets are what `environment` already has of that name."""
@@ -146,7 +161,7 @@ class Pod:
     def start(self):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [self.binary, *self.container["args"]], env=self.environment, stdout=self.log, stderr=self.log
+            [self.binary, *self.arguments], env=self.environment, stdout=self.log, stderr=self.log
         )
 
     def said(self):
@@ -216,6 +231,8 @@ class Shape:
             if pod.environment["TICKFLEET_CONFIG"] not in mounted:
                 raise Wrong(f"{pod.name} looks for its configuration where none is mounted")
             pod.environment["TICKFLEET_CONFIG"] = folder
+            if pod.is_gateway():
+                pod.give_keys(os.path.dirname(folder))
             yield pod
 
     def run(self, binary):
@@ -235,7 +252,8 @@ class Shape:
             for pod in servers:
                 for kind in ("startup", "liveness", "readiness"):
                     pod.probe(kind)
-                self.metrics(pod)
+                if not pod.is_gateway():
+                    self.metrics(pod)
             for pod in pods:
                 if pod not in servers:
                     pod.run(*pod.container["args"])

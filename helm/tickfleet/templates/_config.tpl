@@ -92,11 +92,12 @@
 {{- first $ways -}}
 {{- end -}}
 
-{{/* What every process of the image needs to know; commands run by `kubectl exec` too. */}}
+{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, and redis (the variables
+     that lead there, as text) where they are not the fleet's. */}}
 {{- define "tickfleet.commonEnv" -}}
-{{ include "tickfleet.redisEnv" . | trim }}
+{{ default (include "tickfleet.redisEnv" .root) .redis | trim }}
 - name: TICKFLEET_CONFIG
-  value: {{ .Values.config.mountPath }}
+  value: {{ .root.Values.config.mountPath }}
 {{- end -}}
 
 {{/* The variables that lead to Redis. The URL is never an argument, and never text in a Deployment. */}}

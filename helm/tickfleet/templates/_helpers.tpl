@@ -54,12 +54,13 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* An image reference of {repository, tag, digest}; takes image and tag (the default one). */}}
+{{/* An image reference of {registry, repository, tag, digest}; takes image and tag (the default one). */}}
 {{- define "tickfleet.image" -}}
+{{- $repository := ternary (printf "%s/%s" .image.registry .image.repository) .image.repository (ne .image.registry "") -}}
 {{- if .image.digest -}}
-{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .image.repository (default .tag .image.tag | toString) -}}
+{{- printf "%s:%s" $repository (default .tag .image.tag | toString) -}}
 {{- end -}}
 {{- end -}}
 

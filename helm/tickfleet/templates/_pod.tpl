@@ -1,7 +1,8 @@
-{{/* What schedulers and workers have in common. */}}
+{{/* What schedulers, workers and gateways have in common. */}}
 
-{{/* A pod's template; takes root, component (scheduler or worker), pool (workers), spec (its values), selector
-     (labels as text) and env (further variables as text). */}}
+{{/* A pod's template; takes root, component (scheduler, worker or gateway), pool (workers), spec (its values), selector
+     (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, probes (kind →
+     path), redis (its variables as text), volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
 {{- $root := .root -}}
 {{- $spec := .spec -}}
@@ -63,7 +64,10 @@ spec:
       matchLabelKeys: [pod-template-hash]
     {{- end }}
   {{- end }}
-  {{- range $key := list "nodeSelector" "tolerations" "affinity" "initContainers" }}
+  {{- with $spec.dnsPolicy }}
+  dnsPolicy: {{ . }}
+  {{- end }}
+  {{- range $key := list "dnsConfig" "hostAliases" "nodeSelector" "tolerations" "affinity" "initContainers" }}
   {{- with get $spec $key }}
   {{ $key }}:
     {{- toYaml . | nindent 4 }}
@@ -73,11 +77,13 @@ spec:
     - name: {{ .component }}
       image: {{ include "tickfleet.image" (dict "image" $values.image "tag" $root.Chart.AppVersion) }}
       imagePullPolicy: {{ $values.image.pullPolicy }}
-      args: [{{ .component }}]
+      args: {{ default (list .component) .args | toJson }}
       env:
-        {{- include "tickfleet.commonEnv" $root | trim | nindent 8 }}
+        {{- include "tickfleet.commonEnv" . | trim | nindent 8 }}
+        {{- if not .args }}
         - name: TICKFLEET_HTTP_ADDRESS
-          value: {{ printf "%s:%d" (ternary (printf "[%s]" $values.http.host) $values.http.host (contains ":" $values.http.host)) (int $values.http.port) | quote }}
+          value: {{ include "tickfleet.address" (dict "host" $values.http.host "port" $values.http.port) | quote }}
+        {{- end }}
         {{- with .env }}
         {{- . | trim | nindent 8 }}
         {{- end }}
@@ -90,9 +96,13 @@ spec:
       {{- end }}
       ports:
         - name: http
-          containerPort: {{ int $values.http.port }}
+          containerPort: {{ default $values.http.port .port | int }}
           protocol: TCP
-      {{- range $probe, $path := dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz" }}
+      {{- with $spec.lifecycle }}
+      lifecycle:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- range $probe, $path := default (dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz") .probes }}
       {{ $probe }}Probe:
         httpGet: {path: {{ $path }}, port: http}
         {{- toYaml (get $values.probes $probe) | nindent 8 }}
@@ -119,6 +129,9 @@ spec:
         - name: tool-hosts
           mountPath: {{ include "tickfleet.toolHostFolder" $root }}
           readOnly: true
+        {{- end }}
+        {{- with .mounts }}
+        {{- . | trim | nindent 8 }}
         {{- end }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
@@ -154,9 +167,17 @@ spec:
     {{- with $spec.toolHosts }}
     {{- include "tickfleet.toolHostVolumes" . | nindent 4 }}
     {{- end }}
+    {{- with .volumes }}
+    {{- . | trim | nindent 4 }}
+    {{- end }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* An address to listen at; takes host and port. */}}
+{{- define "tickfleet.address" -}}
+{{- printf "%s:%d" (ternary (printf "[%s]" .host) .host (contains ":" .host)) (int .port) -}}
 {{- end -}}
 
 {{/* A budget of disruptions; takes root, name, component, budget and selector. */}}
