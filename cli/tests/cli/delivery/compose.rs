@@ -1,0 +1,10 @@
+//! The fleet that Docker Compose starts: the scripts in `tests/packaging` hold its file against what it names, and run its
+//! commands as processes.
+
+use super::chart::runs;
+
+#[test]
+fn what_compose_names_is_there_and_what_it_starts_answers_a_turn() {
+    runs("../packaging/compose.py", &[]);
+    runs("../packaging/run_compose.py", &[env!("CARGO_BIN_EXE_tickfleet")]);
+}

@@ -1,0 +1,8 @@
+//! What releases are made of: the scripts in `tests/packaging` do the work.
+
+use super::chart::runs;
+
+#[test]
+fn a_release_has_one_version_and_its_workflow_pins_all_that_it_runs() {
+    runs("../packaging/workflows.py", &[]);
+}
