@@ -1,9 +1,10 @@
 # syntax=docker/dockerfile:1
 # The image of Tickfleet: one binary, what it is linked to, CA certificates, and nothing else. No shell. And a variant
-# with Python, for tools in Python, tool hosts and MCP servers that uvx runs.
+# with Python, for tools in Python, tool hosts and MCP servers that uvx runs; and one with Node.js, for MCP servers from npm.
 #
 #   docker build --tag registry.example.com/tickfleet:0.1.0 .
 #   docker build --tag registry.example.com/tickfleet:0.1.0-python --target python .
+#   docker build --tag registry.example.com/tickfleet:0.1.0-node --target node .
 #
 # Base images are pinned by version. Pin them by digest where your rules ask for it; what ends up in the image is
 # listed in its own SBOM either way. `image/check` runs these steps without an engine, and tests what comes out.
@@ -11,6 +12,7 @@
 ARG RUST_VERSION=1.95.0
 ARG DEBIAN_RELEASE=bookworm
 ARG PYTHON_VERSION=3.13
+ARG NODE_VERSION=24.11
 
 # --- The binary ------------------------------------------------------------------------------------------------------
 FROM docker.io/library/rust:${RUST_VERSION}-slim-${DEBIAN_RELEASE} AS build
@@ -18,8 +20,8 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --release --locked --package tickfleet \
- && cp target/release/tickfleet /tickfleet \
+    cargo build --profile dist --locked --package tickfleet \
+ && cp target/dist/tickfleet /tickfleet \
  && cargo metadata --format-version 1 --locked --filter-platform "$(rustc --print host-tuple)" > /metadata.json
 # What else the image holds is part of the base: CA certificates, and the libraries that the binary is linked to.
 RUN image/rootfs /tickfleet /rootfs
@@ -69,8 +71,37 @@ EXPOSE 9090
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tickfleet"]
 
+# --- The variant with Node.js: --target node -------------------------------------------------------------------------
+# The same release of Debian again. npm and npx are that base's.
+FROM docker.io/library/node:${NODE_VERSION}-${DEBIAN_RELEASE}-slim AS node-files
+RUN groupadd --gid 65532 tickfleet \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir / --shell /usr/sbin/nologin tickfleet
+COPY --from=build /tickfleet /usr/bin/tickfleet
+
+FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS node-sbom
+COPY image/sbom.py /
+COPY --from=build /metadata.json /
+RUN --mount=type=bind,from=node-files,source=/,target=/files \
+    python3 /sbom.py /metadata.json /files /sbom.cdx.json
+
+FROM node-files AS node
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Tickfleet" \
+      org.opencontainers.image.description="A governed worker fleet for AI agents' tool calls, on Redis Streams" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=node-sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+USER 65532:65532
+WORKDIR /
+EXPOSE 9090
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/bin/tickfleet"]
+
 # --- The image -------------------------------------------------------------------------------------------------------
-FROM scratch
+FROM scratch AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Tickfleet" \

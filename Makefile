@@ -10,10 +10,10 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test sim chaos lint bench fuzz escape clean prepare prepare-demo
+.PHONY: help demo test sim chaos lint lint-packaging bench fuzz escape clean prepare prepare-demo
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 prepare: ## Check the tools that the tests need (as root on Debian, installs what is missing)
 	@.ci/prepare
@@ -56,6 +56,15 @@ chaos: ## Play faults against real processes and judge by ledgers; SECONDS=180 T
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint
+
+# What they need is fetched with pip, once, into cargo's target folder.
+lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compose.yaml, chart, versions
+	python3 tests/packaging/versions.py
+	python3 tests/packaging/workflows.py "$(BUILT)/helm"
+	python3 tests/packaging/compose.py "$(BUILT)/helm"
+	python3 tests/helm/check_chart.py "$(BUILT)/helm"
+	python3 config/schema/generate.py --check
+	python3 docs/site/build.py --check
 
 bench: prepare-demo ## Build the release binary and measure it
 	cargo build --release --locked -p tickfleet

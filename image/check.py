@@ -76,18 +76,19 @@ def dockerfile():
 def check_dockerfile(stages, arguments):
     """What the final stage may be, and that this script's steps are its steps. Gives user, entry point, environment."""
     names = [stage.name for stage in stages]
-    demand(names == ["build", "sbom", "package", "python", ""], f"the stages are {names}, and this script knows others")
-    build, sbom, package, python, final = stages
+    known = ["build", "sbom", "package", "python", "node-files", "node-sbom", "node", "base"]
+    demand(names == known, f"the stages are {names}, and this script knows others")
+    build, sbom, package, python, node_files, node_sbom, _, final = stages
     demand(final.base == "scratch", f"the image is made from {final.base}")
     demand(not final.of("RUN"), "the image has no shell, yet RUN is asked for")
     copies = ["--from=build /rootfs/ /", "--from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json"]
     demand(final.of("COPY") == copies, f"the image copies {final.of('COPY')}; this script knows {copies}")
     runs = build.of("RUN") + sbom.of("RUN")
-    for step in ("cargo build --release --locked --package tickfleet", "image/rootfs /tickfleet /rootfs"):
+    for step in ("cargo build --profile dist --locked --package tickfleet", "image/rootfs /tickfleet /rootfs"):
         demand(any(step in run for run in runs), f"no stage runs {step!r}")
     demand(any("python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json" in run for run in runs), "no stage writes the SBOM")
     demand(final.of("STOPSIGNAL") == ["SIGTERM"], "the image is not stopped by SIGTERM")
-    for stage in (build, sbom, package, python):
+    for stage in (build, sbom, package, python, node_files, node_sbom):
         base = base_of(stage, arguments)
         demand(re.search(r":\d+\.\d+", base) and "latest" not in base, f"{base} is not pinned")
     user = re.fullmatch(r"(\d+):(\d+)", final.of("USER")[0])
@@ -97,6 +98,7 @@ def check_dockerfile(stages, arguments):
     environment = dict(shlex.split(pair)[0].split("=", 1) for line in final.of("ENV") for pair in line.split())
     check_versions(final, arguments, int(user[1]))
     check_python(stages, arguments)
+    check_node(stages, arguments)
     return (int(user[1]), int(user[2])), entry, environment
 
 
@@ -105,12 +107,29 @@ def base_of(stage, arguments):
     return re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], stage.base)
 
 
+def check_alike(variant, final, what):
+    """A variant says of itself what the image says."""
+    for word in ("ARG", "LABEL", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"):
+        demand(variant.of(word) == final.of(word), f"{word} of the image with {what} is {variant.of(word)}, not {final.of(word)}")
+
+
+def check_node(stages, arguments):
+    """What the variant with Node.js may be; nothing of it runs here either."""
+    files, listed, node, final = stages[-4:]
+    check_alike(node, final, "Node.js")
+    demand(node.base == files.name, f"the image with Node.js is made from {node.base}")
+    demand(base_of(files, arguments).endswith(f"-{arguments['DEBIAN_RELEASE']}-slim"), "the binary was linked to another Debian's C library")
+    demand(files.of("COPY") == ["--from=build /tickfleet /usr/bin/tickfleet"], f"the image with Node.js copies {files.of('COPY')}")
+    demand(node.of("COPY") == ["--from=node-sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json"], "it has no list of what is in it")
+    demand(any("useradd --uid 65532 --gid 65532" in run for run in files.of("RUN")), "the image with Node.js has no user")
+    demand(any("from=node-files" in run and "python3 /sbom.py /metadata.json /files" in run for run in listed.of("RUN")), "its list is another's")
+
+
 def check_python(stages, arguments):
     """What the variant with Python may be. Nothing of it runs here: its base has to be fetched. What it installs is tried
     by tests/helm/python_image.py."""
-    build, _, package, python, final = stages
-    for word in ("ARG", "LABEL", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"):
-        demand(python.of(word) == final.of(word), f"{word} of the image with Python is {python.of(word)}, not {final.of(word)}")
+    build, _, package, python, *_, final = stages
+    check_alike(python, final, "Python")
     demand("PATH=" not in " ".join(python.of("ENV")), "Python is not in the PATH of its image")
     bases = [base_of(stage, arguments) for stage in (build, package, python)]
     demand(bases[1] == bases[2], f"the package is built with {bases[1]} for {bases[2]}")

@@ -3,9 +3,9 @@
     python3 sbom.py METADATA ROOTFS OUTPUT
 
 METADATA is what `cargo metadata --format-version 1` printed for the image's platform, ROOTFS the folder that image/rootfs
-laid out, or the root of the image with Python. Crates are those that the binary is linked with: what its normal
-dependencies reach, no build scripts and no tests. Debian's packages, Python and its packages are those that are installed
-in ROOTFS. Python's standard library only.
+laid out, or the root of the image with Python or with Node.js. Crates are those that the binary is linked with: what its normal
+dependencies reach, no build scripts and no tests. Debian's packages, Python, Node.js and their packages are those that are
+installed in ROOTFS. Python's standard library only.
 """
 
 import datetime
@@ -64,9 +64,9 @@ def crate_component(package):
 
 
 def debian_components(root):
-    """The packages whose status image/rootfs laid down, or those that dpkg has installed."""
+    """The packages whose status image/rootfs laid down, or those that dpkg has installed; none beside a static binary."""
     folder = os.path.join(root, "var/lib/dpkg/status.d")
-    paths = sorted(glob.glob(os.path.join(folder, "*"))) or [os.path.join(root, "var/lib/dpkg/status")]
+    paths = sorted(glob.glob(os.path.join(folder, "*"))) or glob.glob(os.path.join(root, "var/lib/dpkg/status"))
     for path in paths:
         with open(path, encoding="utf-8") as file:
             paragraphs = file.read().strip().split("\n\n")
@@ -104,6 +104,22 @@ def python_components(root):
             yield library(name, fields["Version"], f"{url}@{fields['Version']}")
 
 
+def node_components(root):
+    """Node.js itself and the packages that it has installed; none where there is no Node.js."""
+    header = os.path.join(root, "usr/local/include/node/node_version.h")
+    if not os.path.exists(header):
+        return
+    with open(header, encoding="utf-8") as file:
+        numbers = dict(re.findall(r"^#define NODE_(MAJOR|MINOR|PATCH)_VERSION (\d+)", file.read(), re.MULTILINE))
+    version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
+    yield library("node", version, f"pkg:generic/node@{version}")
+    # Those of others are within npm's own folder, and are npm's.
+    for path in sorted(glob.glob(os.path.join(root, "usr/local/lib/node_modules/*/package.json"))):
+        with open(path, encoding="utf-8") as file:
+            package = json.load(file)
+        yield library(package["name"], package["version"], f"pkg:npm/{package['name']}@{package['version']}")
+
+
 def document(metadata, root):
     """The whole list."""
     first, reached = linked(metadata)
@@ -112,7 +128,7 @@ def document(metadata, root):
     with open(os.path.join(root, BINARY), "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
     main = {**crates.pop(first), "type": "application", "hashes": [{"alg": "SHA-256", "content": digest}]}
-    installed = [*debian_components(root), *python_components(root)]
+    installed = [*debian_components(root), *python_components(root), *node_components(root)]
     refs = {crate: component["bom-ref"] for crate, component in [(first, main), *crates.items()]}
     edges = [{"ref": refs[crate], "dependsOn": sorted({refs[dep] for dep in kept[crate]})} for crate in kept]
     edges[0]["dependsOn"] += [component["bom-ref"] for component in installed]
