@@ -1,0 +1,47 @@
+"""The words that the schemas are written in: JSON Schema, draft 7."""
+
+
+def fields(required=(), **known):
+    """A mapping with known fields."""
+    said = {"type": "object", "properties": {name.rstrip("_"): schema for name, schema in known.items()}, "additionalProperties": False}
+    return said | ({"required": list(required)} if required else {})
+
+
+def mapping(schema):
+    """A mapping of names to values of one kind."""
+    return {"type": "object", "additionalProperties": schema}
+
+
+def items(schema, **more):
+    return {"type": "array", "items": schema, **more}
+
+
+def number(least, most=None):
+    return {"type": "integer", "minimum": least} | ({} if most is None else {"maximum": most})
+
+
+def word(*words):
+    return {"enum": list(words)}
+
+
+def either(*schemas):
+    return {"anyOf": list(schemas)}
+
+
+TEXT = {"type": "string"}
+SOME_TEXT = {"type": "string", "minLength": 1}
+YES_OR_NO = {"type": "boolean"}
+ANYTHING = {}
+TEXTS = items(TEXT)
+WORDS = items(SOME_TEXT, uniqueItems=True)
+DURATION = {"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)$"}
+SIZE = {"type": "string", "pattern": "^[0-9]+ *(B|KiB|MiB|GiB)$"}
+POINTER = {"type": "string", "pattern": "^(/.*)?$"}
+AMOUNT = either({"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"})
+EFFECT = word("read", "idempotent", "once")
+U32 = 4_294_967_295
+TIMEOUT_MS = number(1, 3_600_000)
+SECRETS = mapping(fields(env=SOME_TEXT, file=SOME_TEXT))
+APPROVAL = fields(by=WORDS, quorum=number(1), expires=DURATION, narrow=items({"type": "string", "pattern": "^/"}, minItems=1))
+# A JSON Schema itself: its own fields are another's to check.
+SCHEMA = {"type": "object"}

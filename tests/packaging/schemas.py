@@ -1,0 +1,156 @@
+"""Holds the JSON Schemas of the configuration against the binary that reads it, and against configurations that are good.
+
+    python3 schemas.py CACHE BINARY
+
+CACHE is a folder for the Python libraries (see ../helm/toolbox.py). The binary is given configurations with an unknown
+field in every mapping, and says which fields it knows there: the schema must have the same. Exits with 1, and what differs.
+"""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+from compose import ROOT  # It puts the folder of the other checks into the path.
+from toolbox import Missing, Toolbox
+
+UNKNOWN = "zzz"
+# Some fields are read only beside certain others, or without them: values of fields, None for one that is left out.
+VARIANTS = ({}, {"effect": "once"}, {"from_environment": None}, dict.fromkeys(("max", "concurrent", "tokens", "money")))
+# Good configurations of the project, beside config/ itself.
+FOLDERS = ("config", "docs/example-tools/conf", "docs/own-fleet/conf", "tests/conformance/conf")
+
+
+def sample(schema, fixed, path, known):
+    """A document that a schema takes, but for an unknown field in each of its mappings; notes their fields by their place."""
+    if "anyOf" in schema:
+        schema = next((one for one in schema["anyOf"] if mapping_of(one)), schema["anyOf"][0])
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "object":
+        known_fields, any_field = schema.get("properties"), schema.get("additionalProperties")
+        if known_fields is None:
+            return {"name": sample(any_field, fixed, f"{path}.name", known)} if isinstance(any_field, dict) else {"type": "object"}
+        known[path] = set(known_fields)
+        found = {name: sample(one, fixed, f"{path}.{name}", known) for name, one in known_fields.items()}
+        found |= {name: value for name, value in fixed.items() if name in known_fields} | {UNKNOWN: 1}
+        return {name: value for name, value in found.items() if value is not None}
+    if kind == "array":
+        return [sample(schema["items"], fixed, f"{path}[0]", known)]
+    return {"string": "1s", "integer": schema.get("minimum", 1), "number": 1, "boolean": True}.get(kind, "text")
+
+
+def mapping_of(schema):
+    return schema.get("type") == "object" or schema.get("type") == "array" and mapping_of(schema["items"])
+
+
+def told(binary, name, document):
+    """What the binary says that it knows, by place."""
+    import yaml
+
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, f"{name}.yaml"), "w", encoding="utf-8") as file:
+            yaml.safe_dump(document, file)
+        done = subprocess.run([binary, "config", "check", "--config", folder], capture_output=True, text=True, check=False)
+    pattern = rf"{name}\.yaml:\d+:\d+: (\S*?)\.?{UNKNOWN}: found the unknown field `{UNKNOWN}`; expected one of (.*?)$"
+    lines = re.findall(pattern, done.stdout + done.stderr, re.MULTILINE)
+    return {place: set(re.sub(r" \(did you mean.*", "", fields).split(", ")) for place, fields in lines}
+
+
+def fields(binary, schemas):
+    """Where a schema and the binary know other fields, and how many mappings were compared."""
+    wrong, compared = [], 0
+    for name, schema in schemas.items():
+        known, heard = {}, {}
+        for fixed in VARIANTS:
+            document = sample(schema, fixed, "", known)
+            for place, theirs in told(binary, name, document).items():
+                heard[place] = heard.get(place, set()) | theirs
+        for place, ours in known.items():
+            place = place.lstrip(".")
+            theirs = heard.get(place)
+            if theirs is None:
+                wrong.append(f"{name}.yaml: nothing was heard of the mapping {place or 'at the top'}")
+            elif theirs != ours:
+                wrong.append(f"{name}.yaml: {place}: only the binary knows {sorted(theirs - ours)}, only the schema {sorted(ours - theirs)}")
+            compared += 1
+    return wrong, compared
+
+
+def good(schemas):
+    """Good configurations that a schema refuses, and how many there are."""
+    import jsonschema
+    import yaml
+
+    wrong, count = [], 0
+    for folder in FOLDERS:
+        for name, schema in schemas.items():
+            path = os.path.join(folder, f"{name}.yaml")
+            if not os.path.exists(os.path.join(ROOT, path)):
+                continue
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                document = yaml.safe_load(file)
+            count += 1
+            validator = jsonschema.Draft7Validator(schema)
+            wrong += [f"{path}: {'.'.join(map(str, error.path))}: {error.message[:200]}" for error in validator.iter_errors(document)]
+            spoilt = copy.deepcopy(document) | {UNKNOWN: 1}
+            if validator.is_valid(spoilt):
+                wrong.append(f"{path}: an unknown field passes")
+    # What the documentation shows as a whole file.
+    for name, document in shown(schemas):
+        count += 1
+        errors = jsonschema.Draft7Validator(schemas[name]).iter_errors(document)
+        wrong += [f"in the documentation, {name}.yaml: {'.'.join(map(str, error.path))}: {error.message[:200]}" for error in errors]
+    return wrong, count
+
+
+def shown(schemas):
+    """YAML of the documentation that has the required fields of a file, and no others than it: its name and the document."""
+    import yaml
+
+    tops = {name: (set(schema["properties"]), set(schema.get("required", []))) for name, schema in schemas.items()}
+    tops.pop("tickfleet")
+    for page in sorted(os.listdir(os.path.join(ROOT, "docs"))):
+        if not page.endswith(".md"):
+            continue
+        with open(os.path.join(ROOT, "docs", page), encoding="utf-8") as file:
+            blocks = re.findall(r"^```yaml\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
+        for block in blocks:
+            try:
+                document = yaml.safe_load(block)
+            except yaml.YAMLError:
+                continue
+            for name, (known, required) in tops.items():
+                # Parts of definitions, which are shown too, have dots in the place of the rest.
+                whole = isinstance(document, dict) and document and set(document) <= known and required <= set(document)
+                if whole and "…" not in block and "..." not in block:
+                    yield name, document
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        Toolbox(sys.argv[1])
+    except Missing as missing:
+        sys.exit(str(missing))
+    sys.path.insert(0, os.path.join(ROOT, "config/schema"))
+    import generate
+
+    schemas = generate.schemas()
+    stale = [path for path, text in generate.written().items() if generate.read(path) != text]
+    wrong = [f"{path} is not as config/schema/generate.py makes it" for path in stale]
+    differing, compared = fields(os.path.abspath(sys.argv[2]), schemas)
+    refused, count = good(schemas)
+    wrong += differing + refused
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"schemas: {len(schemas)} files, {compared} mappings have the fields that the binary reads, {count} good configurations pass")
+
+
+if __name__ == "__main__":
+    main()
