@@ -103,3 +103,10 @@ fn every_decision_is_in_the_index() {
         records.filter(|r| *r != "README.md" && !index.contains(&format!("({r})"))).map(String::from).collect(),
     );
 }
+
+#[test]
+fn every_page_is_in_the_contents_of_the_site() {
+    let tree = Tree::load();
+    let contents = std::fs::read_to_string(tree.root.join("docs/site/SUMMARY.md")).unwrap_or_default();
+    assert_tidy(tree.with_extension("md").filter_map(|(path, _)| docs::unlisted(&contents, path)).collect());
+}

@@ -65,6 +65,19 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
+/// Whether a Markdown file is a page of the site: not of the chart, of the site itself, of data for programs, and no
+/// record of a decision, for which their index stands.
+fn is_a_page(path: &str) -> bool {
+    let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
+    !record && !["helm/", "docs/site/", "cli/"].iter().any(|folder| path.starts_with(folder))
+}
+
+/// A page that the site's table of contents does not have.
+pub fn unlisted(contents: &str, path: &str) -> Option<String> {
+    let link = path.strip_prefix("docs/").map_or_else(|| format!("(../../{path})"), |page| format!("(../{page})"));
+    (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
+}
+
 /// Verbs and keys of the scripts that ARCHITECTURE.md does not name.
 pub fn unexplained(architecture: &str, script: &str, text: &str) -> Vec<String> {
     let verb = Path::new(script).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -101,4 +114,14 @@ fn an_unexplained_verb_and_an_unexplained_key_are_found() {
     let architecture = "`settle` writes `done:<id>`";
     assert!(unexplained(architecture, "verbs/settle.lua", "P .. 'done:' .. id").is_empty());
     assert_eq!(unexplained(architecture, "verbs/begin.lua", "call('GET', P .. 'meta')").len(), 2);
+}
+
+#[test]
+fn a_page_that_is_not_listed_is_found() {
+    let contents = "- [A](../a.md)\n- [B](../../b/README.md)";
+    for listed in ["docs/a.md", "b/README.md", "docs/adr/0001-x.md", "helm/tickfleet/README.md"] {
+        assert_eq!(unlisted(contents, listed), None);
+    }
+    assert!(unlisted(contents, "docs/c.md").is_some());
+    assert!(unlisted(contents, "docs/adr/README.md").is_some());
 }

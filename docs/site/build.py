@@ -1,0 +1,169 @@
+"""Lays the pages of the project out for mdBook, and has it make a site of them.
+
+    python3 docs/site/build.py [FOLDER]         the site is in FOLDER/book; default target/site
+    python3 docs/site/build.py --check          is every page in SUMMARY.md, and only such?
+
+The pages lie as they do in the project, so links between them hold in both places. What they link to that is no page (a
+configuration, a source file) is copied beside them, and a folder gets a list of its files. Then every link of the site is
+looked at. Needs `mdbook` in the PATH (cargo install mdbook --locked) but for --check. Exits with 1, and what is wrong.
+"""
+
+import html
+import html.parser
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.parse
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+# Folders whose Markdown files are no pages: of the chart, of this site, of data for programs.
+NO_PAGES = ("helm/", "docs/site/", "cli/")
+SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
+
+
+def files(folder):
+    """Files below a folder of the project, from its root."""
+    for place, folders, names in os.walk(os.path.join(ROOT, folder)):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        yield from (os.path.normpath(os.path.relpath(os.path.join(place, name), ROOT)) for name in sorted(names))
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def summary():
+    """SUMMARY.md with links from the project's root, and the pages in it, in order."""
+    pages = []
+
+    def from_root(match):
+        pages.append(os.path.normpath(os.path.join("docs/site", match[1])))
+        return f"]({pages[-1]})"
+
+    text = re.sub(r"\]\(([^)]+)\)", from_root, read("docs/site/SUMMARY.md"))
+    return text, pages
+
+
+def check():
+    """Pages that are missing in SUMMARY.md, twice in it, or not there."""
+    _, pages = summary()
+    there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)}
+    # The index of decisions lists them.
+    there -= {path for path in there if re.match(r"docs/adr/\d", path)}
+    wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
+    wrong += [f"SUMMARY.md has {path}, which is no page" for path in sorted(set(pages) - there)]
+    return wrong + [f"SUMMARY.md has {path} twice" for path in sorted(set(pages)) if pages.count(path) > 1]
+
+
+def linked(path):
+    """What a page links to within the project."""
+    text = re.sub(r"^( *)```.*?^\1```", "", read(path), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)", text, flags=re.MULTILINE):
+        if not re.match(r"[a-z]+:|#", target):
+            yield os.path.normpath(os.path.join(os.path.dirname(path), target.split("#")[0]))
+
+
+def copy(path, out):
+    target = os.path.join(out, path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.copyfile(os.path.join(ROOT, path), target)
+
+
+def listing(folder):
+    """A page with what is in a folder, to look around in."""
+    names = [os.path.relpath(path, folder) for path in files(folder)]
+    rows = "".join(f'<li><a href="{urllib.parse.quote(name)}">{html.escape(name)}</a></li>' for name in names)
+    title = html.escape(folder)
+    return f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><h1>{title}</h1><ul>{rows}</ul></html>\n'
+
+
+def lay_out(out):
+    """Everything that mdBook reads, below `out`."""
+    shutil.rmtree(out, ignore_errors=True)
+    source = os.path.join(out, "src")
+    os.makedirs(source)
+    text, pages = summary()
+    shutil.copyfile(os.path.join(HERE, "book.toml"), os.path.join(out, "book.toml"))
+    # Each decision is a page below their index.
+    decisions = sorted(path for path in files("docs/adr") if re.match(r"docs/adr/\d", path))
+    rows = "".join(f"  - [{read(path).splitlines()[0].lstrip('# ')}]({path})\n" for path in decisions)
+    text = re.sub(r"(^- .*\(docs/adr/README\.md\)\n)", lambda match: match[1] + rows, text, flags=re.MULTILINE)
+    with open(os.path.join(source, "SUMMARY.md"), "w", encoding="utf-8") as file:
+        file.write(text)
+    for path in [*pages, *decisions]:
+        copy(path, source)
+    for target in sorted({target for path in [*pages, *decisions] for target in linked(path)} - {*pages, *decisions}):
+        if os.path.isdir(os.path.join(ROOT, target)):
+            for path in files(target):
+                copy(path, source)
+            with open(os.path.join(source, target, "index.html"), "w", encoding="utf-8") as file:
+                file.write(listing(target))
+        else:
+            copy(target, source)
+    return len(pages) + len(decisions)
+
+
+class Page(html.parser.HTMLParser):
+    """The links and anchors of a page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors = [], {""}
+        with open(path, encoding="utf-8") as file:
+            self.feed(file.read())
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.anchors.add(attributes.get("id") or "")
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
+
+
+def dead_links(book, names):
+    """Links of pages that lead nowhere, to a file or to a heading."""
+    pages = {}
+
+    def page(path):
+        if path not in pages:
+            pages[path] = Page(path)
+        return pages[path]
+
+    for name in names:
+        path = os.path.join(book, name)
+        for link in page(path).links:
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, _, anchor = urllib.parse.unquote(link).partition("#")
+            end = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
+            if os.path.isdir(end):
+                end = os.path.join(end, "index.html")
+            if not os.path.exists(end):
+                yield f"{name}: {link} leads nowhere"
+            elif end.endswith(".html") and anchor not in page(end).anchors:
+                yield f"{name}: {link} has no such heading"
+
+
+def main():
+    if sys.argv[1:] == ["--check"]:
+        wrong = check()
+        sys.exit("\n".join(wrong) or None)
+    out = os.path.abspath(sys.argv[1] if sys.argv[1:] else os.path.join(ROOT, "target/site"))
+    wrong = check()
+    count = lay_out(out)
+    if not shutil.which("mdbook"):
+        sys.exit(f"{count} pages are laid out in {out}; mdbook, which makes a site of them, is missing: cargo install mdbook --locked")
+    subprocess.run(["mdbook", "build", out], check=True)
+    book = os.path.join(out, "book")
+    _, pages = summary()
+    wrong += dead_links(book, [path.removesuffix(".md") + ".html" for path in pages])
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print(f"{count} pages: {os.path.join(book, 'index.html')}")
+
+
+if __name__ == "__main__":
+    main()
