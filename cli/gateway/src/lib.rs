@@ -22,6 +22,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use axum::routing::{get, post};
 use tickfleet_client::Client;
 use tickfleet_model::limits;
@@ -102,6 +105,21 @@ impl Gateway {
             })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
+            .layer(map_response(guarded))
             .with_state(self.shared)
     }
+}
+
+/// What every answer tells a browser or proxy that gets hold of it: it is what its type says and no page, and nobody else's
+/// to keep.
+async fn guarded(mut response: Response) -> Response {
+    const GUARDS: [(HeaderName, &str); 3] = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in GUARDS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
 }

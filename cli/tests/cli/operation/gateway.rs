@@ -19,6 +19,10 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// How often something is looked at before what must come counts as missing: for two minutes at least.
 const LOOKS: usize = 2_400;
 
+/// What the headers of an answer to somebody without a key say.
+const REFUSAL: [&str; 4] =
+    ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
+
 /// A gateway and its file of keys.
 struct Gateway {
     child: Child,
@@ -113,6 +117,14 @@ impl Drop for Gateway {
         // Fails only where it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Holds an answer to its status, and to what its headers must say.
+fn says(answer: &Answer, status: u16, heads: &[&str]) {
+    assert_eq!(answer.status, status, "{answer:?}");
+    for head in heads {
+        assert!(answer.head.contains(head), "{head}: {answer:?}");
     }
 }
 
@@ -247,7 +259,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
 
     // None, a wrong one, and one whose row was taken out.
     let none = gateway.get("", "/v1/turns/mine");
-    assert_eq!((none.status, none.head.contains("www-authenticate: bearer")), (401, true), "{none:?}");
+    says(&none, 401, &REFUSAL);
     assert_eq!(gateway.get("tfk_wrong", "/v1/turns/mine").status, 401);
     assert_eq!(received(gateway.send("", "GET", "/v1/openapi.json", "", "")).status, 200);
     std::fs::write(&keys, "").unwrap();
