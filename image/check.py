@@ -2,7 +2,7 @@
 
     python3 image/check.py [BINARY [SBOM]]
 
-BINARY: a built `tickfleet`; without it, a release binary is built. SBOM: where to leave the list of what is in it. What the final stage copies is laid out in a temporary
+BINARY: a built `tickfleet`; without it, one is built as the image's is. SBOM: where to leave the list of what is in it. What the final stage copies is laid out in a temporary
 folder; then the entry point runs in it as the image's user, as PID 1 of a process namespace, on a read-only root, against
 a private Redis. Needs root, Debian, and redis-server. Prints what was checked, with sizes; exits with 1 and the reason
 if anything is not as it should be.
@@ -396,10 +396,10 @@ def run(root, image):
 
 
 def built():
-    """A release binary, built here."""
-    subprocess.run(["cargo", "build", "--release", "--locked", "--package", "tickfleet"], cwd=ROOT, check=True)
+    """A binary as the image has it, built here."""
+    subprocess.run(["cargo", "build", "--profile", "dist", "--locked", "--package", "tickfleet"], cwd=ROOT, check=True)
     target = json.loads(metadata(ROOT))["target_directory"]
-    return os.path.join(target, "release/tickfleet")
+    return os.path.join(target, "dist/tickfleet")
 
 
 def main():
