@@ -1,6 +1,7 @@
 //! The store's verbs, one by one, against a real Redis.
 
 mod ended;
+mod few;
 mod whole;
 
 use std::sync::Arc;

@@ -88,9 +88,13 @@ local function mark_of(tt, position, digest)
   return { nonce = nonce, result = result, message = message, audit = audit }
 end
 
--- Arms timers, given as score, member, score, member…, in few commands.
+-- Arms timers, given as score, member, score, member…, in few commands. Redis keeps up to 128 members as a list and looks
+-- through it, twice, for each that comes, until there is one of more than 64 bytes: for many, such a one comes and goes.
 local function arm(timers)
+  local long = #timers >= 64 and string.rep('-', 65)
+  if long then call('ZADD', TIMERS, 'inf', long) end
   for from = 1, #timers, 1000 do call('ZADD', TIMERS, unpack(timers, from, math.min(from + 999, #timers))) end
+  if long then call('ZREM', TIMERS, long) end
 end
 
 -- What an error says.

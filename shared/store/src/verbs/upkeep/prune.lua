@@ -6,6 +6,17 @@
 -- reply {next cursor (0: the round is complete), how many were forgotten, limit, cursor in its counters}
 -- effect HDEL budgets and counters, SREM limits
 local now = clock(ARGV[1])
+
+-- Redis keeps a hash of up to 512 short fields as a list, and looks through it for each field that is asked for, until there
+-- is a field of more than 64 bytes: then it is a table, and stays one. So such a field comes and goes.
+local function as_table(key)
+  if call('HLEN', key) < 16 then return end
+  local long = string.rep(' ', 65)
+  call('HSET', key, long, '')
+  call('HDEL', key, long)
+end
+
+as_table(P .. 'budgets')
 local found = call('HSCAN', P .. 'budgets', ARGV[2], 'COUNT', 200)
 local old = {}
 for i = 1, #found[2], 2 do
@@ -30,6 +41,7 @@ if cursor == '0' then
 end
 if limit ~= '' then
   local key, ended = P .. 'counters:' .. limit, {}
+  as_table(key)
   local counters = call('HSCAN', key, cursor, 'COUNT', 200)
   for i = 1, #counters[2], 2 do
     local name, text = counters[2][i], counters[2][i + 1]
