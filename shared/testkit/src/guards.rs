@@ -140,8 +140,9 @@ pub const RULES_9_TO_12: &[Guard] = &[
     (
         11,
         "a batch is written before all of it is read",
-        "for i = 1, count do plan(batch[i]) end",
-        "for i = 1, count do\n  plan(batch[i])\n  if batch[i].a then call('HSET', turn_key(batch[i].tt), TURN.calls, 1) end\nend",
+        "for i = 1, count do words[i], notes[i] = plan(i) end",
+        "for i = 1, count do\n  words[i], notes[i] = plan(i)\n  \
+         if admitted[i] then call('HSET', turn_key(ARGV[places[i] + 3]), TURN.calls, 1) end\nend",
     ),
     (12, "the living are reaped", "if beat <= now then", "if true then"),
     (12, "slices that were not started count a crash", "if crashes == 0 or started == entry then", "if true then"),
@@ -206,7 +207,7 @@ pub const RULES_14_TO_16: &[Guard] = &[
     ),
     (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(tenant, inbox) end", ""),
     (15, "a retry is due after the deadline", "math.min(due, deadline)", "due"),
-    (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = ARGV[from + 7], 't:' .. tt", ""),
+    (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = deadline, 't:' .. tt", ""),
     (16, "a tenant has any number of turns", "if t.unfinished >= turns_max then refusal", "if false then refusal"),
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
 ];
@@ -258,7 +259,7 @@ pub const RULES_18_AND_21: &[Guard] = &[
     (
         21,
         "records of one admission do not hold their calls",
-        "record[at + 1], record[at + 2], at = TURN.call .. (i - 1), ARGV[from + 12 + i], at + 2",
+        "call_fields[c], record[at + 1], record[at + 2], at = field, field, ARGV[from + 12 + c], at + 2",
         "at = at",
     ),
     (
@@ -287,7 +288,7 @@ pub const RULE_22: &[Guard] = &[
     (
         22,
         "a cancel does not wait for its task",
-        "local cancelled = any_early({ tt }, early_ms, now) and early(tt)",
+        "local cancelled = any_early({ tt }, early_ms, now) and why_early(tt)",
         "local cancelled = false",
     ),
     (22, "a mark outlives what it was for", "call('DEL', early_key(tt))", ""),

@@ -5,21 +5,24 @@ local BUDGETS = P .. 'budgets'
 -- More calls than any cap allows.
 local USED_UP = 1000000000
 
--- Whether a number can be one of a budget: none is negative, or later than any window's end.
-local function is_sane(value, now) return value >= 0 and value < now + 400 * 86400000 end
+local unpack_numbers, pack_numbers = struct.unpack, struct.pack
+
+-- No number of a budget is negative, or so far ahead: no window ends so late.
+local LATEST_MS = 400 * 86400000
 
 -- An agent's budgets, unpacked when a turn first needs them. What a hand has changed into something else counts as
 -- used up until the day ends, for a window must not open twice; people are told.
 local function agent_of(name, now)
   local a = agents[name]
   if a.text then
-    local text = a.text
+    local text, most, tick, tick_end, day, day_end = a.text, now + LATEST_MS, nil, nil, nil, nil
     a.text = nil
-    if #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
-    if #text ~= 40 or not (is_sane(a.tick_used, now) and is_sane(a.tick_end, now) and is_sane(a.day_used, now)
-      and is_sane(a.day_end, now)) then
-      a.lost = true
+    if #text == 40 then
+      tick, tick_end, day, day_end, a.tick_begin = unpack_numbers('<ddddd', text)
+      a.tick_used, a.tick_end, a.day_used, a.day_end = tick, tick_end, day, day_end
     end
+    a.lost = #text ~= 40 or not (tick >= 0 and tick < most and tick_end >= 0 and tick_end < most and day >= 0 and day < most
+      and day_end >= 0 and day_end < most)
   end
   return a
 end
@@ -65,14 +68,15 @@ local function day_left(a, t, policy)
   if policy.tenant_cap >= 0 and policy.tenant_cap - t.day_used < left then
     left, resets = policy.tenant_cap - t.day_used, t.day_end
   end
-  return math.max(left, 0), resets
+  return left > 0 and left or 0, resets
 end
 
 -- How many calls the tick still allows. Rule 8: none in a window that began before Redis restarted, for its
 -- last debits may be lost. When it began is kept: the policy's tick may be another by now.
 local function tick_left(a, policy, epoch_ms)
   if a.tick_begin < epoch_ms then return 0 end
-  return math.max(policy.tick_cap - a.tick_used, 0)
+  local left = policy.tick_cap - a.tick_used
+  return left > 0 and left or 0
 end
 
 -- Debits every budget of the chain at once.
@@ -86,7 +90,7 @@ local function save_agents()
     if a.told then put_aside('budgets', name, 'its budgets could not be read: they count as used up until the day ends') end
     if a.rolled then
       local n = #fields
-      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin)
+      fields[n + 1], fields[n + 2] = name, pack_numbers('<ddddd', a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin)
       if n >= 900 then
         call('HSET', BUDGETS, unpack(fields))
         fields = {}
@@ -103,7 +107,7 @@ local function read_policies(at, count)
     policies[i] = {
       tick = num(ARGV[at]), tick_cap = num(ARGV[at + 1]), day_cap = num(ARGV[at + 2]),
       day_start = num(ARGV[at + 3]), day_end = num(ARGV[at + 4]), tenant_cap = num(ARGV[at + 5]),
-      reject = ARGV[at + 6] == 'reject',
+      reject = ARGV[at + 6] == 'reject', tick_text = ARGV[at + 1], day_text = ARGV[at + 2],
     }
     at = at + 7
   end
@@ -141,6 +145,7 @@ end
 
 -- What the log of a turn says of one admission: when, how many, and the counters that decided.
 local function admission_note(now_text, k, a, policy)
-  return 'A' .. now_text .. ',' .. text_of(k) .. ',' .. text_of(a.tick_used) .. ',' .. text_of(policy.tick_cap) .. ',' .. text_of(a.tick_end)
-    .. ',' .. text_of(a.day_used) .. ',' .. text_of(policy.day_cap)
+  local tick, ends, day = a.tick_used, a.tick_end, a.day_used
+  return 'A' .. now_text .. ',' .. (texts[k] or text_of(k)) .. ',' .. (texts[tick] or text_of(tick)) .. ',' .. policy.tick_text .. ','
+    .. (texts[ends] or text_of(ends)) .. ',' .. (texts[day] or text_of(day)) .. ',' .. policy.day_text
 end

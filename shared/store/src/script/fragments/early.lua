@@ -10,7 +10,7 @@ local function any_early(tts, latest_ms, now)
 end
 
 -- Why a turn or task was cancelled before it came, or nil.
-local function early(tt) return call('GET', early_key(tt)) or nil end
+local function why_early(tt) return call('GET', early_key(tt)) or nil end
 
 local function take_early(tt)
   local tenant, turn = split(tt)

@@ -22,7 +22,7 @@ end
 -- by acknowledging, others by the key `read:<tenant>:<inbox>`, which names the last entry that they are done with.
 -- Readers write that key: what it holds is not trusted. It may also name more than there is: where Redis has lost its
 -- last writes and its clock has stepped back, what comes is numbered below what was read.
-local function trim_inbox(name)
+local function trim_inbox(name) -- rarely
   local stream, floor = replies_key(name), nil
   if call('EXISTS', stream) == 0 then return end
   for _, group in ipairs(call('XINFO', 'GROUPS', stream)) do

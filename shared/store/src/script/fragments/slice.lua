@@ -5,7 +5,7 @@
 -- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. `waited`: the first call
 -- has begun work that went on elsewhere. One table serves all:
 -- making them costs more than filling them.
-local entry, last_queue, last_stream = { SLICE.name, '', SLICE.meta, '' }, nil, nil
+local entry, last_queue, last_stream, last_field = { SLICE.name, '', SLICE.meta, '' }, nil, nil, nil
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, waited)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
@@ -15,13 +15,14 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, w
   if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
   if lost then entry[n + 1], entry[n + 2], n = SLICE.lost, '1', n + 2 end
   if waited then entry[n + 1], entry[n + 2], n = SLICE.waited, '1', n + 2 end
-  -- What an external runtime reads is the task itself.
-  local name = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
-  for i = 1, #calls do
-    entry[n + 1], entry[n + 2] = name, calls[i]
-    n = n + 2
+  if queue ~= last_queue then
+    -- What an external runtime reads is the task itself.
+    last_queue, last_stream = queue, P .. queue
+    last_field = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
   end
-  if queue ~= last_queue then last_queue, last_stream = queue, P .. queue end
+  for i = 1, #calls do
+    entry[n + 1], entry[n + 2], n = last_field, calls[i], n + 2
+  end
   local fence = call('XADD', last_stream, '*', unpack(entry, 1, n))
   -- Ids differ within one stream only: the fence that the last holder knows must not come again from another (rule 4).
   if crashes > 0 and fence == call('HGET', turn_key(tt), TURN.fence) then
@@ -29,7 +30,7 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, w
     fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
   end
   -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
-  if name == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+  if last_field == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
   return fence
 end
 

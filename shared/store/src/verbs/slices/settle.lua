@@ -15,6 +15,7 @@
 --       another's) · GAP (earlier results of the slice are missing)
 -- effect XADD audit, replies; HSET facts; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; of a task, HINCRBY its
 --       parent's budget_used
+local ARGV, unpack, find = ARGV, unpack, string.find
 local now, redis_ms, tight = clock(ARGV[1])
 -- They stay texts: Redis would have to write each number out again.
 local retain, dedupe, reply_retain = ARGV[2], ARGV[3], ARGV[4]
@@ -244,14 +245,14 @@ local function recall(item, key, done)
 end
 
 -- The first entry of a batch keeps the bound of all. By age they go when the house is kept.
-local is_audit_bounded, says_admission = false, ARGV[7] == '1'
+local is_audit_bounded, says_admission, AUDIT = false, ARGV[7] == '1', P .. 'audit'
 local function write_audit(text, admitted)
   if admitted then
-    call('XADD', P .. 'audit', 'MAXLEN', '~', ARGV[5], '*', 'audit', text, 'admitted', admitted)
+    call('XADD', AUDIT, 'MAXLEN', '~', ARGV[5], '*', 'audit', text, 'admitted', admitted)
   elseif is_audit_bounded then
-    call('XADD', P .. 'audit', '*', 'audit', text)
+    call('XADD', AUDIT, '*', 'audit', text)
   else
-    call('XADD', P .. 'audit', 'MAXLEN', '~', ARGV[5], '*', 'audit', text)
+    call('XADD', AUDIT, 'MAXLEN', '~', ARGV[5], '*', 'audit', text)
     is_audit_bounded = true
   end
 end
@@ -322,12 +323,12 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
   local key = turn_key(tt)
   local found = call('HMGET', key, TURN.fence, TURN.fresh)
   local fresh, behind = found[2], #fence + 3
-  if not (fresh and is_ours(found[1], fence, tt)) or tight or string.find(fresh, fence, 3, true) ~= 3 then return nil end
+  if not (fresh and is_ours(found[1], fence, tt)) or tight or find(fresh, fence, 3, true) ~= 3 then return nil end
   local calls = FRESH_CALLS[count] or ' n=' .. count .. ' '
-  if string.find(fresh, calls, behind, true) ~= behind then return nil end
+  if find(fresh, calls, behind, true) ~= behind then return nil end
   FRESH_CALLS[count] = calls
   local _, log = nil, nil
-  if says_admission then _, log = string.find(fresh, ' lg=', behind, true) end
+  if says_admission then _, log = find(fresh, ' lg=', behind, true) end
   local admission = log and string.sub(fresh, log + 1)
   for i = first, first + count - 1 do
     if ARGV[i] ~= '' then write_audit(ARGV[i], admission) end
@@ -362,14 +363,13 @@ local function settle_item(at, n) -- rarely
   return settle(item)
 end
 
-local replies, at = {}, 8
+local replies, counts, at = {}, { ['1'] = 1 }, 8
 for i = 1, num(ARGV[6]) do
-  local whole, n = ARGV[at + 6], num(ARGV[at + 7])
+  local tenant, tt, fence, queue, inbox, wakes, whole, n = unpack(ARGV, at, at + 7)
+  n = counts[n] or num(n)
   -- Rule 18, without a detour.
   local done, word = true, nil
-  if whole ~= '' then
-    done, word = pcall(settle_fresh, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], whole, at + 8, n)
-  end
+  if whole ~= '' then done, word = pcall(settle_fresh, tenant, tt, fence, queue, inbox, wakes, whole, at + 8, n) end
   if done and not word then done, word = pcall(settle_item, at, n) end
   replies[i] = done and word or failed(word)
   at = at + (whole ~= '' and 8 + n or 14 + 3 * n)

@@ -70,7 +70,7 @@ local function delegate(at)
   -- It counts from now on, not from the reply on.
   if inbox ~= '' and not has_inbox(tenant, inbox) then use_inboxes({ [tenant] = { now, inbox } }, reply_retain) end
   local lease = num(ARGV[at + 12])
-  local cancelled = any_early({ tt }, early_ms, now) and early(tt)
+  local cancelled = any_early({ tt }, early_ms, now) and why_early(tt)
   -- One that ends at once was never out.
   local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, (cancelled or expired) and 0 or 1,
     TURN.deadline_ms, deadline, TURN.admitted_ms, now, TURN.kind, 'task', TURN.budget, budget, TURN.budget_used, 0,

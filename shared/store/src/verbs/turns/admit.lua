@@ -13,6 +13,7 @@
 --       {DAY_STALE, now} · {PRESSURE, now, how many turns may come now} (memory is short, see room): nothing written
 -- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
+local ARGV, unpack = ARGV, unpack
 local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
 local epoch_ms = epoch(now, ARGV[#ARGV], meta)
 local policy_gen, last_seq, tenants_gen, early_ms = unpack(meta, 7, 10)
@@ -28,6 +29,11 @@ last_seq = num(last_seq or 0)
 local seq, now_text = last_seq, string.format('%d', now)
 local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
+
+-- What is known of the batch's turns, by their number: where their arguments begin, and the counters that they debit; once
+-- they are planned, their words, and of those that are to be written how many calls go out and what the log says. What only
+-- unusual turns have is in `rare`: a table for each turn costs more than what else a usual one needs.
+local places, debits_of, words, admitted, notes, rare, NOTHING = {}, {}, {}, {}, {}, {}, {}
 
 -- What many turns of a batch say alike is read once.
 local numbers = {}
@@ -101,181 +107,217 @@ local function known(tt, entry, digest)
 end
 
 -- A limit stops the turn's first call: it ends, and those behind it that the same counter stops, or the turn waits.
-local function stopped(turn, stop)
+local function stopped(more, n, stop)
   local c = stop.c
-  local ends, reason, info = refusal_of(stop, turn.n, epoch_ms)
+  more.back = c.name
+  local ends, reason, info = refusal_of(stop, n, epoch_ms)
   if reason and not c.first then
-    turn.word, turn.reason, turn.info, turn.upto, turn.back = 'ENDING', reason, info, ends, c.name
-  else
-    turn.word, turn.waits, turn.back, turn.note, c.first = 'LANED', c, c.name, wait_note(now_text, c), c.first or 0
+    more.reason, more.info, more.upto = reason, info, ends
+    return 'ENDING'
   end
+  more.waits, c.first = c, c.first or 0
+  return 'LANED', wait_note(now_text, c)
 end
 
--- Reads one turn's arguments and decides about it; writes nothing, but the counters in memory.
-local function plan(turn)
-  local at, tenant, n = turn.at, turn.tenant, turn.n
-  turn.word = known(turn.tt, ARGV[at], ARGV[at + 4])
-  if turn.word then return end
-  local t, inbox, task_id = tenant_of(tenant), ARGV[at + 9], ARGV[at + 10]
-  local box = box_of(tenant, inbox)
-  local refusal = box ~= 'new' and box
-  local task = task_id ~= '' and task_of(tenant, task_id)
-  if task == false and task_id ~= '' then refusal = 'unknown_task' end
-  if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
-  if refusal then
-    turn.word = 'REFUSED ' .. refusal
-    return
+-- How many of a turn's first `k` calls its limits let go, which are debited then; or 0, and what stops the first one.
+local function limited(more, tt, debits, k)
+  more.told = {}
+  local stop = behind(debits)
+  if stop then return 0, stop end
+  k, stop = fit(debits, k, epoch_ms, more.told)
+  if k > 0 then
+    more.holds = debit_counters(tt, debits, k, now)
+    if stop then more.back = stop.c.name end
   end
-  seen[turn.tt] = ARGV[at + 4]
-  if box == 'new' then claim(tenant, inbox) end
-  local a, policy, deadline = agent_of(ARGV[at + 2], now), policies[number(ARGV[at + 5])], number(ARGV[at + 7])
-  roll(a, t, policy, number(ARGV[at + 8]), now)
-  t.unfinished = t.unfinished + 1
-  turn.a = a
-  local day, resets = day_left(a, t, policy)
+  return k, stop
+end
+
+local function end_for(more, reason, info)
+  more.reason, more.info = reason, info
+  return 'ENDING'
+end
+
+-- Decides about a turn of which not all calls may go for its agent's and tenant's budgets alone. Answers its word, and what
+-- the log says of it; or nil, and how many calls may go.
+local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline) -- rarely
+  local more, debits, stop = {}, debits_of[i], nil
+  rare[i] = more
+  if cancelled_early then more.cancelled = why_early(tt) end
+  if more.cancelled then return end_for(more, 'cancelled', now) end
+  if deadline <= now then return end_for(more, 'expired', deadline) end
+  if a.waiting then
+    more.due = day <= 0 and not policy.reject and resets or a.tick_end
+    return 'LANED'
+  end
   local left = task and task.max - task.used or n
-  if cancelled_early then turn.cancelled = early(turn.tt) end
-  if turn.cancelled then
-    turn.word, turn.reason, turn.info = 'ENDING', 'cancelled', now
-  elseif deadline <= now then
-    turn.word, turn.reason, turn.info = 'ENDING', 'expired', deadline
-  elseif a.waiting then
-    turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.tick_end
-  elseif left <= 0 then
-    turn.word, turn.reason, turn.info = 'ENDING', 'task_budget_reached', task.max
-  elseif day <= 0 and policy.reject then
-    turn.word, turn.reason, turn.info = 'ENDING', 'daily_cap_reached', resets
-  else
-    local k, stop = math.min(n, tick_left(a, policy, epoch_ms), day, left), nil
-    if t.out >= ready_max then k = 0 end
-    if k > 0 and turn.debits then
-      turn.told = {}
-      stop = behind(turn.debits)
-      if stop then k = 0 else k, stop = fit(turn.debits, k, epoch_ms, turn.told) end
-    end
-    if k > 0 then
-      debit(a, t, k)
-      if turn.debits then turn.holds = debit_counters(turn.tt, turn.debits, k, now) end
-      if stop then turn.back = stop.c.name end
-      if task then task.used = task.used + k end
-      t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
-      turn.note = admission_note(now_text, k, a, policy)
-    elseif stop then
-      stopped(turn, stop)
-    else
-      turn.word, turn.due = 'LANED', day <= 0 and resets or a.tick_end
-      a.waiting = true
-    end
+  if left <= 0 then return end_for(more, 'task_budget_reached', task.max) end
+  if day <= 0 and policy.reject then return end_for(more, 'daily_cap_reached', resets) end
+  if left < k then k = left end
+  if k > 0 and debits then k, stop = limited(more, tt, debits, k) end
+  if k <= 0 and stop then return stopped(more, n, stop) end
+  if k <= 0 then
+    more.due, a.waiting = day <= 0 and resets or a.tick_end, true
+    return 'LANED'
   end
+  if task then task.used = task.used + k end
+  return nil, k
+end
+
+-- Decides about one turn; writes nothing, but the counters in memory. Answers its word, and what the log says of it.
+local function plan(i)
+  local at = places[i]
+  local entry, tenant, name, tt, digest, policy_number, _, deadline, stagger, inbox, task_id, _, count = unpack(ARGV, at, at + 12)
+  local word = known(tt, entry, digest)
+  if word then return word end
+  local t, box, task = tenant_of(tenant), box_of(tenant, inbox), nil
+  local refusal = box ~= 'new' and box
+  if task_id ~= '' then
+    task = task_of(tenant, task_id)
+    if not task then refusal = 'unknown_task' end
+  end
+  if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
+  if refusal then return 'REFUSED ' .. refusal end
+  seen[tt] = digest
+  if box == 'new' then claim(tenant, inbox) end
+  local a, policy, n = agent_of(name, now), policies[number(policy_number)], number(count)
+  deadline = number(deadline)
+  roll(a, t, policy, stagger, now)
+  t.unfinished, admitted[i] = t.unfinished + 1, 0
+  local day, resets = day_left(a, t, policy)
+  local k, tick = n, tick_left(a, policy, epoch_ms)
+  if tick < k then k = tick end
+  if day < k then k = day end
+  if t.out >= ready_max then k = 0 end
+  if k < n or k <= 0 or a.waiting or deadline <= now or task or debits_of[i] or cancelled_early then
+    local stops, more = plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline)
+    if stops then return stops, more end
+    k = more
+  end
+  debit(a, t, k)
+  t.out, admitted[i] = t.out + 1, k
+  return 'DISPATCHED', admission_note(now_text, k, a, policy)
+end
+
+-- What `write` does for turns that are not dispatched: they end, or wait.
+local function hold_up(from, more, word, place) -- rarely
+  local tenant, name, tt, meta, n = ARGV[from + 1], ARGV[from + 2], ARGV[from + 3], ARGV[from + 11], number(ARGV[from + 12])
+  if more.cancelled then take_early(tt) end
+  if word == 'ENDING' then
+    local body = { meta = meta, first = 0, calls = { unpack(ARGV, from + 13, from + 12 + n) } }
+    return lease_ending(tt, turn_key(tt), { done = 0 }, more.reason, more.upto or n, more.info, now, ending_lease, body)
+  end
+  local waits = more.waits
+  if not waits then
+    put_on_lane(tenant, string.sub(name, #tenant + 2), string.sub(tt, #tenant + 2), place, more.due)
+    return word
+  end
+  wait_for(waits, tt, place, next_look(waits, now))
+  return word .. ' ' .. waits.row.name
 end
 
 -- The record of a turn, and where its calls wait. One table serves all records, and one all slices: making them costs
 -- more than filling them.
 local record = { TURN.agent, '', TURN.queue, '', TURN.calls, '', TURN.admitted, '', TURN.deadline_ms, '', TURN.admitted_ms,
   now_text, TURN.meta, '' }
-local out = {}
-local function write(turn)
-  local from, tt, tenant, k, n, at = turn.at, turn.tt, turn.tenant, turn.admitted, turn.n, 14
-  local key, agent, queue, meta = turn_key(tt), string.sub(ARGV[from + 2], #tenant + 2), ARGV[from + 6], ARGV[from + 11]
-  local digest, task = ARGV[from + 4], ARGV[from + 10]
-  record[2], record[4], record[6], record[8] = agent, queue, ARGV[from + 12], k == n and ARGV[from + 12] or k
-  record[10], record[14] = ARGV[from + 7], meta
+local out, call_fields = {}, {}
+local function write(i)
+  local from, word, note, k, more, at = places[i], words[i], notes[i], admitted[i], rare[i] or NOTHING, 14
+  local _, tenant, name, tt, digest, _, queue, deadline, _, _, task, meta, count = unpack(ARGV, from, from + 12)
+  local n = number(count)
+  record[2], record[4], record[6], record[8] = string.sub(name, #tenant + 2), queue, count, k == n and count or k
+  record[10], record[14] = deadline, meta
   -- Rule 21: the record answers without the entry, whatever becomes of that.
-  for i = 1, n do record[at + 1], record[at + 2], at = TURN.call .. (i - 1), ARGV[from + 12 + i], at + 2 end
+  for c = 1, n do
+    local field = call_fields[c] or TURN.call .. (c - 1)
+    call_fields[c], record[at + 1], record[at + 2], at = field, field, ARGV[from + 12 + c], at + 2
+  end
   if digest ~= '' then
     record[at + 1], record[at + 2], at = TURN.given, '1', at + 2
     call('SET', id_key(tt), 'a' .. digest)
     given[#given + 1] = tt
   end
   if task ~= '' then record[at + 1], record[at + 2], at = TURN.task, task, at + 2 end
-  if turn.cancelled then
-    record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
-    take_early(tt)
-  end
-  if turn.holds then record[at + 1], record[at + 2], at = TURN.holds, turn.holds, at + 2 end
-  if turn.back then record[at + 1], record[at + 2], at = TURN.lane, turn.back, at + 2 end
-  if turn.note then record[at + 1], record[at + 2], at = TURN.log, turn.note, at + 2 end
+  if more.cancelled then record[at + 1], record[at + 2], at = TURN.cancelled, more.cancelled, at + 2 end
+  if more.holds then record[at + 1], record[at + 2], at = TURN.holds, more.holds, at + 2 end
+  if more.back then record[at + 1], record[at + 2], at = TURN.lane, more.back, at + 2 end
+  if note then record[at + 1], record[at + 2], at = TURN.log, note, at + 2 end
   if k < n then
     seq = seq + 1
     record[at + 1], record[at + 2], at = TURN.lane_place, seq, at + 2
   end
-  if turn.word == 'DISPATCHED' then
-    for i = 1, k do out[i] = ARGV[from + 12 + i] end
-    for i = k + 1, #out do out[i] = nil end
+  if word == 'DISPATCHED' then
+    for c = 1, k do out[c] = ARGV[from + 12 + c] end
+    for c = k + 1, #out do out[c] = nil end
     local fence = dispatch(queue, tt, meta, 0, 0, 0, out)
     record[at + 1], record[at + 2], at = TURN.fence, fence, at + 2
-    if k == n and not turn.holds then
+    if k == n and not more.holds then
       record[at + 1], at = TURN.fresh, at + 2
-      record[at] = 'f=' .. fence .. ' n=' .. ARGV[from + 12] .. (digest ~= '' and ' gv=1 ts=' or ' ts=') .. now_text .. ' lg=' .. turn.note
+      record[at] = 'f=' .. fence .. ' n=' .. count .. (digest ~= '' and ' gv=1 ts=' or ' ts=') .. now_text .. ' lg=' .. note
     end
   end
-  call('HSET', key, unpack(record, 1, at))
-  if turn.word == 'ENDING' then
-    local body = { meta = meta, first = 0, calls = { unpack(ARGV, from + 13, from + 12 + n) } }
-    return lease_ending(tt, key, { done = 0 }, turn.reason, turn.upto or n, turn.info, now, ending_lease, body)
+  call('HSET', P .. 'turn:' .. tt, unpack(record, 1, at))
+  if word ~= 'ENDING' then
+    local t = #timers
+    timers[t + 1], timers[t + 2] = deadline, 't:' .. tt
   end
-  local t = #timers
-  timers[t + 1], timers[t + 2] = ARGV[from + 7], 't:' .. tt
-  local waits = turn.waits
-  if waits then wait_for(waits, tt, seq, next_look(waits, now))
-  elseif turn.word == 'LANED' then put_on_lane(tenant, agent, string.sub(tt, #tenant + 2), seq, turn.due) end
-  local told = waits and { waits.row.name } or turn.word == 'DISPATCHED' and turn.told
-  return told and #told > 0 and turn.word .. ' ' .. table.concat(told, ' ') or turn.word
+  if word ~= 'DISPATCHED' then return hold_up(from, more, word, seq) end
+  return more.told and #more.told > 0 and word .. ' ' .. table.concat(more.told, ' ') or word
 end
 
 -- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
-local batch, names, records, tts, count = {}, {}, {}, {}, num(ARGV[at])
+local names, records, tts, count = {}, {}, {}, num(ARGV[at])
 at = at + 1
 -- Rule 19: the backlog drains even then, but in small bites.
 local slices = room(tight)
 if slices and count > slices then return { 'PRESSURE', now, slices } end
 for i = 1, count do
-  local tt, name, n = ARGV[at + 3], ARGV[at + 2], number(ARGV[at + 12])
-  -- Its arguments stay where they are. What planning always finds out is named here, so that the table is made at its
-  -- size; the rest comes with those that need it.
-  local turn = { at = at, tenant = ARGV[at + 1], tt = tt, n = n, word = false, a = false, admitted = 0, note = false }
-  batch[i], tts[i] = turn, tt
+  -- The arguments stay where they are.
+  local _, _, name, tt, digest, _, _, _, _, _, _, _, calls = unpack(ARGV, at, at + 12)
+  places[i] = at
   if not names[name] then
     names[name], names[#names + 1] = true, name
   end
-  if ARGV[at + 4] == '' then
+  if digest == '' then
     local r = #records
-    records[r + 1], records[r + 2] = turn_key(tt), done_key(tt)
+    records[r + 1], records[r + 2] = P .. 'turn:' .. tt, P .. 'done:' .. tt
   end
-  at = at + 13 + n
-  if ARGV[at] == '0' then at = at + 1 else turn.debits, at = read_debits(at) end
+  at = at + 13 + number(calls)
+  if ARGV[at] == '0' then at = at + 1 else debits_of[i], at = read_debits(at) end
 end
 -- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
 if count > 0 then
-  local found = call('XPENDING', stream, GROUP, ARGV[batch[1].at], ARGV[batch[count].at], count)
+  local found = call('XPENDING', stream, GROUP, ARGV[places[1]], ARGV[places[count]], count)
   for i = 1, #found do held[found[i][1]] = true end
 end
 -- A minted id is new, but for accidents: one command says so for all.
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
+if num(early_ms or 0) > now then
+  for i = 1, count do tts[i] = ARGV[places[i] + 3] end
+end
 cancelled_early = any_early(tts, early_ms, now)
 load_agents(names)
 if #counter_list > 0 then load_counters(now, epoch_ms, ending_lease) end
-for i = 1, count do plan(batch[i]) end
+for i = 1, count do words[i], notes[i] = plan(i) end
 
 local replies, acked = { 'OK', now }, {}
 for i = 1, count do
-  local turn = batch[i]
-  if turn.a then
-    replies[i + 2] = write(turn)
-    acked[#acked + 1] = ARGV[turn.at]
+  local word = words[i]
+  if admitted[i] then
+    replies[i + 2] = write(i)
+    acked[#acked + 1] = ARGV[places[i]]
   else
-    replies[i + 2] = turn.word
-    if turn.word == 'DUPLICATE' then acked[#acked + 1] = ARGV[turn.at] end
+    replies[i + 2] = word
+    if word == 'DUPLICATE' then acked[#acked + 1] = ARGV[places[i]] end
   end
 end
 if seq > last_seq then call('HSET', META, 'seq', seq) end
 for key, task in pairs(tasks) do
   if task then call('HSET', key, TURN.budget_used, task.used) end
 end
-use_inboxes(claimed, reply_retain)
+if next(claimed) then use_inboxes(claimed, reply_retain) end
 save_agents()
 save_tenants()
-save_counters()
+if #counter_list > 0 then save_counters() end
 arm(timers)
 if #given > 0 then call('HDEL', QUEUED, unpack(given)) end
 end_inbound(stream, acked)
