@@ -15,7 +15,7 @@ use tickfleet_model::{AgentId, TaskGrant, TenantId};
 const TRACE_BYTES_MAX: usize = 255;
 
 /// Keys that one step of a search for turns looks at, about: most of a busy shard's keys are records of turns that have ended.
-const KEYS_PER_STEP: usize = 500;
+const KEYS_PER_STEP: usize = 128;
 
 /// A turn that has not ended.
 #[derive(Debug, Clone, Default)]

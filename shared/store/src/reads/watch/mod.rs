@@ -29,8 +29,10 @@ use crate::{Connection, Keys, StoreError};
 
 /// Audit entries that one look reads at most. What came beyond is counted, but its tools are not seen.
 const AUDIT_SEEN_MAX: usize = 200;
-/// Timers that one look reads: as many of the earliest, and as many of a slow sweep through all.
+/// Timers that one look reads of the earliest.
 const TIMERS_SEEN: usize = 500;
+/// Timers that one look reads of a slow sweep through all, about.
+const TIMERS_SWEPT: usize = 128;
 /// Lanes that one look asks about.
 const LANES_MAX: usize = 256;
 /// Consumers whose lease ended longer ago are not shown, ms.
@@ -122,7 +124,7 @@ impl Watch {
         let since = self.audit_last.as_ref().map_or_else(|| "-".to_owned(), |last| format!("({last}"));
         pipe.cmd("XREVRANGE").arg(key("audit")).arg("+").arg(since).arg("COUNT").arg(AUDIT_SEEN_MAX);
         pipe.cmd("ZRANGE").arg(key("timers")).arg(0).arg(TIMERS_SEEN - 1).arg("WITHSCORES");
-        pipe.cmd("ZSCAN").arg(key("timers")).arg(self.cursor).arg("MATCH").arg("l:*").arg("COUNT").arg(TIMERS_SEEN);
+        pipe.cmd("ZSCAN").arg(key("timers")).arg(self.cursor).arg("MATCH").arg("l:*").arg("COUNT").arg(TIMERS_SWEPT);
         for name in names {
             pipe.cmd("XINFO").arg("GROUPS").arg(key(name));
             pipe.cmd("XPENDING").arg(key(name)).arg(GROUP);

@@ -12,7 +12,7 @@ use crate::script::reply::text_of;
 use crate::{Store, StoreError};
 
 /// Keys, or members of one, that one step looks at, about.
-const PER_STEP: usize = 512;
+const PER_STEP: usize = 128;
 /// Entries of a queue that are looked at: the oldest that wait, and as many that are held.
 const ENTRIES_MAX: usize = 1_000;
 /// Faults that are named; of the others it is told how many there are.
