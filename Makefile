@@ -63,7 +63,6 @@ lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compo
 	python3 tests/packaging/workflows.py "$(BUILT)/helm"
 	python3 tests/packaging/compose.py "$(BUILT)/helm"
 	python3 tests/helm/check_chart.py "$(BUILT)/helm"
-	python3 config/schema/generate.py --check
 	python3 docs/site/build.py --check
 
 bench: prepare-demo ## Build the release binary and measure it

@@ -145,7 +145,10 @@ def written():
 
 
 def main():
-    texts = written()
+    try:
+        texts = written()
+    except ModuleNotFoundError as missing:
+        sys.exit(f"{missing}; PyYAML is Debian's package python3-yaml")
     differing = [path for path, text in texts.items() if not os.path.exists(os.path.join(ROOT, path)) or read(path) != text]
     if sys.argv[1:] == ["--check"]:
         sys.exit(f"not as config/schema/generate.py makes them: {', '.join(differing)}" if differing else None)

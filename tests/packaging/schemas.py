@@ -148,7 +148,7 @@ def main():
     refused, count = good(schemas)
     wrong += differing + refused
     if wrong:
-        sys.exit("\n".join(wrong))
+        sys.exit("\n".join([*wrong, "Fields are in config/schema/generate.py and files.py: change them there, and run generate.py."]))
     print(f"schemas: {len(schemas)} files, {compared} mappings have the fields that the binary reads, {count} good configurations pass")
 
 
