@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
+use tickfleet_model::outcome::Approved;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId};
@@ -74,7 +75,7 @@ impl Calls {
             claims: claims.clone(),
             outbox: outbox.clone(),
             ledger: Ledger::new(common, outbox, claims),
-            cache: Cache::new(outbox, &common.metrics),
+            cache: Cache::new(outbox, common),
             loops: Loops::new(loops, outbox, &common.metrics),
             breakers: common.breakers.clone(),
             metrics: common.metrics.clone(),
@@ -122,21 +123,17 @@ impl Calls {
             Ok(leave) => leave,
             Err(instead) => return instead,
         };
-        let (Passed { tool, arguments, mut shadow, .. }, approval) = match self.consented(trying, &tools, passed).await
-        {
-            Ok(consented) => consented,
+        let (Passed { tool, arguments, shadow, .. }, approval) = match self.let_in(trying, &tools, passed).await {
+            Ok(let_in) => let_in,
             Err(waits_or_ends) => return waits_or_ends,
         };
-        match self.enter(trying, &tool, &tools).await {
-            Ok(facts) => shadow.extend(facts),
-            Err(instead) => return *instead,
-        }
         // Each try is judged anew; the call is counted once.
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
         let mut carried = if tool.spec.effect == Effect::Once {
-            self.carry_out_once(trying, &tool, tools, &arguments, leave).await
+            let changed = approval.as_ref().and_then(|approval| approval.arguments.as_deref());
+            self.carry_out_once(trying, &tool, tools, (&arguments, changed), leave).await
         } else {
             self.read_or_execute(trying, &tool, tools, &arguments, leave).await
         };
@@ -145,6 +142,32 @@ impl Calls {
             Disposition::Ended(result, _) => Disposition::Ended(Box::new(CallResult { approval, ..*result }), shadow),
             other => other,
         }
+    }
+
+    /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
+    /// they have said is used up; and once more where it begins, which may be days later.
+    ///
+    /// # Errors
+    /// What becomes of the call instead: it waits, or ends.
+    async fn let_in(
+        &self,
+        trying: &Trying<'_>,
+        tools: &Toolbox,
+        passed: Passed,
+    ) -> Result<(Passed, Option<Approved>), Disposition> {
+        if !passed.asked.is_empty() {
+            self.facts_allow(trying, &passed, tools).await?;
+        }
+        let (mut passed, approved, taken_later) = self.consented(trying, tools, passed).await?;
+        let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
+        match self.enter(trying, &passed.tool, changed, tools).await {
+            Ok(facts) => passed.shadow.extend(facts),
+            Err(instead) => return Err(*instead),
+        }
+        if let Some(question) = taken_later {
+            self.take(trying, question).await?;
+        }
+        Ok((passed, approved))
     }
 
     /// A call that passed every guard, unless it is refused for a while; false: its end is no call of its row.
@@ -167,7 +190,7 @@ impl Calls {
         arguments: &RawValue,
         leave: Leave<'_>,
     ) -> Disposition {
-        let Some(asked) = Cache::asked(trying, tool, arguments) else {
+        let Some(asked) = self.cache.asked(trying, tool, arguments) else {
             return self.execute(trying, tool, tools, arguments, leave).await;
         };
         if let Some(kept) = self.cache.answer(&asked, trying).await {
@@ -185,7 +208,7 @@ impl Calls {
         trying: &Trying<'_>,
         tool: &RegisteredTool,
         tools: Toolbox,
-        arguments: &RawValue,
+        (arguments, changed): (&RawValue, Option<&RawValue>),
         leave: Leave<'_>,
     ) -> Disposition {
         // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
@@ -201,7 +224,7 @@ impl Calls {
             match self.begin(trying, Some(durability)).await {
                 // This Redis may have lost the claim, and facts.
                 Err(Stopped::Held) => {
-                    if let Err(instead) = self.enter(trying, tool, &tools).await {
+                    if let Err(instead) = self.enter(trying, tool, changed, &tools).await {
                         break (claim, Some(*instead));
                     }
                 }

@@ -38,12 +38,12 @@ impl Pipeline {
             }
             Disposition::Waits(awaits, at_most) => {
                 self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                self.wait(holding, attempt, awaits, at_most, true).await;
+                self.wait(holding, (attempt, beside), awaits, at_most, true).await;
             }
             Disposition::WaitsForEqual(turn, at_most) => {
-                self.wait(holding, attempt, Some(turn), at_most, false).await;
+                self.wait(holding, (attempt, beside), Some(turn), at_most, false).await;
             }
-            Disposition::Asks(ask) => self.ask_people(holding, attempt, *ask).await,
+            Disposition::Asks(ask) => self.ask_people(holding, attempt, AskApproval { beside, ..*ask }).await,
             Disposition::HandBack(tried) => {
                 self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                 let why = match (beside, tried) {
@@ -165,7 +165,7 @@ impl Pipeline {
     async fn wait(
         &self,
         mut holding: Holding,
-        attempt: u32,
+        (attempt, beside): (u32, bool),
         awaits: Option<TurnId>,
         at_most: Duration,
         has_begun: bool,
@@ -181,7 +181,9 @@ impl Pipeline {
             awaits: awaits.clone(),
             at_most,
             has_begun,
+            beside,
         };
+        holding.slice.lost |= beside;
         match self.outbox.wait(wait).await {
             Some(Parked::Ok | Parked::Already) | None => {}
             Some(Parked::Cancelled) => {
@@ -201,13 +203,15 @@ impl Pipeline {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
+        let why = if ask.beside { Returned::Beside } else { Returned::Unsent };
+        holding.slice.lost |= ask.beside;
         match self.outbox.ask_approval(ask).await {
             Some(Asked::Parked(Parked::Ok)) => self.metrics.approval(ApprovalEvent::Asked),
             Some(Asked::Parked(Parked::Already)) | None => {}
             Some(Asked::Parked(Parked::Cancelled)) => self.end_rest(holding, attempt.saturating_sub(1), false).await,
             Some(Asked::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("ask_approval"),
             // What was said meanwhile is looked at by whoever leases it next.
-            Some(Asked::Decided | Asked::Full) => self.give_back(holding, Returned::Unsent).await,
+            Some(Asked::Decided | Asked::Full) => self.give_back(holding, why).await,
         }
     }
 

@@ -40,7 +40,7 @@ verbs! {
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY, FACTS],
     Retry: "parked" / "retry" [TENANTS, SLICE],
     Rest: "parked" / "rest" [TENANTS, SLICE],
-    Wait: "parked" / "wait" [TENANTS, SLICE, SPEND],
+    Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,

@@ -93,8 +93,14 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
         approve(&fleet, "ann", &asked.id).await;
         let fence = leased_by_a_ghost(&fleet).await;
         let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-        let question =
-            UseApproval { name: name.clone(), fence: fence.clone(), position: 0, id: asked.id.clone(), binding };
+        let question = UseApproval {
+            name: name.clone(),
+            fence: fence.clone(),
+            position: 0,
+            id: asked.id.clone(),
+            binding,
+            takes: true,
+        };
         let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
         assert_eq!(
             fleet.store.use_approval(std::slice::from_ref(&question)).await.unwrap(),
@@ -152,7 +158,7 @@ async fn each_guard_is_what_keeps_a_consent_with_its_call() {
     approve(&fleet, "ann", &asked.id).await;
     let fence = leased_by_a_ghost(&fleet).await;
     let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-    let question = UseApproval { name, fence, position: 0, id: asked.id.clone(), binding };
+    let question = UseApproval { name, fence, position: 0, id: asked.id.clone(), binding, takes: true };
     for (guard, others) in GUARDS {
         let mut asks = question.clone();
         others(&mut asks);

@@ -1,5 +1,6 @@
 //! Approvals: calls that need people's consent, whoever asks for it, and whatever happens while they wait.
 
+mod beside;
 mod crashes;
 mod narrowed;
 

@@ -147,6 +147,7 @@ async fn whoever_waits_for_a_budget_is_woken_when_some_is_given_back_also_before
         awaits: None,
         at_most: Duration::from_secs(300),
         has_begun: true,
+        beside: false,
     };
     // One is parked when it is woken, the other is only about to be.
     shard.store.wait(&[park(&held[1])]).await.unwrap();

@@ -5,12 +5,12 @@ use tickfleet_store::{Claimant, Claimed, Concluded, Conclusion, EffectClaim, Eff
 use super::*;
 
 /// For how long an end answers equal calls.
-const WINDOW_MS: i64 = 60_000;
+pub(super) const WINDOW_MS: i64 = 60_000;
 
 type Held = (TurnName, String);
 
 /// Turns of two calls that are out, as schedulers write them.
-async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
+pub(super) async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
     let mut batch = shard.inbound(turns).await;
     batch.iter_mut().for_each(|turn| turn.meta = r#"{"dg":"d"}"#.into());
     shard.admit(&batch).await.unwrap();
@@ -24,11 +24,11 @@ fn effect() -> EffectName {
     EffectName { tenant: TenantId::new("acme").unwrap(), tool: "pay".into(), hash: "0".repeat(64) }
 }
 
-fn claimant(held: &Held) -> Claimant {
+pub(super) fn claimant(held: &Held) -> Claimant {
     Claimant::new(&held.0.turn, 0, "d")
 }
 
-async fn claim_over(shard: &Shard, held: &Held, nothing: Option<Claimant>) -> Claimed {
+pub(super) async fn claim_over(shard: &Shard, held: &Held, nothing: Option<Claimant>) -> Claimed {
     let claim = EffectClaim {
         name: held.0.clone(),
         fence: held.1.clone(),
@@ -42,11 +42,11 @@ async fn claim_over(shard: &Shard, held: &Held, nothing: Option<Claimant>) -> Cl
     shard.store.claim(&[claim]).await.unwrap().remove(0)
 }
 
-async fn claim(shard: &Shard, held: &Held) -> Claimed {
+pub(super) async fn claim(shard: &Shard, held: &Held) -> Claimed {
     claim_over(shard, held, None).await
 }
 
-async fn conclude(shard: &Shard, held: &Held, end: EffectEnd) -> Concluded {
+pub(super) async fn conclude(shard: &Shard, held: &Held, end: EffectEnd) -> Concluded {
     let conclusion = Conclusion { effect: effect(), by: claimant(held), window_ms: WINDOW_MS, end };
     shard.store.conclude(&[conclusion]).await.unwrap().remove(0)
 }
@@ -87,6 +87,7 @@ async fn what_certainly_did_nothing_lets_the_next_call_begin_and_wakes_who_waits
         awaits: Some(held[0].0.turn.clone()),
         at_most: Duration::from_secs(300),
         has_begun: false,
+        beside: false,
     };
     assert_eq!(shard.store.wait(&[wait]).await.unwrap(), [Parked::Ok]);
     assert_eq!(waits::due(&shard, 0).await, []);

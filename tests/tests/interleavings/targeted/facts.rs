@@ -12,7 +12,7 @@ const KEPT_MS: i64 = 60_000;
 
 type Held = (TurnName, String);
 
-async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
+pub(super) async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
     let mut batch = shard.inbound(turns).await;
     batch.iter_mut().for_each(|turn| turn.meta = r#"{"dg":"d"}"#.into());
     shard.admit(&batch).await.unwrap();
@@ -22,15 +22,15 @@ async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
     entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
 }
 
-fn session() -> FactsSession {
+pub(super) fn session() -> FactsSession {
     FactRow::default().session(&AgentId::new("kelly").unwrap(), None, &Context::default())
 }
 
 /// A call that requires (`+f`) or forbids (`-f`) facts, and may set (`S f`) or clear (`C f`) others.
-async fn enter(shard: &Shard, held: &Held, conditions: &[&str], changes: &[&str]) -> Entered {
+pub(super) fn entry(held: &Held, conditions: &[&str], changes: &[&str]) -> FactsEntry {
     let asked = |text: &&str| AskedFact { fact: text[1..].to_owned(), required: text.starts_with('+'), shadow: false };
     let change = |text: &&str| MayChange { fact: text[2..].to_owned(), sets: text.starts_with('S'), kept_ms: KEPT_MS };
-    let entry = FactsEntry {
+    FactsEntry {
         name: held.0.clone(),
         fence: held.1.clone(),
         position: 0,
@@ -40,15 +40,19 @@ async fn enter(shard: &Shard, held: &Held, conditions: &[&str], changes: &[&str]
         changes: changes.iter().map(change).collect(),
         knows: None,
         submitted_ms: 0,
-    };
-    shard.store.enter(&[entry]).await.unwrap().remove(0)
+        looks: false,
+    }
 }
 
-fn end(becomes: Becomes, fact: &str) -> FactsEnd {
+pub(super) async fn enter(shard: &Shard, held: &Held, conditions: &[&str], changes: &[&str]) -> Entered {
+    shard.store.enter(&[entry(held, conditions, changes)]).await.unwrap().remove(0)
+}
+
+pub(super) fn end(becomes: Becomes, fact: &str) -> FactsEnd {
     FactsEnd { session: session(), changes: vec![ChangedFact { fact: fact.into(), becomes, kept_ms: KEPT_MS }] }
 }
 
-async fn settle(shard: &Shard, held: &Held, facts: Option<FactsEnd>) -> Settled {
+pub(super) async fn settle(shard: &Shard, held: &Held, facts: Option<FactsEnd>) -> Settled {
     let settlement = Settlement {
         name: held.0.clone(),
         fence: held.1.clone(),

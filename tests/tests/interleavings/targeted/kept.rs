@@ -8,13 +8,20 @@ fn read(tenant: &str, hash: impl ToString) -> ReadName {
     ReadName { tenant: TenantId::new(tenant).unwrap(), hash: hash.to_string() }
 }
 
-fn answer(tenant: &str, hash: impl ToString, ttl: u64, output: &str) -> Answer {
+pub(super) fn answer(tenant: &str, hash: impl ToString, ttl: u64, output: &str) -> Answer {
     let (read, ttl) = (read(tenant, hash), Duration::from_secs(ttl));
     let text = |text: &str| text.to_owned();
-    Answer { read, ttl, call: text("t/0"), content_type: text("application/json"), output: text(output) }
+    Answer {
+        read,
+        ttl,
+        asked_ms: i64::MAX,
+        call: text("t/0"),
+        content_type: text("application/json"),
+        output: text(output),
+    }
 }
 
-async fn looked(shard: &Shard, tenant: &str, hash: impl ToString) -> Option<(u64, String)> {
+pub(super) async fn looked(shard: &Shard, tenant: &str, hash: impl ToString) -> Option<(u64, String)> {
     let found = shard.store.lookup(&[read(tenant, hash)]).await.unwrap().remove(0)?;
     Some((found.age.as_secs(), found.output))
 }
@@ -87,19 +94,19 @@ async fn nothing_is_kept_while_memory_is_short_and_what_is_there_is_read() {
 const BOUNDS: RowBounds =
     RowBounds { refused_after: 5, refused_for: Duration::from_secs(60), forgotten_after: Duration::from_secs(600) };
 
-fn call(task: Option<&str>, hash: &str) -> RowCall {
+pub(super) fn call(task: Option<&str>, hash: &str) -> RowCall {
     let task = task.map(|task| TaskId::new(task).unwrap());
     let row = RowName { tenant: TenantId::new("acme").unwrap(), agent: AgentId::new("kelly").unwrap(), task };
     RowCall { row, hash: hash.into() }
 }
 
-async fn count(shard: &Shard, of: RowCall, result: &str, by: usize) -> u64 {
+pub(super) async fn count(shard: &Shard, of: RowCall, result: &str, by: usize) -> u64 {
     let repeat = Repeat { call: of, result: result.into(), by: format!("t{by}/0"), bounds: BOUNDS };
     let Repeated { count, .. } = shard.store.count_repeat(&[repeat]).await.unwrap().remove(0);
     count
 }
 
-async fn refused(shard: &Shard, of: RowCall) -> bool {
+pub(super) async fn refused(shard: &Shard, of: RowCall) -> bool {
     shard.store.brake(&[of]).await.unwrap().remove(0).is_some()
 }
 

@@ -19,6 +19,7 @@ async fn park(shard: &Shard, waiter: &Held, awaits: &Held) {
         awaits: Some(awaits.0.turn.clone()),
         at_most: AT_MOST,
         has_begun: true,
+        beside: false,
     };
     assert_eq!(shard.store.wait(&[wait]).await.unwrap(), [Parked::Ok]);
 }

@@ -10,8 +10,9 @@ use tickfleet_model::tool::Question;
 use tickfleet_model::{Cached, CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::{CachedRead, Metrics};
 use tickfleet_protocol::bounded_output;
-use tickfleet_store::{Answer, KeptAnswer, ReadName};
+use tickfleet_store::{Answer, KeptAnswer, ReadName, ShardClock};
 
+use crate::Common;
 use crate::calls::trying::{Disposition, Trying};
 use crate::outbox::Outbox;
 use crate::tools::RegisteredTool;
@@ -20,22 +21,30 @@ use crate::tools::RegisteredTool;
 pub(in crate::calls) struct Asked {
     read: ReadName,
     ttl: Duration,
+    /// An answer is as old as its question, ms of shard time.
+    asked_ms: i64,
 }
 
 /// Looks for kept answers, and keeps new ones.
 pub(in crate::calls) struct Cache {
     outbox: Arc<Outbox>,
+    clock: Arc<ShardClock>,
     metrics: Arc<Metrics>,
 }
 
 impl Cache {
     /// The cache of the worker's shard.
-    pub(in crate::calls) fn new(outbox: &Arc<Outbox>, metrics: &Arc<Metrics>) -> Self {
-        Self { outbox: Arc::clone(outbox), metrics: Arc::clone(metrics) }
+    pub(in crate::calls) fn new(outbox: &Arc<Outbox>, common: &Common) -> Self {
+        Self { outbox: Arc::clone(outbox), clock: common.clock.clone(), metrics: common.metrics.clone() }
     }
 
     /// What the call asks, if its tool's answers are kept.
-    pub(in crate::calls) fn asked(trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Option<Asked> {
+    pub(in crate::calls) fn asked(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+    ) -> Option<Asked> {
         let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.slice.meta.is_task)?;
         let tenant = &trying.slice.name.tenant;
         let hash = cache.hash(&Question {
@@ -48,7 +57,7 @@ impl Cache {
             context: &trying.context,
         })?;
         let ttl = Duration::from_millis(cache.ttl_ms.unsigned_abs());
-        Some(Asked { read: ReadName { tenant: tenant.clone(), hash }, ttl })
+        Some(Asked { read: ReadName { tenant: tenant.clone(), hash }, ttl, asked_ms: self.clock.now_ms() })
     }
 
     /// The end of a call whose answer is kept. One that has begun work elsewhere goes on with that.
@@ -70,8 +79,9 @@ impl Cache {
         let output = result.output.as_deref().map(RawValue::get).filter(|_| result.outcome == Outcome::Ok);
         let Some(output) = output.filter(|output| output.len() <= limits::CACHED_OUTPUT_BYTES_MAX) else { return };
         let content_type = result.content_type.split_whitespace().collect();
-        let (read, ttl, call, output) = (asked.read, asked.ttl, result.call.clone(), output.to_owned());
-        self.outbox.fill(Answer { read, ttl, call, content_type, output });
+        let Asked { read, ttl, asked_ms } = asked;
+        let (call, output) = (result.call.clone(), output.to_owned());
+        self.outbox.fill(Answer { read, ttl, asked_ms, call, content_type, output });
     }
 }
 

@@ -19,6 +19,7 @@ use tickfleet_protocol::bounded_output;
 use tickfleet_store::{AskApproval, Consent, UseApproval};
 
 use crate::calls::call::{Calls, passed_with};
+use crate::calls::governed::facts;
 use crate::calls::guards::Passed;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying};
@@ -29,7 +30,7 @@ const WHY_BYTES_MAX: usize = 2 * 1024;
 
 impl Calls {
     /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with
-    /// other arguments, if they have changed some.
+    /// other arguments, if they have changed some; and, where facts may still stop it, how their consent is taken after that.
     ///
     /// # Errors
     /// What becomes of the call instead: it asks and waits, or ends.
@@ -38,9 +39,9 @@ impl Calls {
         trying: &Trying<'_>,
         tools: &Toolbox,
         passed: Passed,
-    ) -> Result<(Passed, Option<Approved>), Disposition> {
+    ) -> Result<(Passed, Option<Approved>, Option<UseApproval>), Disposition> {
         if passed.asked.is_empty() {
-            return Ok((passed, None));
+            return Ok((passed, None, None));
         }
         let binding = binding(trying, &passed);
         let id = ApprovalBinding::id(&binding);
@@ -50,25 +51,26 @@ impl Calls {
             position: trying.id.position,
             id: id.clone(),
             binding: binding.clone(),
+            // A call that facts deny leaves its consent as it was.
+            takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none(),
         };
-        match self.outbox.use_approval(question).await {
+        match self.outbox.use_approval(question.clone()).await {
             Some(Consent::Given { narrowed, by }) => {
                 // Each try looks anew; the call is counted once.
                 if trying.attempt == 1 && !trying.waited {
                     self.metrics.approval(ApprovalEvent::Approved);
                 }
                 let approved = Approved { id, by, arguments: None };
-                match narrowed {
-                    None => Ok((passed, Some(approved))),
-                    Some(values) => self.narrowed(trying, tools, passed, (approved, &values)).await,
-                }
+                let taken_later = (!question.takes).then(|| UseApproval { takes: true, ..question });
+                let (passed, approved) = match narrowed {
+                    None => (passed, approved),
+                    Some(values) => self.narrowed(trying, tools, passed, (approved, &values)).await?,
+                };
+                Ok((passed, Some(approved), taken_later))
             }
             Some(Consent::Waits) => Err(self.asks(trying, &passed, (id, binding), None).await),
             Some(Consent::None(before)) => Err(self.asks(trying, &passed, (id, binding), before).await),
-            Some(Consent::Denied { by, why }) => {
-                let error = denied(&self.redactor.text(&by), &self.redactor.text(&why), &id);
-                Err(self.refused(trying, error, ApprovalEvent::Denied).await)
-            }
+            Some(Consent::Denied { by, why }) => Err(self.denied_by(trying, &id, &by, &why).await),
             Some(Consent::Expired(since_ms)) => {
                 Err(self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await)
             }
@@ -84,6 +86,32 @@ impl Calls {
         }
     }
 
+    /// Takes the consent to a call that nothing else stops any more.
+    ///
+    /// # Errors
+    /// What becomes of the call instead: the consent was withdrawn, or its time has come.
+    pub(in crate::calls) async fn take(&self, trying: &Trying<'_>, question: UseApproval) -> Result<(), Disposition> {
+        let id = question.id.clone();
+        Err(match self.outbox.use_approval(question).await {
+            Some(Consent::Given { .. }) => return Ok(()),
+            Some(Consent::Denied { by, why }) => self.denied_by(trying, &id, &by, &why).await,
+            Some(Consent::Expired(since_ms)) => {
+                self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await
+            }
+            // Redis has lost it meanwhile: whoever leases the call next asks anew.
+            Some(Consent::Waits | Consent::None(_) | Consent::Full | Consent::Others) => Disposition::HandBack(false),
+            Some(Consent::Stale) | None => {
+                self.metrics.fenced("use_approval");
+                Disposition::Lost
+            }
+        })
+    }
+
+    async fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
+        let error = denied(&self.redactor.text(by), &self.redactor.text(why), id);
+        self.refused(trying, error, ApprovalEvent::Denied).await
+    }
+
     /// The call with the arguments that people have given it: they pass every guard again, and whatever asks about these
     /// had asked about the others.
     async fn narrowed(
@@ -92,7 +120,7 @@ impl Calls {
         tools: &Toolbox,
         passed: Passed,
         (approved, values): (Approved, &str),
-    ) -> Result<(Passed, Option<Approved>), Disposition> {
+    ) -> Result<(Passed, Approved), Disposition> {
         let values: Narrowed = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
             Ok(given) => given,
@@ -117,7 +145,7 @@ impl Calls {
             return Err(self.refused(trying, not_narrowed(&problem), ApprovalEvent::Narrowed).await);
         }
         let approved = Approved { arguments: Some(again.arguments.clone()), ..approved };
-        Ok((again, Some(approved)))
+        Ok((again, approved))
     }
 
     /// The end of a call that people did not agree to; unless somebody who is gone has begun it when they did.
@@ -155,6 +183,7 @@ impl Calls {
             demands: demands_text(&passed.asked),
             may_narrow: json!(may_narrow(&passed.asked)).to_string(),
             early: early(trying, &id, &spec.name),
+            beside: false,
             id,
             binding,
         };

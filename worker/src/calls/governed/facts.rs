@@ -16,6 +16,7 @@ use tickfleet_store::{
 };
 
 use crate::calls::call::Calls;
+use crate::calls::guards::Passed;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying};
 use crate::config::WorkerConfig;
@@ -46,7 +47,9 @@ pub(crate) fn end_of(config: &WorkerConfig, slice: &SliceEntry, index: usize, re
     if changed.is_empty() && result.attempts == 0 && slice.may_have_been_held() {
         return None;
     }
-    let arguments = arguments_of(&call.arguments);
+    // Those that it ran with, where a person has changed some.
+    let changed_by_people = result.approval.as_ref().and_then(|approval| approval.arguments.clone());
+    let arguments = changed_by_people.unwrap_or_else(|| arguments_of(&call.arguments));
     let meta = &slice.meta;
     let changes = changed.into_iter().map(|(change, becomes)| ChangedFact {
         fact: change.fact.key(&arguments),
@@ -63,7 +66,8 @@ fn arguments_of(text: &str) -> Box<RawValue> {
 }
 
 impl Calls {
-    /// A call that is about to begin enters its session. Answers the conditions in shadow that would have stopped it.
+    /// A call that is about to begin enters its session; with other arguments than its own, where people have changed some.
+    /// Answers the conditions in shadow that would have stopped it.
     ///
     /// # Errors
     /// What becomes of the call instead: it is denied, or waits.
@@ -71,13 +75,38 @@ impl Calls {
         &self,
         trying: &Trying<'_>,
         tool: &RegisteredTool,
+        changed: Option<&RawValue>,
         tools: &Toolbox,
+    ) -> Result<Vec<ShadowDenial>, Box<Disposition>> {
+        self.ask_session(trying, (tool, changed), tools, false).await
+    }
+
+    /// Whether facts would let a call begin just now. It does not begin: people are to be asked first.
+    ///
+    /// # Errors
+    /// What becomes of the call instead: it is denied, or waits.
+    pub(in crate::calls) async fn facts_allow(
+        &self,
+        trying: &Trying<'_>,
+        passed: &Passed,
+        tools: &Toolbox,
+    ) -> Result<(), Disposition> {
+        let looked = self.ask_session(trying, (&passed.tool, None), tools, true).await;
+        looked.map(drop).map_err(|instead| *instead)
+    }
+
+    async fn ask_session(
+        &self,
+        trying: &Trying<'_>,
+        (tool, changed): (&RegisteredTool, Option<&RawValue>),
+        tools: &Toolbox,
+        looks: bool,
     ) -> Result<Vec<ShadowDenial>, Box<Disposition>> {
         let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(Vec::new()) };
         let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
         // A call is decided about where it begins: another try of it is never told as not run.
         let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
-        let asked = entry_of(trying, row, &conditions);
+        let asked = FactsEntry { looks, ..entry_of(trying, row, changed, &conditions) };
         loop {
             let entry = FactsEntry { knows: self.claims.told_to(), ..asked.clone() };
             let told = |at: usize, known: Option<KnownFact>| {
@@ -129,11 +158,17 @@ impl Calls {
     }
 }
 
-fn entry_of(trying: &Trying<'_>, row: &FactRow, conditions: &[(&FactCondition, bool)]) -> FactsEntry {
+fn entry_of(
+    trying: &Trying<'_>,
+    row: &FactRow,
+    changed: Option<&RawValue>,
+    conditions: &[(&FactCondition, bool)],
+) -> FactsEntry {
     let meta = &trying.slice.meta;
-    let arguments = arguments_of(&trying.call.arguments);
+    let own = arguments_of(&trying.call.arguments);
+    let arguments = changed.unwrap_or(&own);
     let asked = |(condition, required): &(&FactCondition, bool)| AskedFact {
-        fact: condition.fact.key(&arguments),
+        fact: condition.fact.key(arguments),
         required: *required,
         shadow: !condition.mode.is_enforced(),
     };
@@ -146,10 +181,11 @@ fn entry_of(trying: &Trying<'_>, row: &FactRow, conditions: &[(&FactCondition, b
         session: row.session(&meta.agent, meta.task.as_ref().map(|(task, _)| task), &meta.context),
         conditions: conditions.iter().map(asked).collect(),
         changes: changes
-            .map(|(it, sets)| MayChange { fact: it.fact.key(&arguments), sets, kept_ms: it.kept_ms })
+            .map(|(it, sets)| MayChange { fact: it.fact.key(arguments), sets, kept_ms: it.kept_ms })
             .collect(),
         knows: None,
         submitted_ms: meta.submitted_ms,
+        looks: false,
     }
 }
 

@@ -5,7 +5,7 @@
 -- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 ms that replies are kept · 4 count, then per call:
 --       tenant · turn · fence · queue · position · approval · binding · ms that people may decide, or '' · agent · tool ·
 --       version · arguments JSON · why JSON · demands · pointers that may be changed JSON · inbox of an early reply, or '' ·
---       that reply (`{asked_ms}` and `{until_ms}` stand for the times)
+--       that reply (`{asked_ms}` and `{until_ms}` stand for the times) · '1' where calls behind it ran beside it
 -- reply per call: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before the
 --       position is missing) · DECIDED (meanwhile, or the call has begun: nothing written, look again) · FULL (likewise)
 -- effect HSET approval with a TTL, ZADD asked, XADD approvals and replies; HSET turn (approval), ZADD timers and delayed,
@@ -72,11 +72,13 @@ local function ask(at)
   park(tenant, tt, fence, queue, until_ms, deadline, now, acked)
   -- It is no failed try that waits.
   call('ZREM', P .. 'delayed', tt)
+  -- Rule 25: what ran beside it and was dropped is not told as not executed.
+  if ARGV[at + 17] == '1' then call('HSET', key, TURN.lost, now_text .. ' ' .. fence) end
   return 'OK'
 end
 
 local replies = {}
-for i = 1, num(ARGV[4]) do replies[i] = word_of(ask, i * 17 - 12) end
+for i = 1, num(ARGV[4]) do replies[i] = word_of(ask, i * 18 - 13) end
 save_inboxes(now_text, redis_ms, ARGV[3], tight)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -39,6 +39,8 @@ pub struct AskApproval {
     pub may_narrow: String,
     /// The inbox that is told at once, and what: `{asked_ms}` and `{until_ms}` in it stand for the times.
     pub early: Option<(InboxName, String)>,
+    /// True if calls behind it ran beside it: they are carried out again.
+    pub beside: bool,
 }
 
 /// The outcome of asking.
@@ -66,7 +68,7 @@ impl Store {
             args.show(&call.agent).text(call.tool.0.as_str()).text(call.tool.1.as_str());
             args.text(call.arguments.as_str()).text(call.why.as_str()).text(call.demands.as_str());
             args.text(call.may_narrow.as_str()).maybe(call.early.as_ref().map(|(inbox, _)| inbox));
-            args.text(call.early.as_ref().map_or("", |(_, reply)| reply.as_str()));
+            args.text(call.early.as_ref().map_or("", |(_, reply)| reply.as_str())).flag(call.beside);
         }
         let mut reply = self.ask(Verb::AskApproval, args).await?;
         reply.rest().iter().map(asked).collect()

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- use_approval: what people have said about a call, by whoever is about to carry it out. A consent is taken here, by the
 -- one call that it is bound to and under that call's fence: it may not be withdrawn after that, and whoever takes the call
--- over finds it taken by the same.
+-- over finds it taken by the same. Where something else may still stop the call, it is looked at first, and taken after that.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 count, then per call: tenant · turn · fence ·
---       position · approval · binding
+--       position · approval · binding · '1' where a consent is taken
 -- reply per call: {GIVEN, what was changed of the arguments JSON or '', the names of those who agreed, with blanks} ·
 --       {DENIED, by, why} · {EXPIRED, since ms} · WAITS · {NONE, the approval that was asked for before or '', its
 --       state} · FULL (nobody can be asked) · OTHERS (the id is another call's) · STALE
@@ -37,7 +37,7 @@ local function take(tenant, id, record, about, deadline)
 end
 
 local function use(at)
-  local tenant, turn, fence, position, id, binding = unpack(ARGV, at, at + 5)
+  local tenant, turn, fence, position, id, binding, takes = unpack(ARGV, at, at + 6)
   local in_force, done, before, deadline = unpack(call('HMGET', turn_key(tenant .. ':' .. turn), TURN.fence, TURN.done,
     TURN.approval, TURN.deadline_ms))
   if in_force ~= fence or num(position) < num(done or 0) then return 'STALE' end
@@ -49,7 +49,7 @@ local function use(at)
   if state == 'denied' then return { 'DENIED', by or '', why or '' } end
   if state == 'waiting' and num(until_ms) > now then return 'WAITS' end
   if state == 'approved' and num(until_ms) > now then
-    take(tenant, id, record, about, num(deadline))
+    if takes == '1' then take(tenant, id, record, about, num(deadline)) end
     state = 'used'
   end
   if state == 'used' then return { 'GIVEN', narrowed or '', names(record) } end
@@ -58,5 +58,5 @@ local function use(at)
 end
 
 local replies = {}
-for i = 1, num(ARGV[3]) do replies[i] = word_of(use, i * 6 - 2) end
+for i = 1, num(ARGV[3]) do replies[i] = word_of(use, i * 7 - 3) end
 return replies

@@ -20,12 +20,14 @@ pub struct UseApproval {
     pub id: String,
     /// The hash of all that it is about.
     pub binding: String,
+    /// True if a consent is taken; false if it is only looked at, for something else may still stop the call.
+    pub takes: bool,
 }
 
 /// What people have said about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Consent {
-    /// They agree, and the consent is this call's now.
+    /// They agree; where it was to be taken, the consent is this call's now.
     Given {
         /// What was changed of the arguments, JSON: pointer to value; none where nothing was.
         narrowed: Option<String>,
@@ -55,7 +57,7 @@ pub enum Consent {
 }
 
 impl Store {
-    /// Asks what people have said about calls that are about to begin, and takes what consents there are.
+    /// Asks what people have said about calls that are about to begin, and takes what consents there are, where it is to.
     ///
     /// # Errors
     /// [`StoreError`]; the same may be asked again.
@@ -64,7 +66,7 @@ impl Store {
         args.show(limits::APPROVALS_WAITING_MAX).show(calls.len());
         for call in calls {
             args.show(&call.name.tenant).show(&call.name.turn).text(call.fence.as_str()).show(call.position);
-            args.text(call.id.as_str()).text(call.binding.as_str());
+            args.text(call.id.as_str()).text(call.binding.as_str()).flag(call.takes);
         }
         let mut reply = self.ask(Verb::UseApproval, args).await?;
         reply.rest().iter().map(consent).collect()

@@ -3,8 +3,9 @@
 -- first by its time makes room. Nothing is kept while memory is short.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 answers of a tenant at most · 3 their bytes at most · 4 count, then per answer: tenant · hash of
---       what was asked · for how long, ms · the call that was carried out · media type · output
--- reply per answer: OK · PRESSURE
+--       what was asked · for how long, ms · when that was, ms of shard time as the asker knew it · the call that was carried out ·
+--       media type · output
+-- reply per answer: OK · PRESSURE · OLD (its time has come before it was heard of: its worker was stopped meanwhile)
 -- effect HSET cached; ZADD cached_order; HDEL and ZREM for what goes
 local now = clock(ARGV[1])
 local answers_max, bytes_max = num(ARGV[2]), num(ARGV[3])
@@ -21,10 +22,14 @@ local function drop(texts, order, hashes)
   return bytes
 end
 
-local function fill(tenant, hash, ttl, by, media, output)
+local function fill(tenant, hash, ttl, asked, by, media, output)
   if is_short then return 'PRESSURE' end
+  -- It is as old as the question.
+  asked = math.min(asked, now)
+  ttl = asked + ttl - now
+  if ttl <= 0 then return 'OLD' end
   local texts, order = cached_key(tenant), cached_order_key(tenant)
-  local entry = table.concat({ string.format('%d', now + ttl), string.format('%d', now), by, media, output }, ' ')
+  local entry = table.concat({ string.format('%d', now + ttl), string.format('%d', asked), by, media, output }, ' ')
   local bytes = num(call('HGET', texts, CACHED.bytes) or 0) + #entry - drop(texts, order, { hash })
   bytes = bytes - drop(texts, order, call('ZRANGEBYSCORE', order, '-inf', now, 'LIMIT', 0, 64))
   -- Each round takes some: it ends with the last that there are.
@@ -43,7 +48,8 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[4]) do
-  local at = i * 6 - 1
-  replies[i] = word_of(fill, ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+  local at = i * 7 - 2
+  replies[i] = word_of(fill, ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), num(ARGV[at + 3]), ARGV[at + 4], ARGV[at + 5],
+    ARGV[at + 6])
 end
 return replies

@@ -4,13 +4,15 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 facts of a session at most · 4 count, then per call: tenant:turn · fence · position ·
 --       digest of the turn's content · tenant:session · the run_id of Redis that the caller has told of its facts, or '' ·
---       when its turn was submitted, ms by Redis' clock, or 0 · conditions · changes, then per condition: R (required) or F (forbidden), in small letters in shadow · fact; per
---       change: S (sets) or C (clears) · fact · ms that it is kept
+--       when its turn was submitted, ms by Redis' clock, or 0 · '1' where it only looks whether it might begin · conditions ·
+--       changes, then per condition: R (required) or F (forbidden), in small letters in shadow · fact; per change: S (sets) or
+--       C (clears) · fact · ms that it is kept
 -- reply per call: {ENTERED, shadow condition, …} (their numbers, from 1) · {UNMET, number of the condition, state: '-' never
 --       set, 'y', 'm' perhaps, 'n' cleared, 'x' over; since ms, call, until ms} · {WAITS, turn} · BEGUN (this call was begun
 --       before: `begin` says what is known of it) · FULL (its session has no room for what it would set) · STALE · HOLD
 --       (Redis restarted less than a lease ago, or is another than the caller knows, and may have lost facts)
--- effect HSET entered (the call, or that its turn waits), turn (entered); a call that is gone: HSET facts (perhaps)
+-- effect HSET entered (the call, or that its turn waits), turn (entered), but where it only looks; a call that is gone: HSET facts
+--        (perhaps)
 local now = clock(ARGV[1])
 local began, run_id = epoch(now)
 local hold = began + num(ARGV[2])
@@ -128,7 +130,7 @@ local function write(s, tt, position, session, changes, deadline)
 end
 
 local function enter(at)
-  local tt, fence, position, digest, session, knows, submitted = unpack(ARGV, at, at + 6)
+  local tt, fence, position, digest, session, knows, submitted, looks = unpack(ARGV, at, at + 7)
   local in_force, done, begun, deadline = unpack(call('HMGET', turn_key(tt), TURN.fence, TURN.done, TURN.begun, TURN.deadline_ms))
   if in_force ~= fence or num(position) < num(done or 0) then return 'STALE' end
   -- What somebody who is gone did of this very call comes before anything else that is said of it.
@@ -136,9 +138,9 @@ local function enter(at)
   -- Rule 8: somebody may know of a fact that Redis lost, and says it within this time.
   if now < hold or knows ~= '' and knows ~= run_id then return 'HOLD' end
   local tenant, turn = split(tt)
-  local conditions, changes = num(ARGV[at + 7]), {}
-  local from = at + 9 + conditions * 2
-  for i = from, from + num(ARGV[at + 8]) * 3 - 1 do changes[#changes + 1] = ARGV[i] end
+  local conditions, changes = num(ARGV[at + 8]), {}
+  local from = at + 10 + conditions * 2
+  for i = from, from + num(ARGV[at + 9]) * 3 - 1 do changes[#changes + 1] = ARGV[i] end
   local entered = call('HGETALL', entered_key(session))
   -- All calls of a turn come with it.
   local s = { tenant = tenant, turn = turn, session = session, entered = entered, number = math.huge }
@@ -150,7 +152,7 @@ local function enter(at)
   end
   local shadow, waits = { 'ENTERED' }, nil
   for i = 1, has_begun and 0 or conditions do
-    local kind, fact = ARGV[at + 7 + i * 2], ARGV[at + 8 + i * 2]
+    local kind, fact = ARGV[at + 8 + i * 2], ARGV[at + 9 + i * 2]
     local met, known = look(s, kind, fact)
     if type(met) == 'string' then
       waits = waits or met
@@ -162,6 +164,7 @@ local function enter(at)
   end
   if waits then return wait_for(s, tt, waits) end
   if not has_room(session, changes) then return 'FULL' end
+  if looks == '1' then return shadow end
   -- More calls at once than are kept: it looks again in a while.
   if #entered >= 512 and #changes > 0 and not has_place(s, position) then return { 'WAITS', turn } end
   write(s, tt, position, session, changes, num(deadline))
@@ -171,6 +174,6 @@ end
 local replies, at = {}, 5
 for i = 1, num(ARGV[4]) do
   replies[i] = word_of(enter, at)
-  at = at + 9 + num(ARGV[at + 7]) * 2 + num(ARGV[at + 8]) * 3
+  at = at + 10 + num(ARGV[at + 8]) * 2 + num(ARGV[at + 9]) * 3
 end
 return replies

@@ -31,6 +31,8 @@ pub struct FactsEntry {
     pub knows: Option<String>,
     /// When the turn was submitted, ms by Redis' clock; 0 where that is not known.
     pub submitted_ms: i64,
+    /// True if it only asks whether it might begin: it enters nothing.
+    pub looks: bool,
 }
 
 /// A fact that a call requires or forbids.
@@ -161,7 +163,7 @@ impl Store {
             let (tenant, session) = (&call.name.tenant, &call.session);
             args.show(&call.name).text(call.fence.as_str()).show(call.position).text(call.digest.as_str());
             args.show(format_args!("{tenant}:{session}")).maybe(call.knows.as_ref());
-            args.show(call.submitted_ms).show(call.conditions.len()).show(call.changes.len());
+            args.show(call.submitted_ms).flag(call.looks).show(call.conditions.len()).show(call.changes.len());
             for asked in &call.conditions {
                 let kind = match (asked.required, asked.shadow) {
                     (true, false) => "R",

@@ -34,7 +34,7 @@ local function rest(tenant, turn, fence, queue, position, delay, rests_max, besi
   since = num(at) == position and num(since) or nil
   if since and now >= since + rests_max then return 'OVER' end
   since = since or now
-  call('HDEL', key, TURN.fence, TURN.started)
+  call('HDEL', key, TURN.fence, TURN.started, TURN.awaits)
   call('HSET', key, TURN.rests, string.format('%d %.0f', position, since), TURN.parked_fence, fence, TURN.has_history, '1',
     TURN.log, note(log, position, since, 1, math.min(now + delay, deadline), why))
   -- Rule 25: what was read beside it and dropped is not told as not executed.

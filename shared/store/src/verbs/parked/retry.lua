@@ -25,7 +25,7 @@ local function retry(tenant, turn, fence, queue, position, delay, tries, beside,
   local word, deadline, log = parkable(tt, key, fence, queue, position, acked)
   if word then return word end
   local mark = begun == '1' and call('HGET', key, TURN.begun)
-  call('HDEL', key, TURN.fence, TURN.begun, TURN.started)
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.awaits)
   call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
     TURN.log, note(log, position, num(tries) % 1000, delay, cause))
   if mark then call('HSET', key, TURN.begun, mark) end

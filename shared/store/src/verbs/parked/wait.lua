@@ -3,15 +3,27 @@
 -- worker's slot is free.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · the tenant's turn or task
---       that it waits for, or '' · ms that it waits at most · '1' where its call has begun that
+--       that it waits for, or '' · ms that it waits at most · '1' where its call has begun that · '1' where calls behind it ran
+--       beside it
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
 -- effect HSET turn (awaits, waited, inner; what is known of tries and crashes is of work that has come further since), ZADD timers
---       and delayed, XACK
+--       and delayed, XACK; HSET entered (it is only expected in its session again)
 local now = clock(ARGV[1])
 local acked = {}
 
-local function wait(tenant, turn, fence, queue, position, awaits, most, has_begun)
+-- A call that waits for somebody else's has begun nothing: it is decided about anew where it begins, and is only expected in its
+-- session until then.
+local function leave_again(key, turn, position)
+  local at, session = string.match(call('HGET', key, TURN.entered) or '', '^(%d+) (.+)$')
+  if not at or num(at) ~= position then return end
+  local entered, by = entered_key(session), turn .. '/' .. at
+  local number, changes = string.match(call('HGET', entered, by) or '', '^(%d+) ([SC].*)$')
+  if number then call('HSET', entered, by, string.format('%s e%d %s', number, now, changes)) end
+  call('HDEL', key, TURN.entered)
+end
+
+local function wait(tenant, turn, fence, queue, position, awaits, most, has_begun, beside)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
   local word, deadline = parkable(tt, key, fence, queue, position, acked)
@@ -19,7 +31,9 @@ local function wait(tenant, turn, fence, queue, position, awaits, most, has_begu
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.attempts, TURN.attempts_at, TURN.crashes)
   call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits)
   -- One that waits for somebody else's call has begun nothing, and nothing of it is cancelled with it.
-  if has_begun then call('HSET', key, TURN.waited, position) end
+  if has_begun then call('HSET', key, TURN.waited, position) else alone(leave_again, key, turn, position) end
+  -- Rule 25: what ran beside it and was dropped is not told as not executed.
+  if beside then call('HSET', key, TURN.lost, string.format('%d %s', now, fence)) end
   if has_begun and string.find(awaits, '.call-', 1, true) then call('HSET', key, TURN.inner, awaits) end
   -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
@@ -35,9 +49,9 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[2]) do
-  local at = i * 8 - 5
+  local at = i * 9 - 6
   replies[i] = word_of(wait, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), ARGV[at + 5], num(ARGV[at + 6]),
-    ARGV[at + 7] == '1')
+    ARGV[at + 7] == '1', ARGV[at + 8] == '1')
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

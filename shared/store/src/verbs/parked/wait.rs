@@ -25,6 +25,8 @@ pub struct Wait {
     pub at_most: Duration,
     /// True if its call has begun what it waits for; false if that is somebody else's, and nothing of the call has begun.
     pub has_begun: bool,
+    /// True if calls behind it ran beside it: they are carried out again.
+    pub beside: bool,
 }
 
 impl Store {
@@ -37,7 +39,7 @@ impl Store {
         args.show(slices.len());
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue).show(s.position);
-            args.maybe(s.awaits.as_ref()).show(s.at_most.as_millis()).flag(s.has_begun);
+            args.maybe(s.awaits.as_ref()).show(s.at_most.as_millis()).flag(s.has_begun).flag(s.beside);
         }
         let mut reply = self.ask(Verb::Wait, args).await?;
         reply.rest().iter().map(|value| parked(Verb::Wait, value)).collect()
