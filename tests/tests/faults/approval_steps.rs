@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
 use serde_json::{Value, json};
 use tickfleet_client::{Client, Verdict};
 use tickfleet_model::{Effect, Redactor, TenantId};
-use tickfleet_store::{Scripts, Store, StoreOptions};
-use tickfleet_tests::doomed::Doomed;
+use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::steps::steps_asked_for;
+use super::dying::{self, places, steps};
 
-/// The verbs that bring the turn on. Others (beats, looks at timers) come at any time.
+/// The verbs that bring the turn on.
 const VERBS: [&str; 6] = ["admit", "ask_approval", "decide_approval", "use_approval", "begin", "settle"];
 
 /// What a run came to.
@@ -69,42 +67,19 @@ async fn play(kill_after: usize) -> Played {
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;
-    let of_verbs = Scripts::embedded();
-    let of_verbs = of_verbs.iter().filter(|(verb, _)| VERBS.contains(verb));
-    let digests: Vec<String> = of_verbs.map(|(_, text)| redis::Script::new(text).get_hash().to_owned()).collect();
-    let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut commands = monitor.into_on_message::<String>();
-    let mut first = Some(Doomed::both(&fleet, "a"));
     let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
-    fleet.submit(&[("pay", json!({}))]).await;
-    let (mut scripts, mut second) = (0, None);
-    let reply = loop {
-        tokio::select! {
-            command = commands.next() => {
-                let command = command.unwrap();
-                let is_ours = command.contains("\"EVALSHA\"") && digests.iter().any(|digest| command.contains(digest));
-                scripts += usize::from(is_ours);
-                if is_ours && scripts == kill_after {
-                    first.take().unwrap().kill();
-                    second = Some(Doomed::both(&fleet, "b"));
-                }
-            }
-            reply = fleet.try_reply(Duration::from_secs(60)) => break reply.expect("a reply within a minute"),
-        }
-    };
+    let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
+    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
     ann.abort();
-    let (killed, paid, given) = (second.is_some(), paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
-    drop((first, second));
-    Played { scripts, result: reply["results"][0].clone(), paid, given, killed }
+    let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
+    Played { scripts, result: replies.remove(0)["results"][0].take(), paid, given, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_payment_that_ann_agrees_to_once_is_made_once_at_most_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.paid, whole.given, whole.killed), (1, 1, false), "{whole:?}");
-    let steps = steps_asked_for().unwrap_or(4);
-    let every = (whole.scripts / steps).max(1);
-    for kill_after in (1..=whole.scripts).step_by(every) {
+    for kill_after in places(whole.scripts, steps(4)) {
         let played = play(kill_after).await;
         let outcome = played.result["outcome"].as_str().unwrap_or_default();
         assert!(played.paid <= 1, "killed after {kill_after}: paid twice: {played:?}");

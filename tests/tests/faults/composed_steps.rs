@@ -4,19 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use futures::StreamExt;
 use serde_json::{Value, json};
 use tickfleet_model::Effect;
-use tickfleet_store::{Scripts, StoreOptions};
-use tickfleet_tests::doomed::Doomed;
+use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::steps::steps_asked_for;
+use super::dying::{self, places, steps};
 
-/// The verbs that bring a turn on. Others (beats, looks at timers) come at any time.
+/// The verbs that bring a turn on.
 const VERBS: [&str; 6] = ["submit", "admit", "begin", "settle", "retry", "wait"];
 
 /// Must not run twice; its ledger is beside the fleet.
@@ -68,50 +65,26 @@ async fn play(kill_after: usize) -> Played {
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;
-    let of_verbs = Scripts::embedded();
-    let of_verbs = of_verbs.iter().filter(|(verb, _)| VERBS.contains(verb));
-    let digests: Vec<String> = of_verbs.map(|(_, text)| redis::Script::new(text).get_hash().to_owned()).collect();
-    let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut commands = monitor.into_on_message::<String>();
-    let mut first = Some(Doomed::both(&fleet, "a"));
-    let call = json!({"name": "announce", "arguments": {}});
-    fleet
-        .submit_turn(json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]}))
-        .await;
-    let (mut scripts, mut second) = (0, None);
-    let reply = loop {
-        tokio::select! {
-            command = commands.next() => {
-                let command = command.unwrap();
-                let is_ours = command.contains("\"EVALSHA\"") && digests.iter().any(|digest| command.contains(digest));
-                scripts += usize::from(is_ours);
-                if is_ours && scripts == kill_after {
-                    first.take().unwrap().kill();
-                    second = Some(Doomed::both(&fleet, "b"));
-                }
-            }
-            reply = fleet.try_reply(Duration::from_secs(60)) => break reply.expect("a reply within a minute"),
-        }
+    let submit = async |fleet: &Fleet| {
+        let call = json!({"name": "announce", "arguments": {}});
+        let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]});
+        fleet.submit_turn(turn).await;
     };
-    assert!(fleet.try_reply(Duration::from_millis(50)).await.is_none(), "one turn, one reply");
+    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
     let mut audits = BTreeMap::new();
     for audit in fleet.audits().await {
         *audits.entry(audit["meta"]["turn"].as_str().unwrap().to_owned()).or_default() += 1;
     }
-    let (killed, posts) = (second.is_some(), posts.load(Ordering::SeqCst));
-    drop((first, second));
-    Played { scripts, reply, posts, audits, killed }
+    Played { scripts, reply: replies.remove(0), posts: posts.load(Ordering::SeqCst), audits, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_calls_others_comes_to_the_same_end_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.audits.len(), whole.killed), (2, 5, false), "{whole:?}");
-    let steps = steps_asked_for().unwrap_or(10);
-    // Every so many scripts, from the first to the last.
-    let every = (whole.scripts / steps).max(1);
+    let steps = steps(10);
     let mut unknown = 0;
-    for kill_after in (1..=whole.scripts).step_by(every) {
+    for kill_after in places(whole.scripts, steps) {
         let played = play(kill_after).await;
         let result = &played.reply["results"][0];
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");

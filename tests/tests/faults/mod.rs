@@ -7,6 +7,7 @@ mod cluster;
 mod composed_steps;
 mod crashes;
 mod durable;
+mod dying;
 mod effect_steps;
 mod fact_turns;
 mod failover;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -15,13 +14,14 @@ use tickfleet_model::day::{day_bounds, zone};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect, Limit, Policy, TenantId};
-use tickfleet_store::{Scripts, Side, StoreOptions};
-use tickfleet_tests::doomed::Doomed;
+use tickfleet_store::{Side, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
-/// The verbs that bring a task on. Others (beats, looks at timers) come at any time.
+use super::dying::{self, places, steps};
+
+/// The verbs that bring a task on.
 const VERBS: [&str; 12] =
     ["submit", "delegate", "admit", "begin", "settle", "retry", "wait", "step", "say", "tell", "hear", "reserve"];
 /// The requests to the model when nobody dies: two of each agent.
@@ -143,59 +143,30 @@ async fn play(kill_after: usize) -> Played {
     let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let model = model(&confused).await;
     let mut fleet = Fleet::start(plan(&model, &posts)).await;
-    let of_verbs = Scripts::embedded();
-    let of_verbs = of_verbs.iter().filter(|(verb, _)| VERBS.contains(verb));
-    let digests: Vec<String> = of_verbs.map(|(_, text)| redis::Script::new(text).get_hash().to_owned()).collect();
-    let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
-    let mut commands = monitor.into_on_message::<String>();
-    let mut first = Some(Doomed::both(&fleet, "a"));
     let (tenant, atlas) = (TenantId::new("acme").unwrap(), AgentId::new("atlas").unwrap());
     let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
     fleet.store.say((&tenant, SESSION), &atlas, 1, Side::User, &kept).await.unwrap();
-    let task = json!({"task_id": TASK, "tenant": "acme", "target_agent": "atlas",
-        "task_description": "Have the news posted.", "reply_to": "box"});
-    fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
-    let (mut scripts, mut second) = (0, None);
-    let reply = loop {
-        tokio::select! {
-            command = commands.next() => {
-                let command = command.unwrap();
-                let is_ours = command.contains("\"EVALSHA\"") && digests.iter().any(|digest| command.contains(digest));
-                scripts += usize::from(is_ours);
-                if is_ours && scripts == kill_after {
-                    first.take().unwrap().kill();
-                    second = Some(Doomed::both(&fleet, "b"));
-                }
-            }
-            reply = fleet.try_reply(Duration::from_secs(60)) => break reply.expect("a reply within a minute"),
-        }
+    let submit = async |fleet: &Fleet| {
+        let task = json!({"task_id": TASK, "tenant": "acme", "target_agent": "atlas",
+            "task_description": "Have the news posted.", "reply_to": "box"});
+        fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
-    assert!(fleet.try_reply(Duration::from_millis(50)).await.is_none(), "one task, one reply");
-    let (killed, asked, posts) = (second.is_some(), model.asked(), posts.load(Ordering::SeqCst));
+    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
     let session = fleet.store.session(&tenant, SESSION).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
     let (today_ms, _) = day_bounds(fleet.store.now_ms().await.unwrap(), zone("UTC").unwrap());
     let counted = fleet.store.usage(&tenant, &[today_ms]).await.unwrap()[0].total.requests;
-    drop((first, second));
     let confused = confused.load(Ordering::SeqCst);
-    Played { scripts, reply, posts, asked, confused, counted, said, killed }
-}
-
-/// How many places everything dies at: `TICKFLEET_STEPS`.
-#[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
-pub(super) fn steps_asked_for() -> Option<usize> {
-    std::env::var("TICKFLEET_STEPS").ok()?.parse().ok()
+    Played { scripts, reply: replies.remove(0), posts, asked, confused, counted, said, killed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.asked, whole.killed), (1, ASKED, false), "{whole:?}");
-    let steps = steps_asked_for().unwrap_or(10);
-    // Every so many scripts, from the first to the last.
-    let every = (whole.scripts / steps).max(1);
     let mut unknown = BTreeMap::new();
-    for kill_after in (1..=whole.scripts).step_by(every) {
+    for kill_after in places(whole.scripts, steps(10)) {
         let played = play(kill_after).await;
         let [result] = played.reply["results"].as_array().unwrap().as_slice() else { panic!("{played:?}") };
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");
