@@ -11,7 +11,7 @@ use tickfleet_store::{
     Begin, Begun, Claimant, Claimed, Conclusion, EffectClaim, EffectEnd, EffectName, Scripts, TurnName,
 };
 use tickfleet_testkit::RedisOptions;
-use tickfleet_testkit::guards::Guard;
+use tickfleet_testkit::guards::LEDGER;
 
 use super::number_from_environment;
 use super::targeted::Shard;
@@ -23,31 +23,6 @@ const WINDOW_MS: i64 = 3_600_000;
 const LEASE_MS: i64 = 10_000;
 const UNKNOWN: &str = "unknown";
 const REFUSED: &str = "refused";
-
-/// What the scripts of the ledger keep; each is switched off once.
-const LEDGER: &[Guard] = &[
-    (
-        7,
-        "an equal call begins beside the one that has the claim",
-        "if by and not (by == nothing and is_void(key, tenant, by)) then",
-        "if false then",
-    ),
-    (
-        8,
-        "a claim is given right after a restart",
-        "if now < hold or knows ~= '' and knows ~= run_id then return 'HOLD' end",
-        "",
-    ),
-    (7, "a call concludes what another has claimed", "if held and held ~= by then return 'OTHERS' end", ""),
-    (7, "what came of a call is not kept", "if word ~= 'UNDONE' then", "if false then"),
-    (
-        7,
-        "a call that runs is taken for one that is over",
-        "if is_live then return wait_for",
-        "if false then return wait_for",
-    ),
-    (6, "a call that is over is waited for", "if is_live then return wait_for", "if true then return wait_for"),
-];
 
 /// How far a holder has come with its call.
 #[derive(Debug, Clone, PartialEq)]

@@ -19,6 +19,7 @@ mod budgets;
 mod effects;
 mod external;
 mod facts;
+mod governed;
 mod inbound;
 mod kept;
 mod places;

@@ -1,0 +1,160 @@
+//! Who enters a session, who waits for whom, and what is known of those who are gone.
+
+use tickfleet_model::policy::Becomes;
+use tickfleet_store::{Entered, Expected, ExpectedCall, FactState, FactsEntry};
+use tickfleet_testkit::guards::FACTS;
+
+use super::super::facts::{end, enter, entry, leased, session, settle};
+use super::*;
+
+async fn ask(shard: &Shard, entry: FactsEntry) -> Entered {
+    shard.store.enter(&[entry]).await.unwrap().remove(0)
+}
+
+fn unmet(what: &str, entered: Entered, expected: FactState) -> Result<(), String> {
+    match entered {
+        Entered::Unmet(0, known) => same(what, known.state, expected),
+        other => Err(format!("{what}: {other:?}")),
+    }
+}
+
+/// `fact` is set by a call of a turn of its own.
+async fn is_set(shard: &Shard, held: &Held, fact: &str) -> Result<(), String> {
+    same("it sets a fact", enter(shard, held, &[], &[&format!("S {fact}")]).await, Entered::Ok(vec![]))?;
+    let settled = settle(shard, held, Some(end(Becomes::Set, fact))).await;
+    if settled == Settled::Stale { Err("it cannot settle".into()) } else { Ok(()) }
+}
+
+/// Of two turns under way that need each other, the later one waits.
+async fn order(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 2).await;
+    for (held, change) in held.iter().zip(["S f", "S g"]) {
+        same("it enters", enter(shard, held, &[], &[change]).await, Entered::Ok(vec![]))?;
+    }
+    let second = |held: &Held, fact: &str| FactsEntry { position: 1, ..entry(held, &[fact], &[]) };
+    unmet("the first does not wait", ask(shard, second(&held[0], "+g")).await, FactState::Never)?;
+    same("the second waits", ask(shard, second(&held[1], "+f")).await, Entered::Waits(held[0].0.turn.clone()))
+}
+
+/// A call that is over, and said nothing of facts, may have set its own.
+async fn over(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 2).await;
+    same("it enters", enter(shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]))?;
+    let record = shard.store.keys().turn(&held[0].0);
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("HSET").arg(record).arg("dn").arg(1).query_async(&mut redis).await.unwrap();
+    unmet("what is over is known as far as it is", enter(shard, &held[1], &["+f"], &[]).await, FactState::Perhaps)
+}
+
+/// A call that waits for work of its own is waited for by nobody: that work may be the very one.
+async fn elsewhere(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 3).await;
+    same("it enters", enter(shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]))?;
+    waits_for(shard, &held[0], &held[2], true).await?;
+    unmet("its own work goes on", enter(shard, &held[1], &["+f"], &[]).await, FactState::Never)
+}
+
+/// A call that is only expected is waited for where something is missing, and stops nobody else.
+async fn expected(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 3).await;
+    let call = ExpectedCall { position: 0, session: session(), sets: vec![("f".into(), 60_000)] };
+    let deadline_ms = START_MS + 60_000;
+    shard.store.expect(&[Expected { name: held[0].0.clone(), deadline_ms, calls: vec![call] }]).await.unwrap();
+    let waits = Entered::Waits(held[0].0.turn.clone());
+    same("what is missing is waited for", enter(shard, &held[1], &["+f"], &[]).await, waits)?;
+    same("it stops nobody", enter(shard, &held[2], &["-f"], &[]).await, Entered::Ok(vec![]))
+}
+
+/// What was so when a call was let in lets it in again; and of one that has begun its begin says what is known.
+async fn once(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 3).await;
+    same("it enters", enter(shard, &held[0], &["-f"], &["S g"]).await, Entered::Ok(vec![]))?;
+    begin(shard, &held[2]).await;
+    is_set(shard, &held[1], "f").await?;
+    same("it was let in", enter(shard, &held[0], &["-f"], &["S g"]).await, Entered::Ok(vec![]))?;
+    same("it has begun", enter(shard, &held[2], &["-f"], &[]).await, Entered::Begun)
+}
+
+/// Redis is another than the worker knows.
+async fn restarted(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 1).await;
+    let asks = FactsEntry { knows: Some("another".into()), ..entry(&held[0], &[], &[]) };
+    same("somebody may know more", ask(shard, asks).await, Entered::Hold)?;
+    let stale = (held[0].0.clone(), "1-1".to_owned());
+    same("it is another's", enter(shard, &stale, &[], &["S f"]).await, Entered::Stale)
+}
+
+/// A turn that came before is not decided about yet.
+async fn early(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 1).await;
+    let turn = Submission {
+        tenant: TenantId::new("acme").unwrap(),
+        turn: TurnId::new("first").ok(),
+        digest: "d".into(),
+        reply_to: None,
+        payload: "{}".into(),
+    };
+    shard.store.submit(&[turn]).await.unwrap();
+    let asks = FactsEntry { submitted_ms: i64::MAX, ..entry(&held[0], &["+f"], &[]) };
+    same("it may bring it", ask(shard, asks).await, Entered::Waits(held[0].0.turn.clone()))
+}
+
+async fn full(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 1).await;
+    let (mut redis, mut pipe) = (shard.server.connection().await, redis::pipe());
+    let key = shard.store.keys().key(format_args!("facts:acme:{}", session()));
+    for number in 0..limits::FACTS_PER_SESSION_MAX {
+        let fact = format!("{} y {START_MS} t/0", START_MS + 60_000);
+        pipe.hset(&key, format!("f{number}"), fact).ignore();
+    }
+    let () = pipe.query_async(&mut redis).await.unwrap();
+    same("there is no room", enter(shard, &held[0], &[], &["S one_more"]).await, Entered::Full)
+}
+
+/// Whoever only looks changes nothing.
+async fn looks(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 2).await;
+    let looks = FactsEntry { looks: true, ..entry(&held[0], &["-g"], &["S f"]) };
+    same("it might begin", ask(shard, looks).await, Entered::Ok(vec![]))?;
+    unmet("nobody is under way", enter(shard, &held[1], &["+f"], &[]).await, FactState::Never)
+}
+
+/// A call that waits for an equal one begins by what is so when it begins, and is expected until then.
+async fn again(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 3).await;
+    same("it enters", enter(shard, &held[0], &["-f"], &["S g"]).await, Entered::Ok(vec![]))?;
+    waits_for(shard, &held[0], &held[2], false).await?;
+    let waits = Entered::Waits(held[0].0.turn.clone());
+    same("it may bring it still", enter(shard, &held[1], &["+g"], &[]).await, waits)?;
+    is_set(shard, &held[1], "f").await?;
+    let next = gone_on(shard, &held[0]).await?;
+    unmet("it has not begun", enter(shard, &next, &["-f"], &["S g"]).await, FactState::Set)
+}
+
+async fn all(scripts: Scripts) -> Result<(), String> {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    order(&shard).await?;
+    fresh(&shard).await;
+    over(&shard).await?;
+    fresh(&shard).await;
+    elsewhere(&shard).await?;
+    fresh(&shard).await;
+    expected(&shard).await?;
+    fresh(&shard).await;
+    once(&shard).await?;
+    fresh(&shard).await;
+    restarted(&shard).await?;
+    fresh(&shard).await;
+    early(&shard).await?;
+    fresh(&shard).await;
+    full(&shard).await?;
+    fresh(&shard).await;
+    looks(&shard).await?;
+    fresh(&shard).await;
+    again(&shard).await
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_facts_is_noticed() {
+    each_is_missed(FACTS, all).await;
+}
