@@ -228,7 +228,9 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
         calls_admitted: record.admitted,
         calls_done: record.done,
         admissions: record.admissions.clone(),
-        waits: wait(state, live, budget, caps, now_ms),
+        // One that waits for turns that came before it names itself.
+        waits: wait(state, live, budget, caps, now_ms)
+            .map(|wait| Wait { awaits: wait.awaits.filter(|turn| *turn != name.turn.as_str()), ..wait }),
         holder: live.holder.clone(),
         retries: record.retries,
         crashes: record.crashes.unwrap_or(0),

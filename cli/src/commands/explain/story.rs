@@ -337,8 +337,9 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::Paused => paused(wait, now_ms),
         Rule::Other => match &wait.awaits {
             Some(turn) if wait.awaits_equal => {
-                format!("an equal call of {turn} is under way, and its outcome will be this one's")
+                format!("a call of {turn} is under way, and what comes of it decides about this one")
             }
+            None if wait.awaits_equal => "turns that came before it are decided about first".into(),
             Some(turn) => format!("for the end of {turn}, which it has begun"),
             None => "for what it has begun elsewhere".into(),
         },

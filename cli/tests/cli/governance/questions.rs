@@ -44,6 +44,11 @@ const SETTINGS: &str = "caps: {tick: 1h}\nloops: {tell_after: 2, refuse_after: 1
 
 impl Asked {
     async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// With more tools than the usual ones.
+    async fn with(more_tools: &str) -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let dir = folder.path();
         let tool = |more: &str| {
@@ -51,7 +56,11 @@ impl Asked {
                 "{{description: Does., {more} input_schema: {{type: object, required: [to], properties: {{to: {{type: string, description: Whom.}}}}}}}}"
             )
         };
-        write(dir, "tools.yaml", &format!("tools:\n  pay: {}\n  post: {}\n", tool("effect_key: [/to],"), tool("")));
+        write(
+            dir,
+            "tools.yaml",
+            &format!("tools:\n  pay: {}\n  post: {}\n{more_tools}", tool("effect_key: [/to],"), tool("")),
+        );
         write(dir, "agents.yaml", AGENTS);
         write(dir, "tenants.yaml", "tenants: {demo: {}, small: {max_actions_per_day: 1}}\n");
         write(dir, "permissions.yaml", PERMISSIONS);
@@ -217,4 +226,26 @@ async fn and_of_those_who_ended_or_held_it_up() {
     let scheduler = Process::start("scheduler", folder.path(), &url);
     while !ask(&["explain", "demo:early"]).stdout.contains("No worker is alive") {}
     assert_eq!(scheduler.stop(), Some(0));
+}
+
+/// The trial tool, as one that must not run twice.
+const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_key: [/ms], input_schema: {type: object, required: [ms], properties: {ms: {type: integer, description: How long in ms.}}}}\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_of_the_ledger_of_effects() {
+    let asked = Asked::with(SLEEP_ONCE).await;
+    let long = [("sleep", json!({"ms": 25_000}))];
+    asked.submit("demo", "kelly", "first", &calls(&long));
+    asked.answers("demo:first", &["It is held by"]);
+    // 23 Why does it not run, and for whom does it wait? An equal call runs.
+    asked.submit("demo", "free", "equal", &calls(&long));
+    asked.answers("demo:equal", &["a call of first is under way, and what comes of it decides about this one"]);
+    // 24 Why was it not carried out, and what is known? The equal call's outcome is its own.
+    asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
+    let told = ["Call /0 got the outcome of the equal call first/0: it was not carried out again", "outcome_unknown"];
+    asked.answers("demo:equal", &told);
+    asked.answers("demo:first", &["Its end was asked for: ben: no longer wanted", "outcome_unknown"]);
+    // 25 And one that comes later, under another id? The same is told: nobody knows whether it happened.
+    asked.submit("demo", "free", "planned_again", &calls(&long));
+    asked.answers("demo:planned_again", &told);
 }
