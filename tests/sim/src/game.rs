@@ -23,8 +23,8 @@ use crate::process::Process;
 use crate::rules::Rules;
 use crate::run::coverage::{self, Reached};
 use crate::server::{Done, Server};
-use crate::settings::Settings;
 use crate::settings::calendar::{self, Calendar};
+use crate::settings::{Settings, governed};
 use crate::trouble::{self, Ambush, Trouble};
 use crate::world::World;
 
@@ -84,6 +84,7 @@ enum Role {
     Canceller,
     Operator,
     Tasks,
+    Approver,
     /// It counts the shards otherwise than all others.
     Stray,
 }
@@ -157,13 +158,17 @@ impl Game {
     fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
         // Each part has a generator of its own: what is left out of one changes nothing of another.
         let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
-        let mut settings = Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14));
+        let mut settings =
+            Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14)).governed(seed, &mut of(15));
         let mut troubles = trouble::draw(&settings, &mut of(2));
         settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
         calendar::lengthen(&mut troubles, &mut of(6));
         trouble::aim(&mut troubles, &settings, &mut of(12));
         trouble::theme(&mut troubles, &mut settings, &mut of(13));
         settings = settings.shortened();
+        if settings.governed.is_some() {
+            troubles.retain(|trouble| governed::may_be(&trouble.kind));
+        }
         let start_us = settings.calendar.start_us;
         let planned = troubles.len();
         if let Some(keep) = &options.keep {
@@ -178,6 +183,7 @@ impl Game {
         {
             let mut facts = world.facts();
             (facts.is_told, facts.now_us) = (options.story, start_us);
+            facts.kept_us = settings.governed.as_ref().map(|governed| governed.kept.as_micros() as i64);
         }
         world.tell(|| format!("{settings:#?}"));
         let site = Site { net: Net::new(seed ^ 0x5eed, start_us), world: world.clone(), scripts, settings };
@@ -211,6 +217,7 @@ impl Game {
         game.operate(run_time, seed, options)?;
         let tasks = Tasks::draw(&game.site.settings, &mut of(7));
         game.delegate(tasks, seed, options)?;
+        game.decide(seed)?;
         Ok(game)
     }
 
@@ -276,6 +283,20 @@ impl Game {
         let site = &self.site;
         let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.tasks(place, tasks))?;
         self.seat(Role::Tasks, "t0".into(), process, None);
+        Ok(())
+    }
+
+    /// Starts the people who decide about calls, in a game that has some.
+    fn decide(&mut self, seed: u64) -> anyhow::Result<()> {
+        if self.site.settings.governed.is_none() {
+            return Ok(());
+        }
+        for who in governed::APPROVERS {
+            let (place, site) = (self.places.len(), &self.site);
+            let chance = seed ^ place as u64;
+            let process = Process::start(self.now_us, 0, chance, |_| site.approver(place, who, chance))?;
+            self.seat(Role::Approver, who.into(), process, None);
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The oracle: what must hold, by what it has seen itself. It believes no counter of the product.
 
+mod governed;
 mod limits;
 mod run_time;
 mod tasks;
@@ -34,6 +35,8 @@ pub(crate) struct Oracle {
     shard_ms: BTreeMap<u32, (i64, usize)>,
     /// By inbox, the number of its last reply, and how often Redis had lost writes by then.
     numbers: BTreeMap<String, (u64, usize)>,
+    /// What has come of calls that are governed.
+    governed: governed::Seen,
     /// What was set at run time.
     run_time: run_time::RunTime,
     /// Whether Redis' clock has stepped so far ahead that what is remembered for a while is forgotten.
@@ -55,6 +58,7 @@ impl Oracle {
             used: BTreeMap::new(),
             shard_ms: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            governed: governed::Seen::default(),
             run_time: run_time::RunTime::default(),
             has_forgotten: false,
         }
@@ -179,6 +183,7 @@ impl Oracle {
             return;
         }
         self.judge(&name, &reply);
+        self.heard(&name, &reply);
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
         let is_refusal = reply.status == ReplyStatus::Rejected;
@@ -220,12 +225,16 @@ impl Oracle {
             if self.has_forgotten && is_past {
                 continue;
             }
-            if made.is_task || *tool != TASK_TOOL {
+            if let Some(said) = governed::answered_by_another(&facts, name, position, result) {
+                wrong.extend(said);
+            } else if made.is_task || *tool != TASK_TOOL {
                 wrong.extend(untrue(&facts, name, position, result, grace_us, defers));
             } else {
                 wrong.extend(tasks::never_delegated(&facts, name.split(':').next().unwrap_or_default(), result));
             }
-            if self.denied_without_reason(name.split(':').next().unwrap_or_default(), result) {
+            if !governed::is_reasoned(result)
+                && self.denied_without_reason(name.split(':').next().unwrap_or_default(), result)
+            {
                 wrong.push(format!("{name}/{position} is told as denied, and its agent may call {tool}"));
             }
         }
@@ -236,7 +245,7 @@ impl Oracle {
     /// What can be said of the world at any time.
     pub(crate) fn look_at_world(&self) {
         let facts = self.world.facts();
-        let mut wrong = Vec::new();
+        let mut wrong = self.paid_twice(&facts);
         let mut effects: BTreeMap<(&str, usize), Vec<&Run>> = BTreeMap::new();
         for run in facts.runs.iter().filter(|run| run.effect == Effect::Once && run.effect_us.is_some()) {
             effects.entry((&run.turn, run.position)).or_default().push(run);
@@ -254,6 +263,7 @@ impl Oracle {
     pub(crate) fn look_at_end(&self) {
         self.look_at_world();
         let mut wrong = self.runs_while_off();
+        wrong.extend(self.ungoverned());
         let facts = self.world.facts();
         for (name, made) in &facts.turns {
             if made.accepted_us.is_some() && !facts.replies.contains_key(name) {

@@ -1,5 +1,6 @@
 //! What runs in the processes: the product's own schedulers, workers and client, put together as its command line does.
 
+mod governed;
 pub(crate) mod operator;
 mod outside;
 pub(crate) mod tasks;
@@ -114,7 +115,7 @@ impl Site {
             // The simulated Redis has no replicas and no disk to wait for.
             durable: Durability::None,
             durable_wait: Duration::from_secs(1),
-            loops: None,
+            loops: settings.governed.as_ref().map(|governed| governed.loops()),
             name: name.to_owned(),
         };
         let (suspects, breakers) = (OneSuspect::default(), worker::Breakers::new(None));
@@ -148,7 +149,7 @@ impl Site {
     fn registry(&self, name: &str, store: &Store, active: &Arc<PolicyHandle>) -> Registry {
         let environment = Environment::of([]);
         let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) };
-        let mut typed = tools::all(&self.world, name);
+        let mut typed = tools::all(&self.settings, &self.world, name);
         typed.push(worker::agents::delegate_task(store.clone(), Arc::clone(active)));
         Registry::build(typed, &ToolsFile::default(), &kinds, &environment, self.settings.tool_timeout)
             .expect("the tools of the simulation")
@@ -244,6 +245,7 @@ async fn submit(client: &Client, world: &World, turn: Turn) {
     let name = format!("{}:{id}", turn.tenant);
     let mut asked = false;
     loop {
+        world.sent(&name);
         let answer = client.submit(turn.clone()).await;
         world.tell(|| format!("submit of {name}: {answer:?}"));
         match answer {
@@ -299,7 +301,11 @@ fn inbox(number: usize) -> Option<InboxName> {
 /// Draws the turns of a producer, each with the time at which it comes, ms.
 pub(crate) fn turns(settings: &Settings, number: usize, count: usize, seed: u64) -> Draws {
     let mut chance = StdRng::seed_from_u64(seed);
-    (0..count).filter_map(|at| turn(settings, number, at, &mut chance)).collect()
+    let mut one = |at| {
+        let drawn = turn(settings, number, at, &mut chance)?;
+        Some(if settings.governed.is_some() { governed::of(drawn, &mut chance) } else { drawn })
+    };
+    (0..count).filter_map(&mut one).collect()
 }
 
 fn turn(settings: &Settings, number: usize, at: usize, chance: &mut StdRng) -> Option<(u64, Turn, Made)> {

@@ -16,7 +16,10 @@ use tickfleet_store::{Scripts, StoreOptions, fields};
 use crate::world::World;
 use call::Was;
 use clock::ShardTimes;
-use look::{Look, number, text, words};
+use look::{Look, list, number, text, words};
+
+/// By how much the clocks of those who ask may be behind, and what a Redis that lost its last writes may have forgotten, µs.
+const CLOCKS_US: i64 = 3_000_000;
 
 /// A script as Redis knows it.
 #[derive(Debug, Clone, Copy)]
@@ -143,6 +146,7 @@ impl Rules {
             "reap" => self.reaped(call, reply),
             "announce" => self.announced(call, reply),
             "set_tenant" => self.set(&mut look, call, reply),
+            "lookup" => self.looked_up(call, reply),
             _ => {}
         }
     }
@@ -160,6 +164,25 @@ impl Rules {
         if words(reply).first().is_some_and(|word| word == "OK") && before == after {
             self.wrong(17, &format!("{} was set, and nobody is told", call.arg(3)));
         }
+    }
+
+    /// Kept answers are as young as their time says, and of the tenant that asks.
+    fn looked_up(&self, call: &Call, reply: &Reply) {
+        let facts = self.world.facts();
+        let Some(kept_us) = facts.kept_us else { return };
+        let mut old = Vec::new();
+        for (at, answer) in list(reply).iter().skip(1).enumerate() {
+            let [_, by, ..] = list(answer) else { continue };
+            let by = text(by).unwrap_or_default();
+            let (turn, position) = by.rsplit_once('/').unwrap_or_default();
+            let name = format!("{}:{turn}", call.arg(3 + 2 * at));
+            let mut runs = facts.runs_of(&name, position.parse().unwrap_or(usize::MAX));
+            if !runs.any(|(_, run)| run.began_us >= facts.now_us - kept_us - CLOCKS_US) {
+                old.push(format!("{name}/{position} has not run for long, and answers others"));
+            }
+        }
+        drop(facts);
+        old.iter().for_each(|what| self.wrong(15, what));
     }
 
     /// An entry has appeared; the script that wrote it was `verb`.

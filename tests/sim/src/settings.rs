@@ -1,6 +1,7 @@
 //! What a game is played with: legal but odd settings, drawn from its seed.
 
 pub(crate) mod calendar;
+pub(crate) mod governed;
 mod limits;
 
 pub(crate) use limits::counts;
@@ -17,6 +18,7 @@ use tickfleet_model::{AgentId, AgentPolicy, DayCapAction, Limit, Policy, TenantI
 use tickfleet_store::StoreOptions;
 
 use calendar::Calendar;
+use governed::Governed;
 
 use crate::parts::tasks::{CLERK, OUTSIDER};
 use crate::trouble::STRANGERS;
@@ -46,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) caps: Vec<DefaultCaps>,
     /// The limits of each configuration.
     pub(crate) limits: Vec<Vec<Limit>>,
+    /// How calls are governed, where they are.
+    pub(crate) governed: Option<Governed>,
     /// Of each tenant, calls per day.
     pub(crate) tenant_day: Option<u32>,
     /// Turns that are submitted in all.
@@ -66,6 +70,8 @@ pub(crate) const TASK_TOOL: &str = tickfleet_engine::delegation::TASK_TOOL;
 
 /// Games from this seed on may have limits: the others stay what they were before there were any.
 pub(crate) const LIMITED_FROM: u64 = 1_000_000;
+/// In games from this seed on, calls are governed, and there are no limits.
+pub(crate) const GOVERNED_FROM: u64 = 2_000_000;
 
 /// The time that caps may hold a game's calls back, about, ms.
 const LONGEST_MS: u64 = 150_000;
@@ -116,6 +122,7 @@ impl Settings {
             agents,
             caps: vec![first, second],
             limits: Vec::new(),
+            governed: None,
             tenant_day: one_of(chance, &[None, None, Some(40), Some(5)]),
             turns: chance.random_range(10..120),
             span_us: chance.random_range(10..40) * 1_000_000,
@@ -157,8 +164,16 @@ impl Settings {
 
     /// With limits, in some games. Drawn by a generator of its own.
     pub(crate) fn limited(mut self, seed: u64, chance: &mut StdRng) -> Self {
-        if seed >= LIMITED_FROM {
+        if (LIMITED_FROM..GOVERNED_FROM).contains(&seed) {
             self.limits = limits::draw(self.store.shards, chance);
+        }
+        self
+    }
+
+    /// With calls that are governed, from a seed on. Drawn by a generator of its own.
+    pub(crate) fn governed(mut self, seed: u64, chance: &mut StdRng) -> Self {
+        if seed >= GOVERNED_FROM {
+            self.governed = Some(Governed::draw(chance));
         }
         self
     }
@@ -184,7 +199,7 @@ impl Settings {
         let task_agents = [CLERK, OUTSIDER].into_iter().filter_map(|name| AgentId::new(name).ok());
         let agents = self.agents.iter().cloned().chain(task_agents);
         let tenant = TenantPolicy { max_actions_per_day: self.tenant_day, ..TenantPolicy::default() };
-        Policy {
+        let policy = Policy {
             agents: Arc::new(agents.map(|agent| (agent, AgentPolicy::default())).collect()),
             tenants: self.tenants.iter().cloned().chain(strangers).map(|name| (name, tenant.clone())).collect(),
             withheld: BTreeSet::new(),
@@ -201,6 +216,10 @@ impl Settings {
             },
             limits: Arc::new(self.limits.get(version % self.caps.len()).cloned().unwrap_or_default()),
             ..Policy::default()
+        };
+        match &self.governed {
+            Some(governed) => governed.over(policy, version),
+            None => policy,
         }
     }
 }

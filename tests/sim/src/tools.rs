@@ -1,6 +1,8 @@
 //! The tools of the simulated world: their effects are entered in the world's ledger, and the call itself says how they
 //! behave.
 
+pub(crate) mod governed;
+
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -9,7 +11,7 @@ use tickfleet_model::Effect;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use crate::parts::tasks::CLERK;
-use crate::settings::TOOLS;
+use crate::settings::{Settings, TOOLS};
 use crate::world::{End, World};
 
 /// How a call behaves.
@@ -51,9 +53,10 @@ pub(crate) struct Output {
 }
 
 /// The tools of a worker.
-pub(crate) fn all(world: &World, worker: &str) -> Vec<TypedTool> {
+pub(crate) fn all(settings: &Settings, world: &World, worker: &str) -> Vec<TypedTool> {
     let effects = [Effect::Read, Effect::Idempotent, Effect::Once, Effect::Once];
-    TOOLS.iter().zip(effects).map(|(name, effect)| tool(name, effect, world, worker)).collect()
+    let usual = TOOLS.iter().zip(effects).map(|(name, effect)| tool(name, effect, world, worker));
+    usual.chain(governed::all(settings.governed.as_ref(), world, worker)).collect()
 }
 
 fn tool(name: &str, effect: Effect, world: &World, worker: &str) -> TypedTool {

@@ -39,6 +39,10 @@ pub(crate) struct Facts {
     pub(crate) upsets: Vec<(i64, i64)>,
     /// Agents (`tenant:agent`) whose budgets a hand has spoiled, and the day on which it did, by its beginning, ms.
     pub(crate) spoiled: BTreeMap<String, i64>,
+    /// What people have said.
+    pub(crate) votes: Vec<Vote>,
+    /// For how long answers are kept, where any are, µs.
+    pub(crate) kept_us: Option<i64>,
     /// What is wrong, in words.
     pub(crate) violations: Vec<String>,
     /// What happened last.
@@ -66,6 +70,29 @@ pub(crate) struct Made {
     pub(crate) is_answered: bool,
     /// Whether strangers wrote it: nobody waits for its reply.
     pub(crate) is_odd: bool,
+    /// When it was sent first, µs.
+    pub(crate) sent_us: Option<i64>,
+    /// Where its calls are governed: whose facts they go by, and what each is about.
+    pub(crate) session: String,
+    pub(crate) keys: Vec<u32>,
+    pub(crate) takes_ms: Vec<u64>,
+}
+
+/// What somebody has said about a call that people have to agree to.
+#[derive(Debug, Clone)]
+pub(crate) struct Vote {
+    pub(crate) who: &'static str,
+    /// Of which tenant's approval, and of which call.
+    pub(crate) approval: String,
+    pub(crate) turn: Name,
+    pub(crate) position: usize,
+    pub(crate) agrees: bool,
+    /// When it was sent, µs.
+    pub(crate) at_us: i64,
+    /// When it was told that it counts, µs.
+    pub(crate) counts_us: Option<i64>,
+    /// Whether it was told that it does not.
+    pub(crate) is_refused: bool,
 }
 
 /// A reply that was written.
@@ -126,6 +153,15 @@ impl World {
             facts.line(now_us, format!("VIOLATION {what}"));
         }
         facts.violations.push(what);
+    }
+
+    /// A turn is sent.
+    pub(crate) fn sent(&self, name: &str) {
+        let mut facts = self.facts();
+        let now_us = facts.now_us;
+        if let Some(made) = facts.turns.get_mut(name) {
+            made.sent_us.get_or_insert(now_us);
+        }
     }
 
     /// A turn or task is known to be taken in.

@@ -82,6 +82,10 @@ impl Game {
                 "id" if self.rules.is_robbed && STRANGERS.iter().any(|name| key[3..].starts_with(name)) => true,
                 "id" | "done" | "ran" => matches!(self.server.ask(&["PTTL", &whole]), Reply::Int(ms) if ms > 0),
                 "turn" | "lane" => false,
+                "approval" | "approvals" | "asked" | "facts" | "entered" | "effect" | "cached" | "cached_order"
+                | "row" => {
+                    matches!(self.server.ask(&["PTTL", &whole]), Reply::Int(ms) if ms > 0)
+                }
                 _ => true,
             };
             if !is_well {

@@ -140,6 +140,34 @@ pub const MUTANTS: &[Mutant] = &[
             "if false {\n                memory.push(ended);",
         )],
     },
+    Mutant {
+        what: "a rule stops nothing",
+        changes: &[(
+            "shared/rules/src/lib.rs",
+            "                (Err(unmet), _) => return Err(unmet),",
+            "                (Err(_), _) => {}",
+        )],
+    },
+    Mutant {
+        what: "a rule in shadow stops calls",
+        changes: &[(
+            "shared/rules/src/lib.rs",
+            "for rule in rules.iter().filter(|rule| rule.mode.is_enforced()) {",
+            "for rule in rules {",
+        )],
+    },
+    Mutant {
+        what: "a worker does not say its claims again when Redis has come back",
+        changes: &[(
+            "worker/src/claims.rs",
+            "for _ in 0..self.effects.assert(&self.store, beat.now_ms).await? {",
+            "for _ in 0..0_usize {",
+        )],
+    },
+    Mutant {
+        what: "a worker does not say what its calls did to facts when Redis has come back",
+        changes: &[("worker/src/claims.rs", "        self.facts.assert(&self.store, beat.now_ms).await?;\n", "")],
+    },
 ];
 
 /// Takes each mend in Rust out of a copy of the sources, and plays until a game misses it.
@@ -151,7 +179,7 @@ pub struct Mutants {
     /// How long each may be played, s.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The first game's seed.
+    /// The first game's seed: calls are governed from 2000000 on.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Cargo's profile: `release` takes longer to build, and plays twice as much.

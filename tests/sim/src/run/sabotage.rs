@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use tickfleet_testkit::guards;
 
 use super::{Play, Run};
-use crate::settings::LIMITED_FROM;
+use crate::settings::{GOVERNED_FROM, LIMITED_FROM};
 
 /// Switches each guard of the scripts off, and plays until a game misses it.
 #[derive(Debug, Clone, clap::Args)]
@@ -72,8 +72,12 @@ impl Sabotage {
     /// The cheapest of the first games that miss a guard.
     fn look_for(&self, number: usize) -> anyhow::Result<Option<Found>> {
         let mut best: Option<Found> = None;
-        // Other games have no limits.
-        let first = if guards::is_of_limits(number) { self.seed + LIMITED_FROM } else { self.seed };
+        // Other games have no limits, and govern nothing.
+        let first = match number {
+            _ if guards::is_of_limits(number) => self.seed + LIMITED_FROM,
+            _ if guards::is_of_governance(number) => self.seed + GOVERNED_FROM,
+            _ => self.seed,
+        };
         let (mut seed, mut games, mut found, mut failing) = (first, 0, 0, 0);
         while found < self.choose.max(1) && failing < FAILING_MAX {
             let run = Run {

@@ -30,6 +30,10 @@ pub(super) fn hget(db: &mut Db, args: Args<'_>) -> Outcome {
     Ok(Reply::bulk_or_nil(db.data.get::<Hash>(args[1])?.and_then(|hash| hash.get(args[2]))))
 }
 
+pub(super) fn hstrlen(db: &mut Db, args: Args<'_>) -> Outcome {
+    Ok(Reply::int(db.data.get::<Hash>(args[1])?.and_then(|hash| hash.get(args[2])).map_or(0, <[u8]>::len)))
+}
+
 pub(super) fn hmget(db: &mut Db, args: Args<'_>) -> Outcome {
     let hash = db.data.get::<Hash>(args[1])?;
     let value = |field: &&[u8]| Reply::bulk_or_nil(hash.and_then(|hash| hash.get(field)));

@@ -99,6 +99,7 @@ static COMMANDS: &[Command] = &[
     writes("SREM", -3, sets::srem),
     reads("SSCAN", -3, sets::sscan),
     reads("STRLEN", 2, strings::strlen),
+    reads("HSTRLEN", 3, hashes::hstrlen),
     reads("TIME", 1, server::time),
     reads("TTL", 2, expiry::ttl),
     reads("TYPE", 2, keys::kind),
