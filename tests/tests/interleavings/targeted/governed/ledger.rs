@@ -36,7 +36,7 @@ async fn claimed(shard: &Shard) -> Result<(), String> {
     same("it runs", early, Claimed::Waits(held[0].0.turn.clone()))?;
     let mut redis = shard.server.connection().await;
     let record = shard.store.keys().turn(&held[0].0);
-    let () = redis::cmd("HSET").arg(record).arg("me").arg(r#"{"dg":"e"}"#).query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("HSET").arg(record).arg("m").arg(r#"{"dg":"e"}"#).query_async(&mut redis).await.unwrap();
     same("its id is another's", claim(shard, &held[1]).await, Claimed::Gone(claimant(&held[0]), None))
 }
 
