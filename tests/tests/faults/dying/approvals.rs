@@ -12,7 +12,7 @@ use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::dying::{self, places, steps};
+use super::{places, steps};
 
 /// The verbs that bring the turn on.
 const VERBS: [&str; 6] = ["admit", "ask_approval", "decide_approval", "use_approval", "begin", "settle"];
@@ -69,7 +69,7 @@ async fn play(kill_after: usize) -> Played {
     let mut fleet = Fleet::start(plan).await;
     let ann = tokio::spawn(agrees(fleet.store.clone(), given.clone()));
     let submit = async |fleet: &Fleet| drop(fleet.submit(&[("pay", json!({}))]).await);
-    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
     ann.abort();
     let (paid, given) = (paid.load(Ordering::SeqCst), given.load(Ordering::SeqCst));
     Played { scripts, result: replies.remove(0)["results"][0].take(), paid, given, killed }

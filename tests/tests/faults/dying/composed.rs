@@ -11,7 +11,7 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::dying::{self, places, steps};
+use super::{places, steps};
 
 /// The verbs that bring a turn on.
 const VERBS: [&str; 6] = ["submit", "admit", "begin", "settle", "retry", "wait"];
@@ -70,7 +70,7 @@ async fn play(kill_after: usize) -> Played {
         let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]});
         fleet.submit_turn(turn).await;
     };
-    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
     let mut audits = BTreeMap::new();
     for audit in fleet.audits().await {
         *audits.entry(audit["meta"]["turn"].as_str().unwrap().to_owned()).or_default() += 1;

@@ -10,7 +10,7 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::dying::{self, places, steps};
+use super::{places, steps};
 
 /// The verbs that bring the turns on.
 const VERBS: [&str; 6] = ["admit", "claim", "begin", "conclude", "settle", "wait"];
@@ -57,7 +57,7 @@ async fn play(kill_after: usize) -> Played {
             fleet.submit_turn(turn).await;
         }
     };
-    let dying::Played { scripts, replies, killed } = dying::play(&mut fleet, &VERBS, 2, kill_after, submit).await;
+    let super::Played { scripts, replies, killed } = super::play(&mut fleet, &VERBS, 2, kill_after, submit).await;
     let results = replies.into_iter().map(|mut reply| reply["results"][0].take()).collect();
     Played { scripts, results, paid: paid.load(Ordering::SeqCst), killed }
 }

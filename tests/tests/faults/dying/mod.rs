@@ -1,5 +1,10 @@
 //! Everything dies after so many of the scripts that bring a turn or task on, and starts anew. START HERE: [`play`].
 
+mod approvals;
+mod composed;
+mod effects;
+mod tasks;
+
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -10,17 +15,17 @@ use tickfleet_tests::fleet::Fleet;
 
 /// What a run came to.
 #[derive(Debug)]
-pub(super) struct Played {
+struct Played {
     /// Scripts that brought it on.
-    pub(super) scripts: usize,
-    pub(super) replies: Vec<Value>,
-    pub(super) killed: bool,
+    scripts: usize,
+    replies: Vec<Value>,
+    killed: bool,
 }
 
 /// Plays what `submit` submits to a fleet that has no scheduler and no worker of its own, until so many replies are there.
 /// After `kill_after` scripts of these verbs everything dies, and starts anew; other verbs (beats, looks at timers) come at
 /// any time.
-pub(super) async fn play(
+async fn play(
     fleet: &mut Fleet,
     verbs: &[&str],
     replies: usize,
@@ -55,11 +60,11 @@ pub(super) async fn play(
 
 /// How many places everything dies at, where `TICKFLEET_STEPS` says nothing else.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
-pub(super) fn steps(usual: usize) -> usize {
+fn steps(usual: usize) -> usize {
     std::env::var("TICKFLEET_STEPS").ok().and_then(|steps| steps.parse().ok()).unwrap_or(usual)
 }
 
 /// These places: every so many scripts, from the first to the last.
-pub(super) fn places(scripts: usize, steps: usize) -> impl Iterator<Item = usize> {
+fn places(scripts: usize, steps: usize) -> impl Iterator<Item = usize> {
     (1..=scripts).step_by((scripts / steps).max(1))
 }

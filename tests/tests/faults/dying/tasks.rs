@@ -19,7 +19,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::dying::{self, places, steps};
+use super::{places, steps};
 
 /// The verbs that bring a task on.
 const VERBS: [&str; 12] =
@@ -151,7 +151,7 @@ async fn play(kill_after: usize) -> Played {
             "task_description": "Have the news posted.", "reply_to": "box"});
         fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     };
-    let dying::Played { scripts, mut replies, killed } = dying::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
+    let super::Played { scripts, mut replies, killed } = super::play(&mut fleet, &VERBS, 1, kill_after, submit).await;
     let (asked, posts) = (model.asked(), posts.load(Ordering::SeqCst));
     let session = fleet.store.session(&tenant, SESSION).await.unwrap();
     let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
