@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
-use tickfleet_model::outcome::Approved;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId};
@@ -142,32 +141,6 @@ impl Calls {
             Disposition::Ended(result, _) => Disposition::Ended(Box::new(CallResult { approval, ..*result }), shadow),
             other => other,
         }
-    }
-
-    /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
-    /// they have said is used up; and once more where it begins, which may be days later.
-    ///
-    /// # Errors
-    /// What becomes of the call instead: it waits, or ends.
-    async fn let_in(
-        &self,
-        trying: &Trying<'_>,
-        tools: &Toolbox,
-        passed: Passed,
-    ) -> Result<(Passed, Option<Approved>), Disposition> {
-        if !passed.asked.is_empty() {
-            self.facts_allow(trying, &passed, tools).await?;
-        }
-        let (mut passed, approved, taken_later) = self.consented(trying, tools, passed).await?;
-        let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
-        match self.enter(trying, &passed.tool, changed, tools).await {
-            Ok(facts) => passed.shadow.extend(facts),
-            Err(instead) => return Err(*instead),
-        }
-        if let Some(question) = taken_later {
-            self.take(trying, question).await?;
-        }
-        Ok((passed, approved))
     }
 
     /// A call that passed every guard, unless it is refused for a while; false: its end is no call of its row.

@@ -29,12 +29,38 @@ use crate::tools::Toolbox;
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
 impl Calls {
+    /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
+    /// they have said is used up; and once more where it begins, which may be days later.
+    ///
+    /// # Errors
+    /// What becomes of the call instead: it waits, or ends.
+    pub(in crate::calls) async fn let_in(
+        &self,
+        trying: &Trying<'_>,
+        tools: &Toolbox,
+        passed: Passed,
+    ) -> Result<(Passed, Option<Approved>), Disposition> {
+        if !passed.asked.is_empty() {
+            self.facts_allow(trying, &passed, tools).await?;
+        }
+        let (mut passed, approved, taken_later) = self.consented(trying, tools, passed).await?;
+        let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
+        match self.enter(trying, &passed.tool, changed, tools).await {
+            Ok(facts) => passed.shadow.extend(facts),
+            Err(instead) => return Err(*instead),
+        }
+        if let Some(question) = taken_later {
+            self.take(trying, question).await?;
+        }
+        Ok((passed, approved))
+    }
+
     /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with
     /// other arguments, if they have changed some; and, where facts may still stop it, how their consent is taken after that.
     ///
     /// # Errors
     /// What becomes of the call instead: it asks and waits, or ends.
-    pub(in crate::calls) async fn consented(
+    async fn consented(
         &self,
         trying: &Trying<'_>,
         tools: &Toolbox,
@@ -90,7 +116,7 @@ impl Calls {
     ///
     /// # Errors
     /// What becomes of the call instead: the consent was withdrawn, or its time has come.
-    pub(in crate::calls) async fn take(&self, trying: &Trying<'_>, question: UseApproval) -> Result<(), Disposition> {
+    async fn take(&self, trying: &Trying<'_>, question: UseApproval) -> Result<(), Disposition> {
         let id = question.id.clone();
         Err(match self.outbox.use_approval(question).await {
             Some(Consent::Given { .. }) => return Ok(()),
