@@ -154,21 +154,31 @@ pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
     Ok(std::mem::take(&mut game.verdict))
 }
 
+/// The generator of a part. Each has one of its own: what is left out of one changes nothing of another.
+fn of(seed: u64, part: u64) -> StdRng {
+    StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part))
+}
+
+/// The settings and troubles of a game.
+fn drawn(seed: u64) -> (Settings, Vec<Trouble>) {
+    let of = |part: u64| of(seed, part);
+    let mut settings =
+        Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14)).governed(seed, &mut of(15));
+    let mut troubles = trouble::draw(&settings, &mut of(2));
+    settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
+    calendar::lengthen(&mut troubles, &mut of(6));
+    trouble::aim(&mut troubles, &settings, &mut of(12));
+    trouble::theme(&mut troubles, &mut settings, &mut of(13));
+    settings = settings.shortened();
+    if settings.governed.is_some() {
+        troubles.retain(|trouble| governed::may_be(&trouble.kind));
+    }
+    (settings, troubles)
+}
+
 impl Game {
     fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
-        // Each part has a generator of its own: what is left out of one changes nothing of another.
-        let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
-        let mut settings =
-            Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14)).governed(seed, &mut of(15));
-        let mut troubles = trouble::draw(&settings, &mut of(2));
-        settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
-        calendar::lengthen(&mut troubles, &mut of(6));
-        trouble::aim(&mut troubles, &settings, &mut of(12));
-        trouble::theme(&mut troubles, &mut settings, &mut of(13));
-        settings = settings.shortened();
-        if settings.governed.is_some() {
-            troubles.retain(|trouble| governed::may_be(&trouble.kind));
-        }
+        let (settings, mut troubles) = drawn(seed);
         let start_us = settings.calendar.start_us;
         let planned = troubles.len();
         if let Some(keep) = &options.keep {
@@ -197,7 +207,7 @@ impl Game {
             kept_us: 0,
             leapt_us: 0,
             loses_writes: troubles.iter().any(|trouble| trouble.kind.word() == "redis_lost_writes"),
-            chance: of(3),
+            chance: of(seed, 3),
             verdict: Verdict { planned, ..Verdict::default() },
             rules: Rules::new(&site.settings.store, &site.scripts, &world),
             looked_us: 0,
@@ -213,9 +223,9 @@ impl Game {
         game.server.redis.set_maxmemory(game.site.settings.maxmemory);
         game.server.set_now(start_us);
         game.populate(seed, options)?;
-        let run_time = RunTime::draw(&game.site.settings, &mut of(4));
+        let run_time = RunTime::draw(&game.site.settings, &mut of(seed, 4));
         game.operate(run_time, seed, options)?;
-        let tasks = Tasks::draw(&game.site.settings, &mut of(7));
+        let tasks = Tasks::draw(&game.site.settings, &mut of(seed, 7));
         game.delegate(tasks, seed, options)?;
         game.decide(seed)?;
         Ok(game)

@@ -232,9 +232,7 @@ impl Oracle {
             } else {
                 wrong.extend(tasks::never_delegated(&facts, name.split(':').next().unwrap_or_default(), result));
             }
-            if !governed::is_reasoned(result)
-                && self.denied_without_reason(name.split(':').next().unwrap_or_default(), result)
-            {
+            if self.denied_without_reason(name.split(':').next().unwrap_or_default(), result) {
                 wrong.push(format!("{name}/{position} is told as denied, and its agent may call {tool}"));
             }
         }
@@ -262,8 +260,7 @@ impl Oracle {
     /// What must hold when everything has ended.
     pub(crate) fn look_at_end(&self) {
         self.look_at_world();
-        let mut wrong = self.runs_while_off();
-        wrong.extend(self.ungoverned());
+        let mut wrong = [self.runs_while_off(), self.ungoverned()].concat();
         let facts = self.world.facts();
         for (name, made) in &facts.turns {
             if made.accepted_us.is_some() && !facts.replies.contains_key(name) {

@@ -171,7 +171,7 @@ impl Rules {
         let facts = self.world.facts();
         let Some(kept_us) = facts.kept_us else { return };
         let mut old = Vec::new();
-        for (at, answer) in list(reply).iter().skip(1).enumerate() {
+        for (at, answer) in list(reply).iter().enumerate() {
             let [_, by, ..] = list(answer) else { continue };
             let by = text(by).unwrap_or_default();
             let (turn, position) = by.rsplit_once('/').unwrap_or_default();

@@ -174,6 +174,21 @@ impl Settings {
     pub(crate) fn governed(mut self, seed: u64, chance: &mut StdRng) -> Self {
         if seed >= GOVERNED_FROM {
             self.governed = Some(Governed::draw(chance));
+            // Small games show as much of it, and cost a quarter.
+            let store = &mut self.store;
+            (store.shards, store.lease_ms) = (1, store.lease_ms.min(3_000));
+            store.ending_lease_ms = store.lease_ms;
+            (self.schedulers, self.workers) = (self.schedulers.min(2), self.workers.min(2));
+            self.tenants.truncate(2);
+            self.agents.truncate(2);
+            (self.turns, self.span_us) = (self.turns.min(40), self.span_us.min(12_000_000));
+            (self.tick_poll, self.collect_every) =
+                (self.tick_poll.max(millis(10)), self.collect_every.max(millis(1_000)));
+            for caps in &mut self.caps {
+                (caps.tick_ms, caps.calls_per_tick) = (1_000, caps.calls_per_tick.max(3));
+                caps.max_actions_per_day = 1_000;
+            }
+            self.tenant_day = None;
         }
         self
     }

@@ -97,6 +97,7 @@ impl Oracle {
         result.outcome == Outcome::Denied
             && tenant != GUEST
             && result.tool != TOOLS[3]
+            && !super::governed::is_reasoned(result)
             && !was_off.into_iter().any(|(_, tool)| *tool == result.tool)
     }
 
