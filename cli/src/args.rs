@@ -104,7 +104,7 @@ pub(crate) enum Command {
     Kb(kb::Kb),
     /// Add, import, list or forget an agent's memories.
     Memory(memory::Memory),
-    /// Pin the tools of MCP servers, or check that they still are what was pinned.
+    /// Pin or check the tools of MCP servers, or serve an agent's tools as one.
     Mcp(mcp::Mcp),
     /// Print the rules of a user of Redis for one role of the fleet.
     Acl(acl::Acl),

@@ -79,7 +79,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
             audit::key::make(&path, output)
         }
-        Command::Mcp(args) => mcp::run(&args, global, output).await,
+        Command::Mcp(args) if !matches!(args.what, mcp::What::Serve(_)) => mcp::run(&args, global, output).await,
         Command::Demo(args) => demo::run(&args, output).await,
         Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
         Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
@@ -96,6 +96,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Worker => deploy::run(setup, fleet::Roles::WORKER).await,
         Command::Dev(args) => dev::run(setup, &args, output).await,
         Command::Gateway(args) => gateway::run(setup, &args).await,
+        Command::Mcp(mcp::Mcp { what: mcp::What::Serve(args) }) => mcp::serve::run(setup, &args).await,
         Command::Submit(args) => submit::run(setup, &args, output).await,
         Command::Delegate(args) => delegate::run(setup, &args, output).await,
         Command::Cancel(args) => cancel::run(setup, &args, output).await,

@@ -1,8 +1,9 @@
 //! The HTTP API of a fleet, for services that speak no Redis: turns and their replies, tasks and what happens to them,
-//! conversations with agents, the tools of an agent.
+//! conversations with agents, the tools of an agent; and as an MCP server for agents that speak that.
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
-//! what; `waiting` is how many callers wait on one reader of replies. Every verb is the [`Client`]'s: a gateway decides
+//! what; `waiting` is how many callers wait on one reader of replies; `mcp` is an agent's MCP server, over HTTP or
+//! [standard input and output](serve_stdio). Every verb is the [`Client`]'s: a gateway decides
 //! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
 
 mod caller;
@@ -10,6 +11,7 @@ mod chat;
 mod doc;
 mod events;
 mod keys;
+mod mcp;
 mod problem;
 mod shapes;
 mod tasks;
@@ -25,7 +27,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use tickfleet_client::Client;
 use tickfleet_model::limits;
 use tokio::net::TcpListener;
@@ -33,7 +35,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey, Verb};
+pub use mcp::serve_stdio;
 
+use mcp::McpServer;
 use problem::Problem;
 use waiting::Waiting;
 
@@ -45,6 +49,7 @@ struct Shared {
     client: Client,
     keys: KeysFile,
     waiting: Waiting,
+    mcp: mcp::HttpServer,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
 }
@@ -66,7 +71,8 @@ impl Gateway {
     #[must_use]
     pub fn new(client: Client, keys: KeysFile, draining: CancellationToken) -> Self {
         let waiting = Waiting::new(client.clone(), draining.clone());
-        Self { shared: Arc::new(Shared { client, keys, waiting, draining }) }
+        let mcp = mcp::http_server(McpServer::for_keys(client.clone(), waiting.clone(), draining.clone()));
+        Self { shared: Arc::new(Shared { client, keys, waiting, mcp, draining }) }
     }
 
     /// Listens on `addr` (port 0: any free one), and gives the address. When it drains, those who wait are told to ask
@@ -99,6 +105,7 @@ impl Gateway {
             .route("/v1/tasks/{task_id}/cancel", post(tasks::cancel))
             .route("/v1/agents/{agent}/tools", get(tools::list))
             .route("/v1/agents/{agent}/chat", post(chat::say))
+            .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
             .fallback(|| async {
                 Problem::not_found("there is nothing at this path: GET /v1/openapi.json says what there is")

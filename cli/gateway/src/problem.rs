@@ -72,6 +72,11 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's system gives no random numbers")
     }
 
+    /// What is wrong, in words, and whether the same request may do better later.
+    pub(crate) fn told(&self) -> (&str, bool) {
+        (&self.message, self.retry_after_s.is_some())
+    }
+
     fn later(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
     }

@@ -46,6 +46,7 @@ pub(crate) enum Found {
 }
 
 /// Those who wait on this process.
+#[derive(Clone)]
 pub(crate) struct Waiting {
     inner: Arc<Inner>,
 }

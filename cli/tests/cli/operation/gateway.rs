@@ -24,7 +24,7 @@ const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
 /// A gateway and its file of keys.
-struct Gateway {
+pub(super) struct Gateway {
     child: Child,
     address: String,
     keys: PathBuf,
@@ -32,14 +32,14 @@ struct Gateway {
 
 /// What was answered.
 #[derive(Debug)]
-struct Answer {
-    status: u16,
-    head: String,
-    body: String,
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) head: String,
+    pub(super) body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
@@ -50,7 +50,7 @@ impl Answer {
 }
 
 impl Gateway {
-    fn start(url: &str, keys: &Path) -> Self {
+    pub(super) fn start(url: &str, keys: &Path) -> Self {
         let mut command = command(&["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()]);
         command.env("REDIS_URL", url).env("TICKFLEET_LOG_FORMAT", "json").stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
@@ -81,21 +81,21 @@ impl Gateway {
         stream
     }
 
-    fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
         self.ask_with(key, method, path, "", body)
     }
 
-    fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> Answer {
+    pub(super) fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         received(self.send(key, method, path, head, &body))
     }
 
-    fn get(&self, key: &str, path: &str) -> Answer {
+    pub(super) fn get(&self, key: &str, path: &str) -> Answer {
         self.ask(key, "GET", path, &Value::Null)
     }
 
     /// Adds a key, and gives it once the gateway knows it.
-    fn key(&self, arguments: &[&str]) -> String {
+    pub(super) fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
         for _ in 0..LOOKS {
             if self.get(&key, "/v1/turns/nothing").status != 401 {
@@ -137,7 +137,7 @@ fn received(mut stream: TcpStream) -> Answer {
 }
 
 /// Appends the row of a new key to a file, as the help says, and gives the key.
-fn add_key(file: &Path, arguments: &[&str]) -> String {
+pub(super) fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
     rows.push_str(&made.stdout);

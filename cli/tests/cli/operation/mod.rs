@@ -4,6 +4,7 @@ mod cluster;
 mod deploys;
 mod gateway;
 mod live;
+mod mcp_server;
 mod run_time;
 mod scale;
 mod scaling;

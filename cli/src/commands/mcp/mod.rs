@@ -1,4 +1,7 @@
-//! `tickfleet mcp`: looks at the configured MCP servers, and pins what they say about their tools.
+//! `tickfleet mcp`: looks at the configured MCP servers, and pins what they say about their tools; and is one itself, for
+//! clients on this machine.
+
+pub(crate) mod serve;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -25,7 +28,7 @@ const REACHED_BY_CHARS: usize = 120;
 const CHANGED_LINES: usize = 20;
 const CHANGED_CHARS: usize = 400;
 
-/// Pin the tools of MCP servers, or check that they still are what was pinned.
+/// Pin or check the tools of MCP servers, or serve an agent's tools as one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,24 +36,27 @@ Examples:
   tickfleet mcp pin files --config conf       one of them
   tickfleet mcp check --config conf           write nothing; exit code 1 if anything differs
   tickfleet mcp pin --timeout 2m --config conf    a server that npx has to fetch first takes its time
+  tickfleet mcp serve --agent kelly           what an MCP client starts to get the tools of an agent
 
 Servers are started or connected to, asked for their tools, and closed again; no tool is called.
 Models read what is pinned: look at the descriptions before you let them.")]
 pub(crate) struct Mcp {
     #[command(subcommand)]
-    what: What,
+    pub(crate) what: What,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+pub(crate) enum What {
     /// Write what the servers say now into mcp.lock.yaml.
     Pin(Which),
     /// Compare what the servers say now with mcp.lock.yaml.
     Check(Which),
+    /// Serve the tools of one agent over standard input and output.
+    Serve(serve::Serve),
 }
 
 #[derive(Debug, Args)]
-struct Which {
+pub(crate) struct Which {
     /// Only these servers.
     servers: Vec<String>,
     /// How long a server may take to start and to tell its tools: seconds (30), or a duration (2m).
@@ -88,14 +94,14 @@ struct Difference {
     effect: Option<tickfleet_model::Effect>,
 }
 
-/// Pins or checks.
+/// Pins or checks. [`serve::run`] serves.
 ///
 /// # Errors
 /// A wrong `mcp.yaml`, an unknown server, a server that cannot be asked; with `check`, any difference.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
-    let (What::Pin(which) | What::Check(which)) = &args.what;
+    let (What::Pin(which) | What::Check(which)) = &args.what else { return Ok(()) };
     let chosen = chosen(&file, &which.servers)?;
     let backoff = Backoff { limit: which.timeout, output: Some(output) };
     let looked = look_at(&chosen, &pins, &environment(&sources), backoff).await;

@@ -1,0 +1,177 @@
+//! A call from its parameters to its result.
+
+use std::time::Duration;
+
+use rmcp::ErrorData;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, ProgressNotificationParam,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Value, json};
+use tickfleet_client::Reply;
+use tickfleet_client::operate::{TurnState, turn_state};
+use tickfleet_model::{Dialect, Outcome};
+use tickfleet_protocol::{parse_turn, with_owner};
+use tickfleet_store::{TurnName, TurnView};
+use tokio::time::Instant;
+
+use super::{McpServer, Principal, dialect, failed, is_stateless};
+use crate::problem::Problem;
+use crate::waiting::Found;
+
+/// A call that has not ended by then is a task, for clients that know tasks: what most calls take, and they are spared
+/// asking again.
+const TASK_AFTER: Duration = Duration::from_secs(2);
+/// The others wait so long at most: what clients and proxies between here and there rarely allow.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+/// How often a client that asks for progress hears of it.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Members of `_meta` that a client may send: an id of its own, under which a call is carried out once, and the session.
+const TURN_ID: &str = "tickfleet/turn_id";
+const SESSION_ID: &str = "tickfleet/session_id";
+
+impl McpServer {
+    /// Carries a call out as a turn of its own.
+    pub(super) async fn call(
+        &self,
+        who: &Principal,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let began = Instant::now();
+        let name = match self.submit(who, request, context).await? {
+            Ok(name) => name,
+            Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
+        };
+        let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
+        let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
+        loop {
+            let left = most.saturating_sub(began.elapsed());
+            let found = tokio::select! {
+                found = self.waiting.reply(&name, left.min(PROGRESS)) => found,
+                () = context.ct.cancelled() => return Err(self.given_up(&name, context).await),
+            };
+            match found {
+                Ok(Found::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
+                Ok(Found::InInbox) => return Ok(lost_for_want_of_memory(&name)),
+                Ok(Found::UnderWay | Found::Unknown) => {}
+                Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.told().0))),
+            }
+            if began.elapsed() >= most || self.draining.is_cancelled() {
+                if knows_tasks {
+                    let task = self.task(who, name.turn.as_str()).await?;
+                    return Ok(CallToolResponse::Task(CreateTaskResult::new(task.task)));
+                }
+                return Ok(CallToolResponse::Complete(under_way(&name, "it has not ended yet")));
+            }
+            self.tell_progress(&name, began, context).await;
+        }
+    }
+
+    /// Submits the turn; the inner error is one that the model should read.
+    async fn submit(
+        &self,
+        who: &Principal,
+        request: CallToolRequestParams,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Result<TurnName, Problem>, ErrorData> {
+        let body = body(request, dialect(context), context);
+        let body = with_owner(body.to_string().into_bytes(), Some(&who.tenant), Some(&who.agent));
+        let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
+        turn.reply_to = Some(self.waiting.inbox(&who.tenant));
+        let submitted = self.client.submit(turn).await.map_err(Problem::from);
+        Ok(submitted.map(|submitted| TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id }))
+    }
+
+    /// The client waits no longer. Where that means that nobody wants the result, the turn ends, too; before 2026-07-28 a
+    /// connection that breaks means nothing of the kind.
+    async fn given_up(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
+        let is_wanted_no_more = self.only.is_some() || is_stateless(context);
+        if is_wanted_no_more && let Err(error) = self.cancel(name).await {
+            tracing::warn!(turn = %name, %error, "a call that its client gave up could not be cancelled");
+        }
+        ErrorData::internal_error(format!("given up by the client; it was the turn {}", name.turn), None)
+    }
+
+    pub(super) async fn cancel(&self, name: &TurnName) -> Result<(), ErrorData> {
+        let cancelled = self.client.cancel(name, "cancelled by the MCP client").await;
+        cancelled.map(drop).map_err(|error| failed(&error.into()))
+    }
+
+    async fn tell_progress(&self, name: &TurnName, began: Instant, context: &RequestContext<RoleServer>) {
+        let Some(token) = context.meta.get_progress_token() else { return };
+        let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).look(name).await else { return };
+        // What is not known is how far it is: seconds grow, as progress must.
+        let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
+        progress.message = Some(state_words(turn_state(&live)).into());
+        if let Err(error) = context.peer.notify_progress(progress).await {
+            tracing::debug!(%error, "progress could not be told");
+        }
+    }
+}
+
+/// Where a call stands, for whoever waits for it.
+pub(super) const fn state_words(state: TurnState) -> &'static str {
+    match state {
+        TurnState::Lane => "waits for a limit, or for the end of a pause",
+        TurnState::Ready => "waits for a free worker",
+        TurnState::Running => "runs",
+        TurnState::Parked => "waits for its next try, for an approval, or for what it has begun",
+        TurnState::Ending => "is being ended",
+    }
+}
+
+/// The turn that carries a call.
+fn body(request: CallToolRequestParams, dialect: Dialect, context: &RequestContext<RoleServer>) -> Value {
+    let mut call = json!({"name": request.name});
+    if let Some(arguments) = request.arguments {
+        call["arguments"] = Value::Object(arguments);
+    }
+    let mut body = json!({"format": dialect.as_str(), "calls": [call]});
+    for (member, field) in [(TURN_ID, "turn_id"), (SESSION_ID, "session_id"), ("traceparent", "traceparent")] {
+        if let Some(value) = context.meta.0.get(member) {
+            body[field] = value.clone();
+        }
+    }
+    body
+}
+
+/// The result of a call that has ended.
+pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
+    if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::UnknownTool) {
+        let message = result.error.as_ref().map_or_else(|| "no such tool".into(), |error| error.message.clone());
+        return Err(ErrorData::invalid_params(message, None));
+    }
+    let messages = reply.messages.as_ref().map(|messages| messages.get());
+    let results = messages.and_then(|messages| serde_json::from_str::<Vec<CallToolResult>>(messages).ok());
+    if let Some(result) = results.and_then(|results| results.into_iter().next()) {
+        return Ok(result);
+    }
+    // Refused as a whole: no call of it was read.
+    let why = reply.error.as_ref().map_or("the reply has no result", |error| &error.message);
+    Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
+}
+
+/// It was not taken in: a full queue, Redis away. The model may try again.
+fn not_now(problem: &Problem) -> CallToolResult {
+    let (message, is_worth_another) = problem.told();
+    let advice = if is_worth_another { " Nothing ran. Try again in a moment." } else { " Nothing ran." };
+    CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
+}
+
+/// It was taken in, and nobody here knows how it ends.
+fn under_way(name: &TurnName, why: &str) -> CallToolResult {
+    let message = format!(
+        "The call was accepted and is carried out as turn {}, but {why}. Do not call again for it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} brings its result.",
+        name.turn, name.turn
+    );
+    CallToolResult::error(vec![ContentBlock::text(message)])
+}
+
+fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {
+    let message = format!(
+        "The call has ended as turn {}; memory was short then, and its result went to an inbox alone. Whoever runs the fleet finds it in the audit log.",
+        name.turn
+    );
+    CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)]))
+}

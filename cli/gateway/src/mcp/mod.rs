@@ -1,0 +1,193 @@
+//! An MCP server for each agent: its tools, as the permission matrix has them, and calls that take the whole way of a turn
+//! through caps, permission, validation and audit. A call that takes long is a task for clients that know tasks, and its
+//! task is the turn's record: any gateway answers for it, also after the one that took it has gone.
+//!
+//! START HERE: [`McpServer`] answers requests; `call` is a call from its parameters to its result; `task` is what is told
+//! of one that is under way.
+
+mod call;
+mod http;
+mod stdio;
+mod task;
+
+use std::borrow::Cow;
+
+use rmcp::ErrorData;
+use rmcp::handler::server::ServerHandler;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult, Implementation,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
+};
+use rmcp::service::{RequestContext, RoleServer};
+use tickfleet_client::Client;
+use tickfleet_model::{AgentId, Dialect, TenantId, TurnId};
+use tickfleet_store::TurnName;
+use tokio_util::sync::CancellationToken;
+
+use crate::caller::Caller;
+use crate::keys::Verb;
+use crate::problem::Problem;
+use crate::waiting::Waiting;
+
+pub(crate) use http::{HttpServer, answer, http_server};
+pub use stdio::serve_stdio;
+
+/// Tools in one page of a list.
+const PAGE: usize = 200;
+
+/// Whose server it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Principal {
+    tenant: TenantId,
+    agent: AgentId,
+    /// Who asks, by its key; none where whoever started the process speaks for the agent.
+    caller: Option<Caller>,
+}
+
+impl Principal {
+    fn may(&self, verb: Verb) -> Result<(), ErrorData> {
+        self.caller.as_ref().map_or(Ok(()), |caller| caller.may(verb)).map_err(|problem| refused(&problem))
+    }
+
+    /// The turn behind a task's id. What is no id is no task.
+    fn turn(&self, task_id: &str) -> Result<TurnName, ErrorData> {
+        let turn = TurnId::new(task_id).map_err(|_| unknown_task(task_id))?;
+        Ok(TurnName { tenant: self.tenant.clone(), turn })
+    }
+}
+
+/// Answers MCP requests.
+#[derive(Clone)]
+pub(crate) struct McpServer {
+    client: Client,
+    waiting: Waiting,
+    draining: CancellationToken,
+    /// The one agent that it serves; none where each request says so.
+    only: Option<Principal>,
+}
+
+impl McpServer {
+    /// One whose requests come with a key and the agent's name.
+    pub(crate) const fn for_keys(client: Client, waiting: Waiting, draining: CancellationToken) -> Self {
+        Self { client, waiting, draining, only: None }
+    }
+
+    fn principal(&self, context: &RequestContext<RoleServer>) -> Result<Principal, ErrorData> {
+        if let Some(principal) = &self.only {
+            return Ok(principal.clone());
+        }
+        let parts = context.extensions.get::<axum::http::request::Parts>();
+        let principal = parts.and_then(|parts| parts.extensions.get::<Principal>());
+        principal.cloned().ok_or_else(|| ErrorData::internal_error("the gateway lost who asks", None))
+    }
+}
+
+/// The form in which a revision of MCP has tools and results.
+fn dialect(context: &RequestContext<RoleServer>) -> Dialect {
+    if is_stateless(context) { Dialect::Mcp2026_07_28 } else { Dialect::Mcp }
+}
+
+/// Returns true if the client speaks a revision without a handshake, 2026-07-28 or later.
+fn is_stateless(context: &RequestContext<RoleServer>) -> bool {
+    context.protocol_version().is_some_and(|version| !version.has_initialize())
+}
+
+fn refused(problem: &Problem) -> ErrorData {
+    ErrorData::invalid_request(problem.told().0.to_owned(), None)
+}
+
+fn failed(problem: &Problem) -> ErrorData {
+    ErrorData::internal_error(problem.told().0.to_owned(), None)
+}
+
+fn unknown_task(task_id: &str) -> ErrorData {
+    let message =
+        format!("nothing is known of a task {task_id:?}: it never was, or ended longer ago than records are kept");
+    ErrorData::invalid_params(message, None)
+}
+
+impl ServerHandler for McpServer {
+    fn get_info(&self) -> ServerConfig {
+        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_tasks().build());
+        info.server_info = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
+        info.instructions = Some(
+            "Calls run under limits and permissions. One that has to wait answers later; an error says what to do."
+                .into(),
+        );
+        info
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    /// The tools that the agent may call, in pages.
+    async fn list_tools(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        let who = self.principal(&context)?;
+        who.may(Verb::Read)?;
+        let cursor = request.and_then(|request| request.cursor);
+        let from = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
+        let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected what a list has said", None))?;
+        let list = self.client.store(&who.tenant).tool_list(&who.tenant, &who.agent, dialect(&context)).await;
+        let Some(list) = list.map_err(|error| failed(&error.into()))? else {
+            let message =
+                format!("there is no list of tools for {}: it is no agent of the tenant, or no worker runs", who.agent);
+            return Err(ErrorData::internal_error(message, None));
+        };
+        let tools: Vec<Tool> = serde_json::from_str(&list).map_err(|error| {
+            tracing::error!(%error, agent = %who.agent, "a list of tools is none");
+            ErrorData::internal_error("the list of tools in Redis cannot be read", None)
+        })?;
+        let left = tools.len().saturating_sub(from);
+        let mut page = ListToolsResult::with_all_items(tools.into_iter().skip(from).take(PAGE).collect());
+        page.next_cursor = (left > PAGE).then(|| (from + PAGE).to_string());
+        Ok(page)
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let who = self.principal(&context)?;
+        who.may(Verb::Submit)?;
+        self.call(&who, request, &context).await
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let who = self.principal(&context)?;
+        who.may(Verb::Read)?;
+        self.task(&who, &request.task_id).await.map(GetTaskResult::new)
+    }
+
+    /// Answers to questions that a task has asked. The fleet asks clients nothing: whoever calls does not approve.
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let who = self.principal(&context)?;
+        who.may(Verb::Read)?;
+        self.task(&who, &request.task_id).await.map(drop)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let who = self.principal(&context)?;
+        who.may(Verb::Cancel)?;
+        // What is another agent's is not there.
+        self.task(&who, &request.task_id).await?;
+        self.cancel(&who.turn(&request.task_id)?).await
+    }
+}

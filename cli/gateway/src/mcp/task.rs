@@ -1,0 +1,90 @@
+//! What is told of a call that a client follows as a task: the turn's record, and nothing beside it.
+
+use chrono::{DateTime, SecondsFormat};
+use rmcp::ErrorData;
+use rmcp::model::{DetailedTask, JsonObject, Task, TaskPayload, TaskStatus};
+use tickfleet_client::Reply;
+use tickfleet_client::operate::turn_state;
+use tickfleet_model::Outcome;
+use tickfleet_store::{FinishedTurn, LiveTurn, TurnName, TurnView};
+
+use super::call::{complete, state_words};
+use super::{McpServer, Principal, failed, unknown_task};
+
+/// How often a client should ask, ms.
+const POLL_MS: u64 = 1_000;
+
+impl McpServer {
+    /// What is known of a task.
+    pub(super) async fn task(&self, who: &Principal, task_id: &str) -> Result<DetailedTask, ErrorData> {
+        let name = who.turn(task_id)?;
+        let store = self.client.store(&who.tenant);
+        let retain_ms = store.options().retain_ms;
+        let failed = |error: tickfleet_store::StoreError| failed(&error.into());
+        match store.look(&name).await.map_err(failed)? {
+            TurnView::Live(live) if live.record.agent.as_deref() == Some(who.agent.as_str()) => {
+                Ok(working(&name, &live, retain_ms))
+            }
+            TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
+            // It was taken in, and nobody has decided about it so far.
+            TurnView::Unknown if store.waits_for_admission(&name).await.map_err(failed)? => {
+                let now = instant(store.now_ms().await.map_err(failed)?);
+                let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
+                let task = task.with_status_message("waits to be admitted").with_poll_interval_ms(POLL_MS);
+                Ok(DetailedTask::new(task, TaskPayload::Working))
+            }
+            TurnView::Live(_) | TurnView::Unknown => Err(unknown_task(task_id)),
+        }
+    }
+}
+
+fn working(name: &TurnName, live: &LiveTurn, retain_ms: i64) -> DetailedTask {
+    let record = &live.record;
+    let created_ms = record.admitted_ms.unwrap_or_default();
+    let mut task = Task::new(name.turn.as_str(), TaskStatus::Working, instant(created_ms), instant(created_ms))
+        .with_status_message(state_words(turn_state(live)))
+        .with_poll_interval_ms(POLL_MS);
+    // It ends by its deadline, and is kept for a while after that.
+    task.ttl_ms = record.deadline_ms.and_then(|deadline| u64::try_from(deadline - created_ms + retain_ms).ok());
+    DetailedTask::new(task, TaskPayload::Working)
+}
+
+fn ended(name: &TurnName, who: &Principal, finished: &FinishedTurn, retain_ms: i64) -> Result<DetailedTask, ErrorData> {
+    let created_ms = finished.admitted_ms.or(finished.ended_ms).unwrap_or_default();
+    let ended_ms = finished.ended_ms.unwrap_or(created_ms);
+    let mut task = Task::new(name.turn.as_str(), TaskStatus::Completed, instant(created_ms), instant(ended_ms));
+    task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
+    if finished.reply.is_empty() {
+        let why = ErrorData::internal_error(
+            "it has ended; memory was short then, and its result went to an inbox alone",
+            None,
+        );
+        return Ok(DetailedTask::new(task, TaskPayload::Failed { error: object(&why) }));
+    }
+    let Ok(reply) = serde_json::from_str::<Reply>(&finished.reply) else {
+        return Err(ErrorData::internal_error("the record of this task cannot be read", None));
+    };
+    if reply.agent != who.agent.as_str() {
+        return Err(unknown_task(name.turn.as_str()));
+    }
+    if reply.results.iter().any(|result| result.outcome == Outcome::Cancelled) {
+        return Ok(DetailedTask::new(task, TaskPayload::Cancelled));
+    }
+    let payload = match complete(&reply) {
+        Ok(result) => TaskPayload::Completed { result: object(&result) },
+        Err(error) => TaskPayload::Failed { error: object(&error) },
+    };
+    Ok(DetailedTask::new(task, payload))
+}
+
+fn object<T: serde::Serialize>(value: &T) -> JsonObject {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::Object(object)) => object,
+        _ => JsonObject::new(),
+    }
+}
+
+/// A time of the shard's clock, as ISO 8601.
+fn instant(at_ms: i64) -> String {
+    DateTime::from_timestamp_millis(at_ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
+}

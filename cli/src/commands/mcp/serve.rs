@@ -1,0 +1,35 @@
+//! `tickfleet mcp serve`: the tools of an agent for an MCP client that starts its servers itself.
+
+use clap::Args;
+use tickfleet_gateway::serve_stdio;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_ops::shutdown::Shutdown;
+
+use crate::failure::Failure;
+use crate::setup::Setup;
+
+/// Serve the tools of one agent over standard input and output.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// The agent whose tools they are. Whoever starts the command speaks for it: no key is asked for.
+    #[arg(long)]
+    agent: AgentId,
+    /// Whose agent.
+    #[arg(long, default_value = "demo")]
+    tenant: TenantId,
+}
+
+/// Serves until the client has gone.
+///
+/// # Errors
+/// Redis cannot be reached; the client speaks no MCP.
+pub(crate) async fn run(setup: &Setup, args: &Serve) -> Result<(), Failure> {
+    let traces = setup.start_log()?;
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let client = setup.client().await?;
+    let served = serve_stdio(client, (args.tenant.clone(), args.agent.clone()), shutdown.draining.clone()).await;
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    served.map_err(|error| Failure::failed(anyhow::anyhow!("no MCP client, or one that went at once: {error}")))
+}

@@ -1,0 +1,226 @@
+//! An agent's tools over MCP, by real processes: the gateway over HTTP in both revisions, and `tickfleet mcp serve` over
+//! standard input and output.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::gateway::{Answer, Gateway, add_key};
+use crate::support::binary::{DevFleet, command};
+use crate::support::process::pause;
+
+const PATH: &str = "/v1/agents/kelly/mcp";
+const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
+
+/// A request of a revision with a handshake.
+fn ask(gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+    ask_for("kelly", gateway, key, method, params)
+}
+
+fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Value) -> Answer {
+    let head = format!("{HEAD}mcp-protocol-version: 2025-11-25\r\n");
+    gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, params))
+}
+
+/// A request of 2026-07-28, by a client that knows tasks.
+fn ask_stateless(gateway: &Gateway, key: &str, method: &str, mut params: Value) -> Value {
+    let named = params["name"].as_str().or(params["taskId"].as_str()).map(|name| format!("mcp-name: {name}\r\n"));
+    let head =
+        format!("{HEAD}mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\n{}", named.unwrap_or_default());
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "1"});
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
+        json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let answer = gateway.ask_with(key, "POST", PATH, &head, &request(method, &params));
+    assert_eq!(answer.status, 200, "{method}: {answer:?}");
+    answer.json()["result"].clone()
+}
+
+fn request(method: &str, params: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+}
+
+fn call(name: &str, arguments: &Value) -> Value {
+    json!({"name": name, "arguments": arguments})
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_turn() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let reader = add_key(&keys, &["--id", "reader", "--tenant", "demo", "--verb", "read"]);
+    let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+
+    let hello =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let welcome = ask(&gateway, &key, "initialize", &hello).json();
+    assert_eq!(welcome["result"]["protocolVersion"], "2025-11-25", "{welcome}");
+    assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet");
+
+    // What the agent may call, and nothing else.
+    let list = ask(&gateway, &key, "tools/list", &json!({})).json()["result"].clone();
+    assert!(names(&list).contains(&"echo") && names(&list).contains(&"post_to_x"), "{list}");
+    let frans = ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json()["result"].clone();
+    assert!(names(&frans).contains(&"echo") && !names(&frans).contains(&"post_to_x"), "{frans}");
+    let echoed = ask(&gateway, &key, "tools/call", &call("echo", &json!({"text": "hi"}))).json()["result"].clone();
+    assert_eq!((&echoed["structuredContent"]["text"], &echoed["isError"]), (&json!("hi"), &json!(false)), "{echoed}");
+
+    // An error that a model can act on is a result; a tool that nobody has is none of its calls.
+    let invalid = ask(&gateway, &key, "tools/call", &call("sleep", &json!({"ms": "soon"}))).json();
+    assert_eq!(invalid["result"]["isError"], true, "{invalid}");
+    let post = call("post_to_x", &json!({"content": "not mine to post"}));
+    let denied = ask_for("fran", &gateway, &fran, "tools/call", &post).json();
+    assert_eq!(denied["result"]["isError"], true, "{denied}");
+    let unknown = ask(&gateway, &key, "tools/call", &call("no_such_tool", &json!({}))).json();
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+
+    // Sent twice under an id of the client's own, it is carried out once.
+    let mut mine = call("echo", &json!({"text": "once"}));
+    mine["_meta"] = json!({"tickfleet/turn_id": "order-17"});
+    for _ in 0..2 {
+        let answer = ask(&gateway, &key, "tools/call", &mine).json();
+        assert_eq!(answer["result"]["_meta"]["tickfleet/call"], "order-17/0", "{answer}");
+    }
+
+    // A key is for what it is for.
+    let submits = ask(&gateway, &reader, "tools/call", &call("echo", &json!({"text": "x"}))).json();
+    assert!(submits["error"]["message"].as_str().unwrap().contains("may not submit"), "{submits}");
+    assert_eq!(ask(&gateway, &fran, "tools/list", &json!({})).status, 403);
+    assert_eq!(ask(&gateway, "tfk_wrong", "tools/list", &json!({})).status, 401);
+    let browser = format!("{HEAD}origin: https://elsewhere.example\r\n");
+    let page = gateway.ask_with(&key, "POST", PATH, &browser, &request("tools/list", &json!({})));
+    assert_eq!(page.status, 403, "a page of another origin: {page:?}");
+    let none = gateway.ask_with(&key, "POST", PATH, HEAD, &Value::Null);
+    assert!((400..500).contains(&none.status), "no request at all: {none:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
+    let [one, two] = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
+
+    let found = ask_stateless(&one, &key, "server/discover", json!({}));
+    assert!(found["capabilities"]["extensions"]["io.modelcontextprotocol/tasks"].is_object(), "{found}");
+    let short = ask_stateless(&one, &key, "tools/call", call("echo", &json!({"text": "hi"})));
+    assert_eq!(
+        (&short["resultType"], &short["structuredContent"]["text"]),
+        (&json!("complete"), &json!("hi")),
+        "{short}"
+    );
+
+    let begun = ask_stateless(&one, &key, "tools/call", call("sleep", &json!({"ms": 4_000})));
+    assert_eq!((&begun["resultType"], &begun["status"]), (&json!("task"), &json!("working")), "{begun}");
+    let task = json!({"taskId": begun["taskId"]});
+    // The one that took it is killed: another one has it all.
+    drop(one);
+    let ended = until_ended(&two, &key, &task);
+    assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)), "{ended}");
+    assert!(ended["ttlMs"].as_i64().unwrap() > 0, "{ended}");
+
+    let begun = ask_stateless(&two, &key, "tools/call", call("sleep", &json!({"ms": 60_000})));
+    let task = json!({"taskId": begun["taskId"]});
+    for method in ["tasks/get", "tasks/cancel"] {
+        let other = ask_for("fran", &two, &fran, method, &task).json();
+        assert!(other["error"].is_object(), "another agent's task is not there: {other}");
+    }
+    ask_stateless(&two, &key, "tasks/cancel", task.clone());
+    assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
+}
+
+fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {
+    for _ in 0..2_400 {
+        let told = ask_stateless(gateway, key, "tasks/get", task.clone());
+        if told["status"] != "working" {
+            return told;
+        }
+        pause();
+    }
+    panic!("a task does not end: {task}");
+}
+
+/// `tickfleet mcp serve`, and a client at its other end.
+struct Serve {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Serve {
+    fn start(url: &str, agent: &str) -> Self {
+        let mut command = command(&["mcp", "serve", "--agent", agent]);
+        command.env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output }
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input, "{message}").unwrap();
+    }
+
+    fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("no message ({error}): {line:?}"))
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.send(&request(method, params));
+        self.answer()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_ends() {
+    let redis = RedisServer::start().await;
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let mut serve = Serve::start(&redis.url(), "kelly");
+    let hello =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let welcome = serve.ask("initialize", &hello);
+    assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet", "{welcome}");
+    serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let list = serve.ask("tools/list", &json!({}));
+    assert!(names(&list["result"]).contains(&"echo"), "{list}");
+    let echoed = serve.ask("tools/call", &call("echo", &json!({"text": "hi"})));
+    assert_eq!(echoed["result"]["structuredContent"]["text"], "hi", "{echoed}");
+
+    // Its client gives a call up: the turn ends, and does not run on for nobody.
+    let mut long = call("sleep", &json!({"ms": 60_000}));
+    long["_meta"] = json!({"tickfleet/turn_id": "long"});
+    serve.send(&request("tools/call", &long));
+    let gave_up = json!({"requestId": 7, "reason": "the user pressed stop"});
+    serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gave_up}));
+    until_cancelled(&redis.url());
+
+    // Whoever closes the line has gone, and nothing stays.
+    let Serve { mut child, input, output } = serve;
+    drop((input, output));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+fn until_cancelled(url: &str) {
+    let mut said = String::new();
+    for _ in 0..600 {
+        let reply = command(&["reply", "demo:long", "--json"]).env("REDIS_URL", url).output().unwrap();
+        said = String::from_utf8_lossy(&reply.stdout).into_owned();
+        if said.contains("\"cancelled\"") {
+            return;
+        }
+        pause();
+    }
+    panic!("a call that its client gave up goes on: {said}");
+}
