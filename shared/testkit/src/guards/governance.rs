@@ -227,7 +227,7 @@ pub const KEPT: &[Guard] = &[
     ),
 ];
 
-/// What breaks a promise of governance at once: games of the simulator show it.
+/// What breaks a promise of governance at once, for games of the simulator to show.
 pub const PROMISES: &[Guard] = &[
     (
         6,
