@@ -10,8 +10,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_config::ToolsFile;
+use tickfleet_model::EffectKey;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::retry::breaker::Endurance;
+use tickfleet_model::tool::{CachePer, ReadCache};
 use tickfleet_store::fields::turn;
 use tickfleet_store::{Begin, Begun, Parked, Queue, Rest, RestNote, Rested, Store, StoreOptions, TurnName};
 use tickfleet_testkit::RedisServer;
@@ -187,6 +189,36 @@ async fn without_the_setting_every_try_is_sent() {
     }
     assert_eq!(service.requests(), 12);
     fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_known_without_a_tool_is_answered_while_it_rests() {
+    // Of a read, one call with its tries again wears the breaker; a `once` call is tried once.
+    for (effect, failures_max, lost, said) in [("read", 4, 1, "cached"), ("once", 2, 2, "repeats")] {
+        let (service, address) = Service::start(Mood::Well).await;
+        let mut tool = declared(&address, effect, Duration::from_secs(30));
+        let definition = tool.tools.get_mut("post").unwrap();
+        if effect == "read" {
+            definition.cache = Some(ReadCache { ttl_ms: 3_600_000, per: CachePer::Tenant });
+        } else {
+            definition.effect_key = Some(EffectKey { arguments: vec!["/text".into()], window_ms: 3_600_000 });
+        }
+        let mut fleet = Fleet::start(plan(tool, failures_max, Duration::from_secs(3_600))).await;
+        post(&fleet, "known").await;
+        assert_eq!(outcome(&fleet.reply().await), ("ok", 1));
+        service.becomes(Mood::Unavailable);
+        for call in 0..lost {
+            post(&fleet, &format!("lost {call}")).await;
+            assert_ne!(outcome(&fleet.reply().await).0, "ok");
+        }
+        assert_eq!(events(&fleet, "opened"), 1);
+        post(&fleet, "known").await;
+        let reply = fleet.reply().await;
+        assert_eq!(outcome(&reply), ("ok", 0), "{reply}");
+        assert!(!reply["results"][0][said].is_null(), "{reply}");
+        assert_eq!((events(&fleet, "waited"), service.asked()["known"]), (0, 1));
+        fleet.stop().await;
+    }
 }
 
 /// A slice that is out, as a record has it.

@@ -26,6 +26,7 @@ use crate::calls::inner::Begins;
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::{Disposition, Stopped, Trying};
 use crate::calls::waiting::breakers::{self, Breakers, Leave};
+use crate::calls::waiting::permit::Permit;
 use crate::claims::Claims;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
@@ -39,8 +40,8 @@ pub(crate) struct Calls {
     pub(super) lease_clock: Arc<LeaseClock>,
     pub(super) claims: Arc<Claims>,
     pub(super) outbox: Arc<Outbox>,
-    ledger: Ledger,
-    cache: Cache,
+    pub(super) ledger: Ledger,
+    pub(super) cache: Cache,
     loops: Loops,
     pub(super) breakers: Breakers,
     pub(super) metrics: Arc<Metrics>,
@@ -118,8 +119,8 @@ impl Calls {
             }
         };
         let asked = Arc::clone(&passed.tool);
-        let leave = match self.leave(trying, &asked).await {
-            Ok(leave) => leave,
+        let permit = match self.leave(trying, &asked, &passed.arguments).await {
+            Ok(permit) => permit,
             Err(instead) => return instead,
         };
         let (Passed { tool, arguments, shadow, .. }, approval) = match self.let_in(trying, &tools, passed).await {
@@ -132,9 +133,9 @@ impl Calls {
         }
         let mut carried = if tool.spec.effect == Effect::Once {
             let changed = approval.as_ref().and_then(|approval| approval.arguments.as_deref());
-            self.carry_out_once(trying, &tool, tools, (&arguments, changed), leave).await
+            self.carry_out_once(trying, &tool, tools, (&arguments, changed), permit).await
         } else {
-            self.read_or_execute(trying, &tool, tools, &arguments, leave).await
+            self.read_or_execute(trying, &tool, tools, &arguments, permit).await
         };
         self.loops.count_end(row, &mut carried).await;
         match carried {
@@ -161,16 +162,21 @@ impl Calls {
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
-        leave: Leave<'_>,
+        permit: Permit<'_>,
     ) -> Disposition {
-        let Some(asked) = self.cache.asked(trying, tool, arguments) else {
-            return self.execute(trying, tool, tools, arguments, leave).await;
-        };
-        if let Some(kept) = self.cache.answer(&asked, trying).await {
+        let asked = self.cache.asked(trying, tool, arguments);
+        if let Some(asked) = &asked
+            && let Some(kept) = self.cache.answer(asked, trying).await
+        {
             return kept;
         }
-        let carried = self.execute(trying, tool, tools, arguments, leave).await;
-        self.cache.keep(asked, &carried);
+        let carried = match permit.into_leave() {
+            Ok(leave) => self.execute(trying, tool, tools, arguments, leave).await,
+            Err(rests) => rests,
+        };
+        if let Some(asked) = asked {
+            self.cache.keep(asked, &carried);
+        }
         carried
     }
 
@@ -182,18 +188,22 @@ impl Calls {
         tool: &RegisteredTool,
         tools: Toolbox,
         (arguments, changed): (&RawValue, Option<&RawValue>),
-        leave: Leave<'_>,
+        permit: Permit<'_>,
     ) -> Disposition {
         // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
         if !self.still_leased(trying).await {
             return Disposition::HandBack(false);
         }
         let durability = tool.spec.durable.unwrap_or(self.durable.0);
+        let leave = permit.into_leave();
         let (claim, begun) = loop {
             let claim = match self.ledger.claim(trying, tool, arguments).await {
                 Ok(claim) => claim,
                 Err(answered) => return *answered,
             };
+            if leave.is_err() {
+                break (claim, None);
+            }
             match self.begin(trying, Some(durability)).await {
                 // This Redis may have lost the claim, and facts.
                 Err(Stopped::Held) => {
@@ -205,9 +215,10 @@ impl Calls {
                 Ok(()) => break (claim, None),
             }
         };
-        let carried = match begun {
-            Some(stopped) => stopped,
-            None => self.execute(trying, tool, tools.clone(), arguments, leave).await,
+        let carried = match (begun, leave) {
+            (Some(stopped), _) => stopped,
+            (None, Err(rests)) => rests,
+            (None, Ok(leave)) => self.execute(trying, tool, tools.clone(), arguments, leave).await,
         };
         let carried = self.reconciled(trying, tool, tools, arguments, carried).await;
         if let Some(claim) = claim {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_model::{CallResult, Outcome, limits};
+use tickfleet_model::{CallResult, EffectKey, Outcome, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_protocol::{bounded_output, result_json};
 use tickfleet_store::{Claimant, Claimed, Conclusion, EffectClaim, EffectEnd, EffectName, Store, TurnName, TurnView};
@@ -66,11 +66,7 @@ impl Ledger {
         arguments: &RawValue,
     ) -> Result<Option<Claim>, Box<Disposition>> {
         let Some(key) = &tool.spec.effect_key else { return Ok(None) };
-        let (tenant, name) = (&trying.slice.name.tenant, &tool.spec.name);
-        let hash = key.hash(tenant, name, arguments).map_err(|pointer| {
-            Box::new(trying.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
-        })?;
-        let effect = EffectName { tenant: tenant.clone(), tool: name.clone(), hash };
+        let effect = effect_of(key, trying, tool, arguments)?;
         let by = Claimant::new(&trying.id.turn, trying.id.position, &trying.slice.meta.digest);
         let claim = Claim { effect, by, window_ms: key.window_ms };
         let mut nothing = None;
@@ -106,6 +102,16 @@ impl Ledger {
                 }
             }
         }
+    }
+
+    /// Whether it is known what came of an equal call, so that [`Self::claim`] answers this one with that.
+    pub(super) async fn knows_end(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
+        let Some(key) = &tool.spec.effect_key else { return false };
+        let Ok(effect) = effect_of(key, trying, tool, arguments) else { return false };
+        self.store.is_concluded(&effect).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, call = %trying.id, "the ledger of effects was not read; the call rests with its tool");
+            false
+        })
     }
 
     /// Says what came of a call that had claimed its effect. One that is to go on keeps its claim.
@@ -166,6 +172,20 @@ impl Ledger {
         let reply: Reply = serde_json::from_str(&finished.reply).ok()?;
         reply.results.into_iter().nth(position)
     }
+}
+
+/// The effect of a call, by the key of its tool.
+fn effect_of(
+    key: &EffectKey,
+    trying: &Trying<'_>,
+    tool: &RegisteredTool,
+    arguments: &RawValue,
+) -> Result<EffectName, Box<Disposition>> {
+    let (tenant, name) = (&trying.slice.name.tenant, &tool.spec.name);
+    let hash = key.hash(tenant, name, arguments).map_err(|pointer| {
+        Box::new(trying.refused(Outcome::InvalidArguments, messages::no_effect_key(name, pointer)))
+    })?;
+    Ok(EffectName { tenant: tenant.clone(), tool: name.clone(), hash })
 }
 
 impl Claim {

@@ -73,6 +73,11 @@ impl Cache {
         Some(Disposition::Ended(Box::new(told(trying, kept, output)), Vec::new()))
     }
 
+    /// Whether an answer is kept.
+    pub(in crate::calls) async fn has(&self, asked: &Asked) -> bool {
+        self.outbox.lookup(asked.read.clone()).await.flatten().is_some()
+    }
+
     /// Keeps what a call was answered. Nobody waits for that.
     pub(in crate::calls) fn keep(&self, asked: Asked, carried: &Disposition) {
         let Disposition::Ended(result, _) = carried else { return };

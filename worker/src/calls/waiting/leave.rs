@@ -1,43 +1,60 @@
 //! Whether a call's tool is called at all.
 
-use tickfleet_model::{CallResult, Outcome};
+use serde_json::value::RawValue;
+use tickfleet_model::{CallResult, Effect, Outcome};
 use tickfleet_ops::metrics::BreakerEvent;
 
 use crate::calls::call::Calls;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::waiting::breakers::Leave;
+use crate::calls::waiting::permit::Permit;
 use crate::tools::RegisteredTool;
 
 impl Calls {
-    /// Leave to call the tool, asked for before people are asked, and before what they have said is used; what becomes of the call if it rests. A task's work is its agent's, which has breakers of its own
-    /// for its models; and what has begun work elsewhere goes on.
+    /// What the call may do, asked for before people are asked, and before what they have said is used; what becomes of it if
+    /// its tool rests and no answer is kept for it. A task's work is its agent's, which has breakers of its own for its models;
+    /// and what has begun work elsewhere goes on.
     pub(in crate::calls) async fn leave<'a>(
         &'a self,
         trying: &'a Trying<'_>,
         tool: &'a RegisteredTool,
-    ) -> Result<Leave<'a>, Disposition> {
+        arguments: &RawValue,
+    ) -> Result<Permit<'a>, Disposition> {
         let (name, tenant) = (tool.spec.name.as_str(), &trying.slice.name.tenant);
         if trying.slice.meta.is_task || trying.waited {
-            return Ok(Leave::always(&self.breakers, name, tenant));
+            return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
         let resting = match self.breakers.leave(name, tenant, &self.metrics) {
-            Ok(leave) => return Ok(leave),
+            Ok(leave) => return Ok(Permit::Call(leave)),
             Err(resting) => resting,
         };
         // Rule 25: it would be told as not sent. What has begun is not begun again, and may be found out about.
         if self.begun_by_another(trying).await.is_some() {
-            return Ok(Leave::always(&self.breakers, name, tenant));
+            return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
         let tries = trying.tries();
         let error = messages::rested(&trying.call.tool, resting.endurance.failures_max, tries);
         let over = CallResult { attempts: tries, ..trying.result(Outcome::Transient, error) };
-        Err(Disposition::Rests(Box::new(RestingCall {
+        let rests = Box::new(RestingCall {
             delay: resting.looks_again_after(&trying.id),
             at_most: self.ladder.longest_from(trying.attempt, resting.slowest),
             why: resting.why(name),
             over: Box::new(over),
-        })))
+        });
+        let has_answer = self.has_kept_answer(trying, tool, arguments).await;
+        if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }
+    }
+
+    /// Whether the call has an answer without its tool: a kept one, or what came of an equal call.
+    async fn has_kept_answer(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
+        if tool.spec.effect == Effect::Once {
+            return self.ledger.knows_end(trying, tool, arguments).await;
+        }
+        match self.cache.asked(trying, tool, arguments) {
+            Some(asked) => self.cache.has(&asked).await,
+            None => false,
+        }
     }
 
     /// A call ends that has rested for as long as it may.

@@ -2,7 +2,9 @@
 
 use tickfleet_model::{TenantId, TurnId};
 
+use crate::connection::question::Question;
 use crate::keys::TurnName;
+use crate::records::schema::effect;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
@@ -96,6 +98,18 @@ pub enum Claimed {
 }
 
 impl Store {
+    /// Whether it is known what came of an effect, so that the next call that claims it is answered. To be read before a
+    /// claim, where a call would not be carried out.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_concluded(&self, name: &EffectName) -> Result<bool, StoreError> {
+        let command =
+            redis::cmd("HGET").arg(self.keys.key(format_args!("effect:{name}"))).arg(effect::ENDED).to_owned();
+        let ended: Option<String> = self.connection.query(Question::Look, &command).await?;
+        Ok(ended.is_some())
+    }
+
     /// Claims the effects of calls that are about to begin.
     ///
     /// # Errors
