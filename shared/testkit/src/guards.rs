@@ -2,8 +2,10 @@
 //! misses is either not tested or not needed: the interleavings and the simulator show that each is missed.
 
 mod governance;
+mod rests;
 
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
+pub use rests::RESTS;
 
 /// A rule, what is switched off, the guard, and what is there instead.
 pub type Guard = (u8, &'static str, &'static str, &'static str);

@@ -23,6 +23,7 @@ mod governed;
 mod inbound;
 mod kept;
 mod places;
+mod rests;
 mod returned;
 mod waits;
 
