@@ -67,6 +67,14 @@ def retries():
             [('sum(max by (namespace) (tickfleet_backlog{@, state="delayed"}))', "delayed")],
         ),
         graph(
+            "Tools that rest", "By circuit breakers of workers: how many tools a worker does not call now, since they failed too often in a row.",
+            [("max by (instance) (tickfleet_tools_resting{@}) > 0", "{{instance}}")], decimals=0,
+        ),
+        graph(
+            "Breakers", "`opened`: a tool rests from now on. `waited`: a call was not sent. `tried` without `closed`: it is still away. `gave_up`: a call has waited for as long as it may.",
+            [("sum by (tool, event) (increase(tickfleet_tool_breaker_total{@}[$__rate_interval])) > 0", "{{tool}} {{event}}")],
+        ),
+        graph(
             "Outcome unknown by tool", "Calls whose effect may have happened.",
             [(
                 'sum by (tool) (increase(tickfleet_calls_total{@, outcome="outcome_unknown"}[$__rate_interval])) > 0',
