@@ -8,7 +8,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{RedisOptions, RedisServer, TlsFiles};
+use crate::network::{Door, address_of};
+use crate::{Network, RedisOptions, RedisServer, TlsFiles};
 
 /// The slots of every cluster.
 const SLOTS: u16 = 16_384;
@@ -32,6 +33,9 @@ pub struct Cluster {
     primaries: usize,
     /// Where clients reach each of them, if that is with TLS.
     tls_ports: Vec<u16>,
+    /// What is between them, if it can be cut, and where each is reached through it.
+    network: Option<Network>,
+    announced: Vec<u16>,
 }
 
 /// What a node says of a node (`CLUSTER NODES`).
@@ -58,7 +62,24 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_with(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(primaries, replicas, extra_args, None).await
+        Self::start_as(primaries, replicas, extra_args, None, None).await
+    }
+
+    /// As [`Self::start_with`], with a network between the nodes that can be cut ([`Self::network`]).
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_apart(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
+        Self::start_as(primaries, replicas, extra_args, None, Some(Network::new())).await
+    }
+
+    /// What is between the nodes of [`Self::start_apart`].
+    ///
+    /// # Panics
+    /// It was started otherwise.
+    #[must_use]
+    pub const fn network(&self) -> &Network {
+        self.network.as_ref().expect("a cluster with a network that can be cut")
     }
 
     /// As [`Self::start`], where the nodes speak TLS, with each other and with clients. Which servers hold which slots
@@ -67,26 +88,40 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
-        Self::start_as(primaries, replicas, &[], Some(files)).await
+        Self::start_as(primaries, replicas, &[], Some(files), None).await
     }
 
-    async fn start_as(primaries: usize, replicas: usize, extra_args: &[&str], tls: Option<&TlsFiles>) -> Self {
+    async fn start_as(
+        primaries: usize,
+        replicas: usize,
+        extra_args: &[&str],
+        tls: Option<&TlsFiles>,
+        mut network: Option<Network>,
+    ) -> Self {
         let (mut servers, mut bus_ports, mut tls_ports) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..primaries * (1 + replicas) {
+        let mut announced = Vec::new();
+        for index in 0..primaries * (1 + replicas) {
             let mut args: Vec<String> = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
             if let Some(files) = tls {
                 let (arguments, port) = files.arguments().await;
                 args.extend(arguments.into_iter().chain(["--tls-cluster", "yes"].map(str::to_owned)));
                 tls_ports.push(port);
             }
-            let (server, bus_port) = node(&args).await;
+            let (server, bus_port) = match &mut network {
+                None => node(&args).await,
+                Some(network) => {
+                    let (server, port, bus_port) = node_apart(network, index, &args).await;
+                    announced.push(port);
+                    (server, bus_port)
+                }
+            };
             servers.push(server);
             bus_ports.push(bus_port);
         }
-        let cluster = Self { servers, primaries, tls_ports };
+        let cluster = Self { servers, primaries, tls_ports, network, announced };
         cluster.divide().await;
         for (index, bus_port) in bus_ports.iter().enumerate().skip(1) {
-            let port = cluster.port(index);
+            let port = cluster.announced(index);
             cluster.tell::<()>(0, &["MEET", "127.0.0.1", &port, &bus_port.to_string()]).await;
         }
         cluster.until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
@@ -149,7 +184,7 @@ impl Cluster {
             }
         }
         let (port, _) = says.into_iter().max_by_key(|(_, count)| *count)?;
-        let found = (0..self.servers.len()).find(|server| self.port(*server) == port);
+        let found = (0..self.servers.len()).find(|server| self.announced(*server) == port);
         Some(found.expect("the nodes name a server of theirs"))
     }
 
@@ -213,6 +248,24 @@ impl Cluster {
     async fn ask<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> Option<T> {
         let mut connection = crate::connect(&self.servers[server].url()).await.ok()?;
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.ok()
+    }
+
+    /// Waits until this server itself refuses to write a key, in this word (`CLUSTERDOWN`).
+    ///
+    /// # Panics
+    /// It does not in time.
+    pub async fn refuses(&self, server: usize, key: &str, word: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut connection = self.servers[server].connection().await;
+            let set = redis::cmd("SET").arg(key).arg("").arg("PX").arg(1).to_owned();
+            let said: redis::RedisResult<String> = set.query_async(&mut connection).await;
+            if said.as_ref().is_err_and(|error| error.code() == Some(word)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "server {server} asked to write {key}: {said:?}");
+            sleep(STEP).await;
+        }
     }
 
     /// Begins to move a slot between two primaries: from now on the one answers `ASK` for keys that it does not have, and
@@ -376,7 +429,12 @@ impl Cluster {
     }
 
     fn port(&self, server: usize) -> String {
-        self.servers[server].url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
+        port_of(&self.servers[server])
+    }
+
+    /// The port that the nodes name for this one.
+    fn announced(&self, server: usize) -> String {
+        self.announced.get(server).map_or_else(|| self.port(server), ToString::to_string)
     }
 
     /// The nodes that this one knows; none where it does not answer.
@@ -425,6 +483,26 @@ async fn node(extra_args: &[String]) -> (RedisServer, u16) {
     panic!("a test needs a node of a cluster: {last}");
 }
 
+/// As [`node`], behind doors of the network: the port and the port of its own talk by which others know it.
+async fn node_apart(network: &mut Network, index: usize, extra_args: &[String]) -> (RedisServer, u16, u16) {
+    let (door, bus_door): (Door, Door) = (network.door(index).await, network.door(index).await);
+    let own = [
+        ("--cluster-announce-ip", "127.0.0.1".to_owned()),
+        ("--cluster-announce-port", door.port.to_string()),
+        ("--cluster-announce-bus-port", bus_door.port.to_string()),
+        ("--bind-source-addr", address_of(index).to_string()),
+    ];
+    let own = own.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    let (server, bus_port) = node(&own.chain(extra_args.iter().cloned()).collect::<Vec<_>>()).await;
+    door.behind.set(port_of(&server).parse().expect("a port")).expect("a door of its own");
+    bus_door.behind.set(bus_port).expect("a door of its own");
+    (server, door.port, bus_door.port)
+}
+
+fn port_of(server: &RedisServer) -> String {
+    server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -460,5 +538,21 @@ mod tests {
         let promoted = cluster.another_holder(slot, to).await;
         assert_eq!(promoted, to + 3, "its replica");
         assert_eq!(cluster.keys_in(slot, promoted).await.len(), 20);
+    }
+
+    #[tokio::test]
+    async fn a_primary_that_most_do_not_hear_stops_writing_and_its_replica_takes_over() {
+        if !Network::is_possible().await {
+            eprintln!("skipped: servers cannot call from addresses of their own here");
+            return;
+        }
+        let cluster = Cluster::start_apart(3, 1, &[]).await;
+        let slot = cluster.slot("key").await;
+        let before = cluster.holder(slot).await.unwrap();
+        cluster.network().isolate(&[before], cluster.servers.len());
+        assert_eq!(cluster.another_holder(slot, before).await, cluster.partner(before));
+        cluster.refuses(before, "key", "CLUSTERDOWN").await;
+        cluster.network().join();
+        cluster.refuses(before, "key", "MOVED").await;
     }
 }

@@ -213,6 +213,8 @@ impl World {
             "delete keys" => self.delete().await,
             "change the configuration" => self.change().await,
             "fail over" => self.target.fail_over().await,
+            "all nodes apart" => self.target.part(fault).await,
+            _ if fault.contains("clients alone") || fault.contains("cut from") => self.target.part(fault).await,
             _ => self.play_on_one(fault).await,
         }
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tickfleet_model::TenantId;
 use tickfleet_model::ids::shard_of;
-use tickfleet_testkit::{Cluster, RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{Cluster, Network, RedisOptions, RedisServer, Trio};
 use tokio::time::{Instant, sleep};
 
-use super::PATIENCE;
 use super::parts::Proxy;
+use super::{PAST_THE_LEASE, PATIENCE};
 
 /// The faults of all targets; the others follow.
 const FAULTS: [&str; 11] = [
@@ -28,6 +28,13 @@ const FAULTS: [&str; 11] = [
 const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "memory full"];
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
+/// Where the network between the nodes can be cut.
+const OF_NETWORKS: [&str; 4] = [
+    "a primary that clients alone reach",
+    "a primary and its replica that clients alone reach",
+    "a replica cut from its primary",
+    "all nodes apart",
+];
 /// Shards on a cluster.
 const SHARDS: u32 = 4;
 /// Append-only files for the witness: what is written is in them when the process dies, and the disk may wait.
@@ -52,6 +59,8 @@ pub struct Target {
     pub kind: Kind,
     pub homes: Vec<Home>,
     pub aim: usize,
+    /// Whether the network between the servers can be cut.
+    is_cuttable: bool,
 }
 
 impl Target {
@@ -68,19 +77,27 @@ impl Target {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, homes: vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }], aim: 0 }
+        Self { kind, homes: vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }], aim: 0, is_cuttable: false }
     }
 
     /// Three primaries, each with a replica.
     pub async fn cluster() -> Self {
-        let cluster = Cluster::start_with(3, 1, &WITNESSED).await;
+        let is_cuttable = Network::is_possible().await;
+        let cluster = if is_cuttable {
+            Cluster::start_apart(3, 1, &WITNESSED).await
+        } else {
+            eprintln!(
+                "the network between the nodes is left whole: servers cannot call from addresses of their own here"
+            );
+            Cluster::start_with(3, 1, &WITNESSED).await
+        };
         let mut homes = Vec::new();
         for shard in 0..SHARDS {
             let lives_here = |name: &String| shard_of(&TenantId::new(name.as_str()).unwrap(), SHARDS) == shard;
             let tenant = (0..).map(|n| format!("demo{n}")).find(lives_here).unwrap();
             homes.push(Home { tenant, shard, slot: cluster.slot(&format!("{{tickfleet:{shard}}}:")).await });
         }
-        Self { kind: Kind::Cluster(Box::new(cluster)), homes, aim: 0 }
+        Self { kind: Kind::Cluster(Box::new(cluster)), homes, aim: 0, is_cuttable }
     }
 
     pub fn url(&self) -> String {
@@ -104,6 +121,7 @@ impl Target {
         match self.kind {
             Kind::One(..) => [&FAULTS[..], &OF_ONE].concat(),
             Kind::Sentinels(_) => [&FAULTS[..], &OF_PAIRS].concat(),
+            Kind::Cluster(_) if self.is_cuttable => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS, &OF_NETWORKS].concat(),
             Kind::Cluster(_) => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS].concat(),
         }
     }
@@ -206,6 +224,41 @@ impl Target {
         self.replaced(primary).await;
         self.server(primary).resume();
         self.followed().await;
+    }
+
+    /// Cuts the network between the nodes, one way or another, for longer than they are patient, and joins it again. Clients
+    /// go on reaching all of them: those of a primary that most do not hear have no reason to look elsewhere but its word.
+    pub async fn part(&mut self, how: &str) {
+        let primary = self.primary().await;
+        let partner = self.partner(primary);
+        let Kind::Cluster(cluster) = &self.kind else { return };
+        let (network, all) = (cluster.network(), cluster.servers.len());
+        match how {
+            "a replica cut from its primary" => network.part(primary, partner),
+            "a primary and its replica that clients alone reach" => network.isolate(&[primary, partner], all),
+            "a primary that clients alone reach" => network.isolate(&[primary], all),
+            _ => (0..all).for_each(|one| network.isolate(&[one], all)),
+        }
+        match how {
+            // So long no `once` call is confirmed, and nobody is replaced.
+            "a replica cut from its primary" => sleep(PAST_THE_LEASE).await,
+            "a primary that clients alone reach" => {
+                self.replaced(primary).await;
+                self.refuses(primary).await;
+            }
+            _ => self.refuses(primary).await,
+        }
+        let Kind::Cluster(cluster) = &self.kind else { return };
+        cluster.network().join();
+        self.followed().await;
+    }
+
+    /// Waits until a primary that most others do not hear takes no more writes.
+    async fn refuses(&self, primary: usize) {
+        let Kind::Cluster(cluster) = &self.kind else { return };
+        let began = Instant::now();
+        cluster.refuses(primary, &self.key("nobody"), "CLUSTERDOWN").await;
+        eprintln!("server {primary} refuses writes {} ms later", began.elapsed().as_millis());
     }
 
     /// A failover in order, while all live.

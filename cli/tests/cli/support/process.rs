@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ impl Process {
 
     /// As [`Process::start`], with these environment variables.
     pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
-        Self::spawn(command(&[role, "--config", config.to_str().unwrap(), "--redis-url", url]), variables)
+        let args = [role, "--config", config.to_str().unwrap(), "--redis-url", url];
+        Self::spawn(chosen_build().map_or_else(|| command(&args), |build| command_of(&build, &args)), variables)
     }
 
     /// As [`Process::start`], of another build.
@@ -124,6 +125,12 @@ impl Process {
         self.signal(Signal::SIGTERM);
         self.child.wait().unwrap().code()
     }
+}
+
+/// Another build of the processes than the tests' own, for runs by hand that have figures.
+#[allow(clippy::disallowed_methods, reason = "whoever runs it by hand may have a release build")]
+fn chosen_build() -> Option<PathBuf> {
+    std::env::var_os("TICKFLEET_TEST_BINARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 impl Drop for Process {
