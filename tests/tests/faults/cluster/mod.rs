@@ -1,6 +1,7 @@
 //! A fleet of several shards on a Redis Cluster: what loads it, and a primary that is killed.
 
 mod moving;
+mod parted;
 mod router;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
-use tickfleet_model::{Effect, TenantId};
+use tickfleet_model::{Durability, Effect, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
@@ -81,11 +82,15 @@ struct Fleet {
 
 impl Fleet {
     async fn start(caps: DefaultCaps) -> Self {
-        let (cluster, runs) = (Cluster::start(3, 1).await, Runs::default());
+        Self::start_on(Cluster::start(3, 1).await, caps, Durability::None).await
+    }
+
+    async fn start_on(cluster: Cluster, caps: DefaultCaps, durable: Durability) -> Self {
+        let runs = Runs::default();
         let policy = |policy: &mut tickfleet_model::Policy| {
             policy.tenants = everybody().map(|tenant| (tenant, TenantPolicy::default())).collect();
         };
-        let plan = Plan { tools: vec![act(&runs)], caps, store: options(), policy, ..Plan::default() };
+        let plan = Plan { tools: vec![act(&runs)], caps, store: options(), policy, durable, ..Plan::default() };
         let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
         let mut parts = Vec::new();
         for store in Store::open_all(&cluster.url(), &Arc::new(plan.store.clone())).unwrap() {

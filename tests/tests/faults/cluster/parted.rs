@@ -1,0 +1,36 @@
+//! A primary that no other node hears, while the fleet and its producers do.
+
+use tickfleet_testkit::Network;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_runs_once() {
+    if !Network::is_possible().await {
+        eprintln!("skipped: servers cannot call from addresses of their own here");
+        return;
+    }
+    let fleet = Fleet::start_on(Cluster::start_apart(3, 1, &[]).await, plenty(), Durability::Replica).await;
+    let tenant = &tenants()[0];
+    fleet.submit(tenant, "before", 3).await;
+    fleet.until_ended(tenant, 3).await;
+    let slot = fleet.slot(tenant).await;
+    let holder = fleet.cluster.holder(slot).await.unwrap();
+    let key = fleet.client.store(tenant).keys().key("nobody");
+
+    fleet.cluster.network().isolate(&[holder], fleet.cluster.servers.len());
+    // Whichever of the two takes them: what goes with the old one, its producer sends again.
+    fleet.submit(tenant, "during", 5).await;
+    assert_eq!(fleet.cluster.another_holder(slot, holder).await, fleet.cluster.partner(holder));
+    fleet.cluster.refuses(holder, &key, "CLUSTERDOWN").await;
+    fleet.cluster.network().join();
+    fleet.cluster.refuses(holder, &key, "MOVED").await;
+    fleet.submit(tenant, "during", 5).await;
+
+    let said = fleet.until_ended(tenant, 8).await;
+    let ok = said.iter().filter(|outcome| *outcome == "ok").count();
+    // Until the old primary follows the new one, nobody confirms: some have used up their tries without having run.
+    assert!(said.iter().all(|outcome| ["ok", "transient"].contains(&outcome.as_str())), "{said:?}");
+    fleet.each_ran_once(ok);
+    fleet.stop().await;
+}
