@@ -137,6 +137,21 @@ impl Lease {
         }
     }
 
+    /// Hands back what was delivered to a read that was given up while it was answered: whoever leaves with it is taken for
+    /// dead, and the slice for one that may have run.
+    pub(crate) async fn return_unheard(&self, consumer: &ConsumerId) {
+        match self.store.held_since(consumer, Duration::ZERO, LOST_MAX).await {
+            Ok(held) => {
+                for slice in held.iter().filter(|slice| !self.slices.holds(slice)) {
+                    self.outbox.hand_back(slice, Returned::Stray).await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what was delivered last could not be handed back; others take it over")
+            }
+        }
+    }
+
     /// Gives the name up, so that nobody waits for its lease to end.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
         if let Err(error) = self.store.leave(consumer).await {

@@ -100,7 +100,8 @@ impl Leasing {
                 continue;
             }
             let leased = tokio::select! {
-                // The reader's connection is dropped with its future: nothing is delivered to nobody.
+                // The reader's connection is dropped with its future. What Redis has delivered to it by then, the drain hands
+                // back.
                 () = stop.cancelled() => break,
                 leased = self.lease(&mut leasing, room.len()) => leased,
             };

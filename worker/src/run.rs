@@ -66,6 +66,9 @@ impl Worker {
     /// Two phases: running calls end in their own time; then they are told to stop, and hand back what is left.
     async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
         tracker.close();
+        if let Some(consumer) = consumer {
+            self.lease.return_unheard(consumer).await;
+        }
         if !tracker.is_empty() {
             tracing::info!(slices = tracker.len(), "draining");
         }
@@ -84,6 +87,8 @@ impl Worker {
             return;
         }
         if let Some(consumer) = consumer {
+            // Once more: at the first look, Redis may not have heard that nobody listens any more.
+            self.lease.return_unheard(consumer).await;
             self.lease.leave(consumer).await;
         }
     }

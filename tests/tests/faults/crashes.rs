@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{Effect, TenantId, TurnId};
-use tickfleet_store::{StoreOptions, TurnName};
+use tickfleet_store::{StoreOptions, TurnName, TurnView};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -237,6 +237,25 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
     assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no_crash() {
+    let mut fleet = Fleet::start(Plan { slots: 1, ..Plan::default() }).await;
+    fleet.submit(&[("sleep", json!({"ms": 300}))]).await;
+    fleet.leased().await;
+    let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
+    // As on a read that is given up while Redis answers it.
+    fleet.read_astray().await;
+    fleet.drain_worker().await;
+    fleet.add_worker();
+    fleet.reply().await;
+    let reply = fleet.reply().await;
+    assert_eq!((reply["turn_id"].as_str(), outcomes(&reply)), (Some(astray.as_str()), vec!["ok"]));
+    let ended = fleet.store.look(&TurnName::parse(&format!("acme:{astray}")).unwrap()).await.unwrap();
+    let TurnView::Finished(ended) = ended else { panic!("{ended:?}") };
+    assert_eq!(ended.crashes, 0, "whoever goes in order has not died: {ended:?}");
     fleet.stop().await;
 }
 
