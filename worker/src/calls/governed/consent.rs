@@ -87,7 +87,7 @@ impl Calls {
                     self.metrics.approval(ApprovalEvent::Approved);
                 }
                 let approved = Approved { id, by, arguments: None };
-                let taken_later = (!question.takes).then(|| UseApproval { takes: true, ..question });
+                let taken_later = (!question.takes).then_some(UseApproval { takes: true, ..question });
                 let (passed, approved) = match narrowed {
                     None => (passed, approved),
                     Some(values) => self.narrowed(trying, tools, passed, (approved, &values)).await?,
