@@ -29,6 +29,7 @@ use crate::commands::tenant;
 use crate::commands::tools;
 use crate::commands::top;
 use crate::commands::usage;
+use crate::commands::whatif;
 use crate::global::Global;
 
 const EXAMPLES: &str = "\
@@ -98,6 +99,9 @@ pub(crate) enum Command {
     Audit(audit::Audit),
     /// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.
     Prove(prove::Prove),
+    /// Decide recorded calls anew by another policy: who would have been denied, refused, asked or delayed, and by what.
+    #[command(name = "whatif")]
+    WhatIf(whatif::WhatIf),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
     /// Fill, list, search or empty a tenant's knowledge base.

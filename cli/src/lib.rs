@@ -39,7 +39,7 @@ use commands::doctor::acl;
 use commands::operate::{pause, turns};
 use commands::{
     approvals, audit, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb,
-    limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage,
+    limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
 };
 use failure::Failure;
 use global::Global;
@@ -75,6 +75,7 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         Command::Config(args) => config::run(&args, global, output),
         Command::Bench(args) => bench::command(&args, output).await,
         Command::Prove(args) => prove::run(&args, output),
+        Command::WhatIf(args) => whatif::run(&args, global, output).await,
         Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output),
         Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
             audit::key::make(&path, output)
@@ -122,6 +123,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Doctor(args) => doctor::run(setup, &args, output).await,
         Command::Top(args) => top::run(setup, &args, output).await,
         Command::Prove(_)
+        | Command::WhatIf(_)
         | Command::Bench(_)
         | Command::Config(_)
         | Command::Demo(_)

@@ -436,6 +436,7 @@ impl Setup {
             log_tool_calls: audit.log_tool_calls,
             redactor: Arc::new(Redactor::new(&audit.redact_keys)),
             result_chars: audit.result_chars,
+            premises: audit.premises,
             ..ReportOptions::default()
         }
     }

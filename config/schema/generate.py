@@ -69,7 +69,7 @@ SETTINGS = {
         "inbox_unread_max": number(1),
         "inboxes_max": number(1),
     },
-    "audit": {"log_tool_calls": YES_OR_NO, "redact_keys": WORDS, "result_chars": number(0), "admissions": YES_OR_NO},
+    "audit": {"log_tool_calls": YES_OR_NO, "redact_keys": WORDS, "result_chars": number(0), "admissions": YES_OR_NO, "premises": YES_OR_NO},
     "seal": {
         "key": {"type": "string", "pattern": "^(env:.+|file:/.+)?$"},
         "key_id": SOME_TEXT,

@@ -296,6 +296,8 @@ impl TaskQueues {
             arguments: &held.call.arguments,
             result: &result,
             shadow: &[],
+            meta: &held.meta,
+            effect: None,
             now_ms: self.clock.now_ms(),
         };
         let settlement = Settlement {

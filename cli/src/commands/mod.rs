@@ -29,3 +29,4 @@ pub(crate) mod tools;
 pub(crate) mod top;
 pub(crate) mod try_tool;
 pub(crate) mod usage;
+pub(crate) mod whatif;

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::time::rfc3339;
+use tickfleet_model::outcome::Premises;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::turn::inner::outer_turn;
-use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, TurnId, limits};
+use tickfleet_model::{
+    AgentId, Call, CallError, CallId, CallResult, Dialect, EffectNote, Outcome, TenantId, TurnId, limits,
+};
 use tickfleet_protocol::{audit, result};
 use tickfleet_store::{
     BegunBy, BegunCall, EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName,
@@ -23,6 +27,8 @@ pub struct ReportOptions {
     pub redactor: Arc<Redactor>,
     /// Characters of a result in the audit log.
     pub result_chars: usize,
+    /// True if audit entries say what else their calls were decided by.
+    pub premises: bool,
     /// Generation of the policy in force, for the audit log.
     pub policy_version: Option<u64>,
     /// The beginning of that policy's digest, for the audit log; empty where it is not known.
@@ -35,6 +41,7 @@ impl Default for ReportOptions {
             log_tool_calls: true,
             redactor: Arc::new(Redactor::default()),
             result_chars: limits::AUDIT_RESULT_CHARS,
+            premises: false,
             policy_version: None,
             policy_digest: "".into(),
         }
@@ -149,6 +156,10 @@ pub struct Reported<'a> {
     pub result: &'a CallResult,
     /// The rules in shadow that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
+    /// What its turn says beside its calls.
+    pub meta: &'a SliceMeta,
+    /// The effect that it had claimed, where it has an effect key and may have taken effect.
+    pub effect: Option<&'a EffectNote>,
     /// Shard time, ms.
     pub now_ms: i64,
 }
@@ -157,6 +168,24 @@ pub struct Reported<'a> {
 #[must_use]
 pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
     meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
+}
+
+/// What a call was decided by beside what its audit entry says anyhow, without secrets.
+fn premises(meta: &SliceMeta, redactor: &Redactor) -> String {
+    let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
+    let raw = |text: Option<String>| text.and_then(|text| RawValue::from_string(text).ok());
+    let said = Premises {
+        calls: meta.calls,
+        strict: meta.strict,
+        parallel_reads: meta.parallel_reads,
+        allowed_tools: meta.allowed_tools.clone(),
+        task: meta.task.as_ref().map(|(task, _)| task.to_string()),
+        task_tools: meta.task.as_ref().and_then(|(_, grant)| grant.tools.clone()),
+        capabilities: meta.task.as_ref().and_then(|(_, grant)| grant.capabilities.clone()),
+        user_context: raw(clean(&meta.context.user_context)),
+        session_data: raw(clean(&meta.context.session_data)),
+    };
+    serde_json::to_string(&said).unwrap_or_default()
 }
 
 /// Renders one result.
@@ -173,6 +202,8 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             arguments: r.arguments,
             result: r.result,
             shadow: r.shadow,
+            premises: &if options.premises { premises(r.meta, &options.redactor) } else { String::new() },
+            effect: r.effect,
             policy_version: options.policy_version,
             policy_digest: &options.policy_digest,
             result_chars_max: options.result_chars,
@@ -431,6 +462,8 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
             arguments: &call.arguments,
             result: &result,
             shadow: &[],
+            meta: &meta,
+            effect: None,
             now_ms,
         };
         settled_call(options, &reported)

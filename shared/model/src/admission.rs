@@ -32,6 +32,8 @@ impl AdmissionNote {
     #[must_use]
     pub fn read(entry: &str) -> Option<Self> {
         // Lua writes large numbers as floats.
+        // In an audit entry the waits before it stand behind it.
+        let entry = entry.split(';').next()?;
         let numbers: Vec<f64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
         let [now, calls, tick_used, tick_cap, tick_ends, day_used, day_cap] = numbers[..] else { return None };
         Some(Self {
@@ -46,6 +48,58 @@ impl AdmissionNote {
     }
 }
 
+/// A wait of a turn's calls, as the log of the turn and audit entries have it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct WaitNote {
+    /// When it was decided that they wait, ms of shard time.
+    pub at_ms: i64,
+    /// What they wait for.
+    pub cause: WaitCause,
+    /// When there may be room, ms; 0 where nobody knows.
+    pub until_ms: i64,
+}
+
+/// What calls wait for before they are admitted.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub enum WaitCause {
+    /// A limit of the configuration, by its name.
+    Limit(String),
+    /// The next tick of their agent.
+    Tick,
+    /// The next day.
+    Day,
+    /// Turns of their agent that came before.
+    Earlier,
+    /// Their tenant has as many slices out as it may.
+    Room,
+}
+
+impl WaitNote {
+    /// Reads the notes of a log: `L<now>,<limit>,<until>` and `W<now>,<t, d, l or r>,<until>`; entries are separated by `;`,
+    /// and those of another kind are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    fn read(entry: &str) -> Option<Self> {
+        let kind = entry.chars().next()?;
+        let mut parts = entry.get(1..)?.split(',');
+        let mut part = || parts.next();
+        let number = |text: &str| text.parse::<f64>().ok().map(|number| number as i64);
+        let (at_ms, cause, until_ms) = (number(part()?)?, part()?, number(part()?)?);
+        let cause = match (kind, cause) {
+            ('L', limit) => WaitCause::Limit(limit.to_owned()),
+            ('W', "t") => WaitCause::Tick,
+            ('W', "d") => WaitCause::Day,
+            ('W', "l") => WaitCause::Earlier,
+            ('W', "r") => WaitCause::Room,
+            _ => return None,
+        };
+        Some(Self { at_ms, cause, until_ms })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +110,10 @@ mod tests {
         assert_eq!(read.len(), 2);
         let second = &read[1];
         assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));
+        let entry = "A9000,1,1,10,10000,13,100;L2000,mails,10000;W7000,t,9000;Wx;W1,q,2";
+        assert_eq!(AdmissionNote::read(entry).map(|note| note.day_used), Some(13));
+        let waits = WaitNote::read_all(entry);
+        let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000 };
+        assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000 }]);
     }
 }

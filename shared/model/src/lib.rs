@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod approval;
 pub mod day;
+pub mod decision;
 pub mod digest;
 pub mod ids;
 pub mod knowledge;
@@ -18,7 +19,7 @@ pub mod task;
 pub mod tool;
 pub mod turn;
 
-pub use admission::AdmissionNote;
+pub use admission::{AdmissionNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};
@@ -29,6 +30,6 @@ pub use redaction::Redactor;
 pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
 pub use tool::version;
-pub use tool::{Durability, Effect, EffectKey, ToolId, ToolSpec};
+pub use tool::{Durability, Effect, EffectKey, EffectNote, ToolId, ToolSpec};
 pub use turn::loops;
 pub use turn::{Call, Context, Dialect, Priorities, Priority, Turn};

@@ -1,5 +1,7 @@
 //! The outcome of a call, exactly one, and the one shape of a result before a dialect renders it.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -139,6 +141,38 @@ pub struct Cached {
     pub age_ms: u64,
     /// The call that was carried out for it, `<turn>/<position>`.
     pub call: String,
+}
+
+/// What a call was decided by beside its agent, its tool and its arguments, as audit entries say it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Premises {
+    /// The number of calls that its turn had.
+    pub calls: usize,
+    /// True if a null may stand for an argument that is left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
+    /// True if consecutive reads of its turn may run at the same time.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub parallel_reads: bool,
+    /// The only tools that its turn could use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<BTreeSet<String>>,
+    /// The task that it was made for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// The only tools that turns under that task could use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_tools: Option<BTreeSet<String>>,
+    /// The capabilities that the task left to its agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capabilities: Option<BTreeSet<String>>,
+    /// The user that it was made for, without secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_context: Option<Box<RawValue>>,
+    /// The data of its session, without secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_data: Option<Box<RawValue>>,
 }
 
 impl CallResult {

@@ -4,7 +4,7 @@
 //! Each tenant's entries of a shard are a chain of *seals* ([`seal`]): a seal names its entries, their hashes and the seal
 //! before it, and is signed. An export ([`lines`]) has entries and seals as lines of JSON. [`verify`] holds the two against
 //! each other and against *anchors* ([`anchor`]), heads of chains that were kept elsewhere. [`prove`] reads from entries that
-//! the fleet kept its promises.
+//! the fleet kept its promises, and [`whatif`] what another policy would have decided of them.
 
 pub mod anchor;
 pub mod lines;
@@ -12,3 +12,4 @@ pub mod prove;
 pub mod report;
 pub mod seal;
 pub mod verify;
+pub mod whatif;

@@ -11,7 +11,7 @@ use super::result::cached_json;
 use super::write::{Object, time};
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
+use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
 /// The facts that an entry is made of. Everything is borrowed: entries are written on the hot path.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +34,10 @@ pub struct AuditInput<'a> {
     pub result: &'a CallResult,
     /// The rules in shadow that would have stopped it.
     pub shadow: &'a [ShadowDenial],
+    /// What else the call was decided by, as JSON; empty where entries do not say it.
+    pub premises: &'a str,
+    /// The effect that it had claimed, where it may have taken effect or an equal call's outcome is told.
+    pub effect: Option<&'a EffectNote>,
     /// The generation of the policy that decided, where one did.
     pub policy_version: Option<u64>,
     /// The beginning of that policy's digest; empty where it is not known.
@@ -116,6 +120,13 @@ fn meta(input: &AuditInput<'_>) -> String {
     }
     if let Some(call) = &result.repeats {
         meta.text("repeats", call);
+    }
+    if !input.premises.is_empty() {
+        meta.raw("premises", input.premises);
+    }
+    if let Some(EffectNote { key, window_ms }) = input.effect {
+        // A hash: nothing is redacted in it.
+        meta.raw("effect", &format!(r#"{{"key":"{key}","window_ms":{window_ms}}}"#));
     }
     if let Some(approval) = &result.approval {
         meta.raw("approval", &approved(approval, redactor));
@@ -243,6 +254,8 @@ mod tests {
             arguments,
             result,
             shadow: &[],
+            premises: "",
+            effect: None,
             policy_version: Some(3),
             policy_digest: "3f2a9c0d1e4b",
             redactor: &Redactor::default(),

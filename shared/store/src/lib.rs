@@ -48,7 +48,7 @@ pub use records::finished::FinishedTurn;
 pub use records::node::Slots;
 pub use records::notes::{AdmissionNote, FailedTry, RestNote};
 pub use records::schema as fields;
-pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
+pub use records::slice::{Shade, SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
 pub use roles::Role;
 pub use script::ScriptLine;

@@ -1,51 +1,11 @@
 //! What a turn is made of, and what can happen to it. The transitions are in [`super::turn`].
 
 use super::admission::Verdict;
+pub use tickfleet_model::decision::Reason;
 
 /// What a holder must show to write: each dispatch and each ending gives a fresh one (rule 4).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence(pub u64);
-
-/// Why calls end without having run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The deadline came first.
-    Expired,
-    /// Somebody cancelled the turn, or the task it ran under has ended.
-    Cancelled,
-    /// The day's budget is used up.
-    DailyCapReached,
-    /// The task's budget is used up.
-    TaskBudgetReached,
-    /// A limit has no room.
-    LimitReached,
-    /// More than a limit ever allows.
-    OverLimit,
-    /// A limit counts an amount that the call does not say.
-    NoAmount,
-    /// The slice killed its workers.
-    Internal,
-    /// The agent is no longer configured.
-    Rejected,
-}
-
-impl Reason {
-    /// The word that scripts use.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::DailyCapReached => "daily_cap_reached",
-            Self::TaskBudgetReached => "task_budget_reached",
-            Self::LimitReached => "limit_reached",
-            Self::OverLimit => "over_limit",
-            Self::NoAmount => "no_amount",
-            Self::Internal => "internal",
-            Self::Rejected => "rejected",
-        }
-    }
-}
 
 /// What every turn that has not ended knows.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,6 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tickfleet_model::{Effect, TenantId, TurnId};
+use tickfleet_proof::lines;
+use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_store::{TurnName, TurnView};
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::doomed::Doomed;
@@ -80,6 +82,15 @@ fn turn(id: &str, agent: &str, arguments: &[Value]) -> Value {
     json!({"turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls})
 }
 
+/// What these entries prove.
+fn proof(audits: &[Value]) -> Proof {
+    let mut prover = Prover::new(None, None);
+    for (number, audit) in audits.iter().enumerate() {
+        prover.line(&lines::entry(0, &format!("{number}-1"), "", &audit.to_string()));
+    }
+    prover.finish()
+}
+
 /// Until the turn waits for another one.
 async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
@@ -119,6 +130,15 @@ async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() 
     let audits = fleet.audits().await;
     let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
     assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
+    // Who has the log alone sees that no effect was made twice, and would see it if one had been.
+    let effect = |proof: &Proof| proof.claims.iter().find(|claim| claim.claim.contains("effect key")).cloned().unwrap();
+    let as_made = effect(&proof(&audits));
+    assert_eq!((as_made.holds, as_made.checked), (true, 3), "{as_made:?}");
+    let mut forged = audits.clone();
+    let told = forged.iter_mut().find(|audit| audit["meta"]["repeats"] == "t1/0").unwrap();
+    told["meta"].as_object_mut().unwrap().remove("repeats");
+    let forged = effect(&proof(&forged));
+    assert!(!forged.holds && forged.violations[0].contains("t1/0"), "{forged:?}");
     fleet.stop().await;
 }
 

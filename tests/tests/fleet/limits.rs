@@ -243,6 +243,12 @@ async fn a_limit_in_shadow_only_counts() {
     assert_eq!(outcomes(&fleet.reply().await), ["ok", "ok"]);
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"tickfleet_limits_reached_total{action="shadow",limit="sends"} 1"#), "{metrics}");
+    // Audited with the very call that it would have held up.
+    let audits = fleet.audits().await;
+    let shadows: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["shadow"]).collect();
+    let message = "the limit sends (1 call per tenant in a day) had no room for it";
+    let said = json!([{"rule": "limits.sends", "reason": "limit_reached", "message": message}]);
+    assert_eq!(shadows, [&Value::Null, &said], "{audits:?}");
     fleet.stop().await;
 }
 

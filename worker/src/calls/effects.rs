@@ -5,15 +5,18 @@
 //! claim, and what a claim's call did is known from the ledger, or else from the record of its turn, or else told as
 //! unknown.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_model::{CallResult, EffectKey, Outcome, limits};
+use tickfleet_model::{Call, CallResult, EffectKey, EffectNote, Outcome, limits};
 use tickfleet_ops::metrics::Metrics;
-use tickfleet_protocol::{bounded_output, result_json};
-use tickfleet_store::{Claimant, Claimed, Conclusion, EffectClaim, EffectEnd, EffectName, Store, TurnName, TurnView};
+use tickfleet_protocol::{bounded_output, result_json, without_nulls};
+use tickfleet_store::{
+    Claimant, Claimed, Conclusion, EffectClaim, EffectEnd, EffectName, SliceEntry, Store, TurnName, TurnView,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
@@ -247,6 +250,29 @@ impl Claim {
         };
         Disposition::Ended(Box::new(result), Vec::new())
     }
+}
+
+/// The effect that a call had claimed, for the audit log; none where it certainly did nothing, and nobody told it what an
+/// equal call did. It is reckoned anew from the arguments, so that a call is named whoever ends it.
+pub(super) fn note_of(
+    tool: &RegisteredTool,
+    slice: &SliceEntry,
+    call: &Call,
+    result: &CallResult,
+) -> Option<EffectNote> {
+    let key = tool.spec.effect_key.as_ref()?;
+    if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
+        return None;
+    }
+    let given = result.approval.as_ref().and_then(|approval| approval.arguments.as_deref());
+    let text = match given {
+        Some(given) => Cow::Borrowed(given.get()),
+        None if slice.meta.strict => without_nulls(&tool.spec.input_schema, &call.arguments),
+        None => Cow::Borrowed(call.arguments.as_str()),
+    };
+    let arguments = serde_json::from_str::<&RawValue>(&text).ok()?;
+    let hash = key.hash(&slice.name.tenant, &tool.spec.name, arguments).ok()?;
+    Some(EffectNote { key: hash, window_ms: key.window_ms })
 }
 
 /// A result as the ledger or a record has it; none where a foreign writer has left something else.

@@ -184,7 +184,7 @@ impl Asked<'_> {
 }
 
 /// The tool that an agent means by `name`: it is known, and the agent may call it.
-fn usable(
+pub(super) fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
     agent: &AgentId,

@@ -12,7 +12,7 @@ use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_store::{
-    Begin, Begun, Returned, Settled, SettledCall, Settlement, ShardClock, SliceEntry, Store, entry_ms,
+    Begin, Begun, Returned, Settled, SettledCall, Settlement, Shade, ShardClock, SliceEntry, Store, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use tracing::{Instrument, Span};
 
 use crate::Common;
 use crate::calls::call::Calls;
+use crate::calls::effects;
 use crate::calls::governed::facts;
 use crate::calls::trying::{Disposition, Trying};
 use crate::claims::Claims;
@@ -246,6 +247,15 @@ impl Pipeline {
         if result.attempts == 0 {
             self.metrics.call_ended(&call.tool, result.outcome, None);
         }
+        let mut all = Vec::new();
+        let shadow = if slice.shades.is_empty() {
+            shadow
+        } else {
+            all.extend_from_slice(shadow);
+            all.extend(shades(config, slice, slice.first + index));
+            &all
+        };
+        let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
         let reported = Reported {
             tenant: &slice.name.tenant,
             agent: &slice.meta.agent,
@@ -256,6 +266,8 @@ impl Pipeline {
             arguments: &call.arguments,
             result,
             shadow,
+            meta: &slice.meta,
+            effect: effect.as_ref(),
             now_ms: self.clock.now_ms(),
         };
         let facts = facts::end_of(config, slice, index, result);
@@ -309,6 +321,20 @@ impl Pipeline {
         );
         holding.committed = holding.results.len();
     }
+}
+
+/// The limits in shadow that would have held up the call at this position.
+fn shades(config: &WorkerConfig, slice: &SliceEntry, position: usize) -> impl Iterator<Item = ShadowDenial> {
+    let of_call = slice.shades.iter().filter(move |shade| shade.calls.contains(&position));
+    of_call.map(|Shade { limit: name, .. }| {
+        let limit = config.active.policy.limits.iter().find(|limit| limit.name == *name);
+        let words = limit.map_or_else(String::new, |limit| format!(" ({limit})"));
+        ShadowDenial {
+            rule: format!("limits.{name}"),
+            reason: "limit_reached",
+            message: format!("the limit {name}{words} had no room for it"),
+        }
+    })
 }
 
 /// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn

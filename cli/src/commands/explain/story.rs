@@ -165,7 +165,8 @@ fn life(story: &Story) -> Vec<String> {
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;
-        let by_rule = matches!(details.get("reason").and_then(Value::as_str), Some("rule_not_met" | "rule_undecided"));
+        let reason = details.get("reason").and_then(Value::as_str);
+        let by_rule = matches!(reason, Some("rule_not_met" | "rule_undecided" | "limit_reached"));
         let call = call.rsplit('/').next().unwrap_or_default();
         by_rule.then(|| format!("The rule {rule} {verdict} call /{call}: {message}"))
     };

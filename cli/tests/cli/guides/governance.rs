@@ -63,3 +63,22 @@ async fn the_section_on_approvals_shows_what_its_commands_print() {
     }
     assert_eq!(fleet.stop(), Some(0));
 }
+
+#[tokio::test]
+async fn the_section_on_what_if_shows_what_its_commands_print() {
+    let text = section("What if");
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    for (path, text) in files(&text, "yaml") {
+        let file = folder.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    let config = folder.path().join("whatif");
+    let fleet = DevFleet::start(&["--config", config.to_str().unwrap(), "--redis-url", &redis.url()]);
+    for shown in shown(&text) {
+        let said = Said::of(with_binary(&mut fleet.shell(&shown.command)).current_dir(folder.path()), "");
+        let (line, printed) = (shown.line, format!("{}{}", said.stdout, said.stderr));
+        assert!(agrees(&shown.output, &said.stdout), "line {line}: `{}` printed:\n{printed}", shown.command);
+    }
+    assert_eq!(fleet.stop(), Some(0));
+}

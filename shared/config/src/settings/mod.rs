@@ -175,6 +175,8 @@ pub struct AuditSettings {
     pub result_chars: usize,
     /// True if each entry says how its call was admitted. Default false.
     pub admissions: bool,
+    /// True if each entry says what else its call was decided by. Default false.
+    pub premises: bool,
 }
 
 /// `seal:`

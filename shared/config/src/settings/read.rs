@@ -217,6 +217,7 @@ fn audit(mut s: Section<'_>) -> AuditSettings {
         redact_keys: s.required("redact_keys").map(|c| c.words()).unwrap_or_default(),
         result_chars: integer(&mut s, "result_chars", 0, limits::OUTPUT_BYTES_MAX as i128),
         admissions: boolean(&mut s, "admissions"),
+        premises: boolean(&mut s, "premises"),
     };
     s.close();
     audit

@@ -23,6 +23,15 @@ pub struct EffectKey {
     pub window_ms: i64,
 }
 
+/// The effect that a call claimed, as the audit log names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EffectNote {
+    /// What makes calls equal ([`EffectKey::hash`]).
+    pub key: String,
+    /// For so long after the end of the call, that end answers equal ones, ms.
+    pub window_ms: i64,
+}
+
 impl EffectKey {
     /// The pointer of an argument that the call does not say, or says as null; none where it says them all.
     #[must_use]

@@ -79,6 +79,8 @@ records! {
         AWAITS = "aw",
         /// The position of a call that has begun work which goes on elsewhere, and waited for it.
         WAITED = "wt",
+        /// Limits in whose shadow calls of its last slice are, as slices have it.
+        SHADES = "sh",
         /// The inner turn that this call has begun last, and has waited for: whoever cancels the turn cancels it, too.
         INNER = "in",
         /// The approval that its next call waits for, or has waited for last.
@@ -160,6 +162,9 @@ records! {
         LOST = "l",
         /// Set where the first call has begun work that went on elsewhere.
         WAITED = "w",
+        /// Limits in whose shadow calls of it are: `<first>-<behind the last> <limit>`, with commas between; absent where
+        /// there is none.
+        SHADES = "s",
         /// A call, JSON; once for each.
         CALL = "c",
         /// The task itself, JSON, where an outside runtime reads it.

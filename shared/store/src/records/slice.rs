@@ -97,6 +97,27 @@ fn is_empty_context(context: &Context) -> bool {
         && context.tracestate.is_none()
 }
 
+/// Calls that a limit in shadow would have held up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shade {
+    /// Their positions.
+    pub calls: std::ops::Range<usize>,
+    /// The limit.
+    pub limit: String,
+}
+
+impl Shade {
+    /// Reads `<first>-<behind the last> <limit>`, with commas between; what is none is left out.
+    fn read_all(text: &str) -> Vec<Self> {
+        let read = |one: &str| {
+            let (calls, limit) = one.split_once(' ')?;
+            let (first, behind) = calls.split_once('-')?;
+            Some(Self { calls: first.parse().ok()?..behind.parse().ok()?, limit: limit.to_owned() })
+        };
+        text.split(',').filter_map(read).collect()
+    }
+}
+
 /// A slice as a worker leases it.
 #[derive(Debug, Clone)]
 pub struct SliceEntry {
@@ -118,6 +139,8 @@ pub struct SliceEntry {
     pub lost: bool,
     /// True if its first call has begun work that went on elsewhere.
     pub waited: bool,
+    /// Limits in whose shadow calls of it are.
+    pub shades: Vec<Shade>,
     /// The calls.
     pub calls: Vec<Call>,
 }
@@ -135,7 +158,7 @@ impl SliceEntry {
     /// Returns what is wrong with it, for the log: only a foreign writer puts such an entry there.
     pub fn parse(queue: Queue, entry: &Entry) -> Result<Self, String> {
         let (mut name, mut meta, mut first, mut crashes, mut attempt) = (None, None, 0, 0, 0);
-        let (mut calls, mut lost, mut waited) = (Vec::new(), false, false);
+        let (mut calls, mut lost, mut waited, mut shades) = (Vec::new(), false, false, Vec::new());
         for (field, value) in &entry.fields {
             match std::str::from_utf8(field).unwrap_or_default() {
                 fields::NAME => name = std::str::from_utf8(value).ok().and_then(TurnName::parse),
@@ -147,13 +170,14 @@ impl SliceEntry {
                 fields::ATTEMPTS => attempt = number(value),
                 fields::LOST => lost = true,
                 fields::WAITED => waited = true,
+                fields::SHADES => shades = Shade::read_all(std::str::from_utf8(value).unwrap_or_default()),
                 fields::CALL => calls.push(serde_json::from_slice::<Call>(value).map_err(|e| format!("call: {e}"))?),
                 _ => {}
             }
         }
         let name = name.ok_or("field t is missing or not tenant:turn")?;
         let meta = meta.ok_or("field m is missing")?;
-        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, lost, waited, calls })
+        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, lost, waited, shades, calls })
     }
 }
 

@@ -200,14 +200,17 @@ local function fit_one(debit, k, epoch_ms)
 end
 
 -- How many of the first `k` calls fit all counters, and which debit stops the next one. `told` gets the names of limits
--- in whose shadow they would have been stopped.
+-- in whose shadow they would have been stopped, and `notes`: which calls that is, where the first of them is `first`.
 local function fit(debits, k, epoch_ms, told) -- rarely
   local stop
   for i = 1, #debits do
     local n = fit_one(debits[i], k, epoch_ms)
     if n < k then
       if debits[i].c.row.reach == 'shadow' then
-        told[#told + 1] = debits[i].c.row.name
+        local name = debits[i].c.row.name
+        told[#told + 1] = name
+        local note = string.format('%d-%d %s', (told.first or 0) + n, (told.first or 0) + k, name)
+        told.notes = told.notes and told.notes .. ',' .. note or note
       else
         k, stop = n, debits[i]
       end

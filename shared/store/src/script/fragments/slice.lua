@@ -3,10 +3,10 @@
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
 -- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. `waited`: the first call
--- has begun work that went on elsewhere. One table serves all:
+-- has begun work that went on elsewhere. `shades`: limits in whose shadow calls of it are. One table serves all:
 -- making them costs more than filling them.
 local entry, last_queue, last_stream, last_field = { SLICE.name, '', SLICE.meta, '' }, nil, nil, nil
-local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, waited)
+local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, waited, shades)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
   entry[2], entry[4] = tt, meta
@@ -15,6 +15,7 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, w
   if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
   if lost then entry[n + 1], entry[n + 2], n = SLICE.lost, '1', n + 2 end
   if waited then entry[n + 1], entry[n + 2], n = SLICE.waited, '1', n + 2 end
+  if shades then entry[n + 1], entry[n + 2], n = SLICE.shades, shades, n + 2 end
   if queue ~= last_queue then
     -- What an external runtime reads is the task itself.
     last_queue, last_stream = queue, P .. queue
@@ -51,6 +52,7 @@ local function body_of_entry(queue, entry)
     elseif k == SLICE.attempts then body.attempt = whole(v) or 0
     elseif k == SLICE.lost then body.lost = true
     elseif k == SLICE.waited then body.waited = true
+    elseif k == SLICE.shades then body.shades = v
     end
   end
   if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
@@ -73,14 +75,14 @@ end
 -- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)
   if first >= upto or upto - first > 500 then return nil end
-  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at, TURN.lost, TURN.waited }
+  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at, TURN.lost, TURN.waited, TURN.shades }
   local before = #fields
   for i = first, upto - 1 do fields[#fields + 1] = TURN.call .. i end
   local values = call('HMGET', key, unpack(fields))
-  local meta, crashes, attempts, attempts_at, lost, waited = unpack(values, 1, before)
+  local meta, crashes, attempts, attempts_at, lost, waited, shades = unpack(values, 1, before)
   if not meta then return nil end
   local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {},
-    lost = lost, waited = waited and num(waited) == first }
+    lost = lost, waited = waited and num(waited) == first, shades = shades or nil }
   -- The tries are those of the call that was parked last, which may have its result by now.
   if attempts_at and num(attempts_at) ~= first then body.attempt = 0 end
   for i = before + 1, #values do

@@ -60,7 +60,7 @@ local function slice(queue, entry)
     return
   end
   call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls,
-    body.lost, body.waited))
+    body.lost, body.waited, body.shades))
   requeued = requeued + 1
 end
 

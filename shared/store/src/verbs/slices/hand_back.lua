@@ -72,7 +72,7 @@ local function hand_back(tt, fence, queue, why)
     call('HSET', key, TURN.lost, now .. ' ' .. fence)
   end
   call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls,
-    body.lost, body.waited))
+    body.lost, body.waited, body.shades))
   return 'OK'
 end
 

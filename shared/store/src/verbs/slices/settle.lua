@@ -275,9 +275,17 @@ local function change_facts(item, key, from, upto)
   if at and num(at) >= from and num(at) < upto then leave_unsaid(session, turn .. '/' .. at, now) end
 end
 
--- The note of the last admission in a turn's log: that of the slice which is out.
+-- The note of the last admission in a turn's log, that of the slice which is out, and behind it those of the first waits
+-- since the one before.
 local function last_admission(log) -- rarely
-  return log and string.match(';' .. log, '^.*;(A[^;]*)')
+  local before, note = string.match(';' .. (log or ''), '^(.*);(A[^;]*)')
+  if not note then return nil end
+  local waits = 0
+  for wait in string.gmatch(string.match(before, '^.*;A[^;]*(.*)$') or before, ';([LW][^;]*)') do
+    waits = waits + 1
+    if waits <= 4 then note = note .. ';' .. wait end
+  end
+  return note
 end
 
 local function settle(item)

@@ -51,7 +51,8 @@ local function restore(tt, key, rec, tenant)
     t.out = t.out - 1
     return lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
   end
-  call('HSET', key, TURN.fence, dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls, true, body.waited))
+  call('HSET', key, TURN.fence, dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls, true,
+    body.waited, body.shades))
   later(tt, rec.external_lease > 0 and math.min(rec.deadline, now + rec.external_lease) or rec.deadline)
   return 'RESTORED'
 end
@@ -126,7 +127,8 @@ local function back_to_queue(tt, key, rec, tenant)
   local body = body_of_record(key, rec.done, rec.admitted)
   -- Its calls are lost: they are answered, and those that were never admitted go on.
   if not body then return lease_ending(tt, key, rec, 'internal', rec.admitted, 0, now, ending_lease) end
-  local fence = dispatch(rec.queue, tt, body.meta, rec.done, body.crashes, body.attempt, body.calls, body.lost, body.waited)
+  local fence = dispatch(rec.queue, tt, body.meta, rec.done, body.crashes, body.attempt, body.calls, body.lost,
+    body.waited, body.shades)
   call('HSET', key, TURN.fence, fence)
   if body.waited then call('HDEL', key, TURN.awaits) end
   -- An external task is looked at again when its next lease could be over, else a silent runtime would keep it.

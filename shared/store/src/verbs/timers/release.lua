@@ -39,15 +39,15 @@ end
 
 -- What the record of a turn says; false where there is none, or a slice of it is out.
 local function record_of(tt)
-  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place, holds = unpack(call('HMGET',
+  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place, holds, shades = unpack(call('HMGET',
     turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log,
-    TURN.fence, TURN.lane, TURN.lane_place, TURN.holds))
+    TURN.fence, TURN.lane, TURN.lane_place, TURN.holds, TURN.shades))
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not calls or fence then return false end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), queue = queue, task = task, cancelled = cancelled,
     deadline = num(deadline), deadline_text = deadline, log = log, lane = lane, place = num(place or 0),
-    holds = holds,
+    holds = holds, shades = shades,
   }
   if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline and rec.place) then
     error('its record cannot be read', 0)
@@ -78,9 +78,10 @@ local function limited(turn, rec, k, stops)
   local stop = behind(turn.debits, rec.lane, rec.place)
   -- Whether they still wait is seen at the head of their lane.
   if stop then return 0, stop, now end
-  local told = {}
+  local told = { first = rec.next }
   k, stop = fit(turn.debits, k, epoch_ms, told)
   for i = 1, #told do stops[#stops + 1] = 'SHADE ' .. told[i] end
+  turn.shades = told.notes
   return k, stop, stop and next_look(stop.c, now)
 end
 
@@ -134,7 +135,8 @@ local function release(lane, turn, rec, stops)
   local body = body_of_record(key, rec.next, rec.next + k)
   if not body then return ending('internal', 0) end
   slices = slices and slices - 1
-  local fence = dispatch(rec.queue, tt, body.meta, rec.next, 0, 0, body.calls)
+  local fence = dispatch(rec.queue, tt, body.meta, rec.next, 0, 0, body.calls, nil, nil, turn.shades)
+  if turn.shades or rec.shades then call('HSET', key, TURN.shades, turn.shades or '') end
   debit(a, t, k)
   -- What a build held that knows no places.
   free_places(tt, key, rec.holds, now)

@@ -121,7 +121,7 @@ end
 
 -- How many of a turn's first `k` calls its limits let go, which are debited then; or 0, and what stops the first one.
 local function limited(more, tt, debits, k)
-  more.told = {}
+  more.told = { first = 0 }
   local stop = behind(debits)
   if stop then return 0, stop end
   k, stop = fit(debits, k, epoch_ms, more.told)
@@ -138,7 +138,8 @@ local function end_for(more, reason, info)
 end
 
 -- Decides about a turn of which not all calls may go for its agent's and tenant's budgets alone. Answers its word, and what
--- the log says of it; or nil, and how many calls may go.
+-- the log says of it; or nil, and how many calls may go. Of a wait on its agent's lane that is since when, for turns that came
+-- before (l), the tick (t), the day (d) or room for another slice (r), and until when at least.
 local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline) -- rarely
   local more, debits, stop = {}, debits_of[i], nil
   rare[i] = more
@@ -147,7 +148,7 @@ local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadli
   if deadline <= now then return end_for(more, 'expired', deadline) end
   if a.waiting then
     more.due = day <= 0 and not policy.reject and resets or a.tick_end
-    return 'LANED'
+    return 'LANED', string.format('W%s,l,%.0f', now_text, more.due)
   end
   local left = task and task.max - task.used or n
   if left <= 0 then return end_for(more, 'task_budget_reached', task.max) end
@@ -157,7 +158,8 @@ local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadli
   if k <= 0 and stop then return stopped(more, n, stop) end
   if k <= 0 then
     more.due, a.waiting = day <= 0 and resets or a.tick_end, true
-    return 'LANED'
+    local cause = day <= 0 and 'd' or t.out >= ready_max and 'r' or 't'
+    return 'LANED', string.format('W%s,%s,%.0f', now_text, cause, more.due)
   end
   if task then task.used = task.used + k end
   return nil, k
@@ -248,7 +250,9 @@ local function write(i)
   if word == 'DISPATCHED' then
     for c = 1, k do out[c] = ARGV[from + 12 + c] end
     for c = k + 1, #out do out[c] = nil end
-    local fence = dispatch(queue, tt, meta, 0, 0, 0, out)
+    local shades = more.told and more.told.notes
+    local fence = dispatch(queue, tt, meta, 0, 0, 0, out, nil, nil, shades)
+    if shades then record[at + 1], record[at + 2], at = TURN.shades, shades, at + 2 end
     record[at + 1], record[at + 2], at = TURN.fence, fence, at + 2
     if k == n and not more.holds then
       record[at + 1], at = TURN.fresh, at + 2

@@ -1,7 +1,7 @@
 //! Limits: counters that calls debit by amounts, and what becomes of calls that one has no room for.
 
+use super::Reason;
 use super::budget::window_end;
-use super::state::Reason;
 
 /// Windows of more than this go on after a restart of Redis, ms.
 const LOST_MS: i64 = 60_000;

@@ -1,9 +1,9 @@
 //! The admission decision: how many calls of a turn fit the budgets of its chain.
 
+use super::Reason;
 use super::budget::{AgentBudgets, Budget, TaskBudget};
 use super::limits::{self, Debit, Stopped};
-use super::state::Reason;
-use tickfleet_model::{Caps, DayCapAction};
+use crate::{Caps, DayCapAction};
 
 /// What the decision is made by, beside the counters.
 #[derive(Debug, Clone, Copy)]

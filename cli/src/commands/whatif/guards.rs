@@ -1,0 +1,135 @@
+//! What the guards of a worker say of recorded calls under the other policy, held against what was decided.
+
+use std::sync::Arc;
+
+use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_model::policy::Unknown;
+use tickfleet_model::{AgentId, Policy, TenantId};
+use tickfleet_proof::whatif::recorded::{Arguments, Fate, Recorded};
+use tickfleet_proof::whatif::{Difference, Kind};
+use tickfleet_tools::Registry;
+use worker::calls::recalled::{Recall, Recalled};
+
+use crate::commands::whatif::Told;
+use crate::failure::Failure;
+use crate::setup::{Runs, Setup};
+
+const BY_FACTS: &str = "its tool asks for facts of its session, which the log does not have";
+const STOPPED: &str = "facts of its session or the loop breaker stopped it, of which the log does not have the state";
+const NO_TENANT: &str = "its tenant is not in the configuration (one that is set at run time is not)";
+const NO_TOOL: &str = "a task is no call of a tool";
+
+/// The other policy, and its tools.
+pub(super) struct Guards {
+    active: Arc<ActivePolicy>,
+    registry: Arc<Registry>,
+}
+
+impl Guards {
+    /// Those of a configuration.
+    ///
+    /// # Errors
+    /// Its tools cannot be used.
+    pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
+        let active = setup.active();
+        // Only tools about the fleet itself would ask it, and nothing is run.
+        let stores = setup.stores()?;
+        let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
+        let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
+        Ok(Self { active: active.load(), registry })
+    }
+
+    /// The policy.
+    pub(super) fn policy(&self) -> &Policy {
+        &self.active.policy
+    }
+
+    /// Judges a call, and tells where that is not as it was.
+    pub(super) async fn judge(&self, call: &Recorded, told: &mut Told) {
+        told.summary.calls += 1;
+        if call.is_task {
+            return told.summary.cannot_say(NO_TOOL, 1);
+        }
+        if call.fate == Fate::NotReached {
+            return;
+        }
+        let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
+        let Some((tenant, agent)) = names else { return told.summary.cannot_say(NO_TENANT, 1) };
+        if let Err(Unknown::Tenant | Unknown::Withheld) = self.active.policy.look_up(&tenant, &agent) {
+            return told.summary.cannot_say(NO_TENANT, 1);
+        }
+        let arguments = match &call.arguments {
+            Arguments::Whole(text) => Some(text.as_str()),
+            Arguments::Hidden(_) | Arguments::Cut(_) => None,
+        };
+        let recalled =
+            Recalled { tenant: &tenant, agent: &agent, tool: &call.tool, arguments, premises: call.premises.as_ref() };
+        let recall = recalled.judge(&self.active, &self.registry).await;
+        // What is no JSON, or too long to be kept, was refused as that.
+        let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
+        if is_unread && arguments.is_none() && !matches!(recall, Recall::Ends { .. }) {
+            return;
+        }
+        match compared(&call.fate, &recall) {
+            Compared::Same => {}
+            Compared::Unknown(why) => told.summary.cannot_say(why, 1),
+            Compared::Other(kind, by) => told.tell(Difference {
+                kind,
+                by,
+                tenant: call.tenant.clone(),
+                agent: call.agent.clone(),
+                tool: call.tool.clone(),
+                call: format!("{}/{}", call.turn, call.position),
+                was: call.fate.words(),
+                would: words(&recall),
+                by_ms: None,
+            }),
+        }
+    }
+}
+
+enum Compared {
+    Same,
+    Unknown(&'static str),
+    /// It would have become of it, by what.
+    Other(Kind, String),
+}
+
+/// Holds what guards say against what they had said.
+fn compared(fate: &Fate, recall: &Recall) -> Compared {
+    let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
+    match (fate, recall) {
+        (Fate::NotReached, _) => Compared::Same,
+        (_, Recall::Unknown(why)) => Compared::Unknown(why),
+        (Fate::Stopped(_), Recall::Passes { .. } | Recall::Asks(_)) => Compared::Unknown(STOPPED),
+        (Fate::Stopped(_), Recall::Ends { outcome, rule, .. }) => Compared::Other(Kind::Otherwise, stop(outcome, rule)),
+        (Fate::Passed, Recall::Passes { by_facts: true }) => Compared::Unknown(BY_FACTS),
+        (Fate::Passed, Recall::Passes { .. }) | (Fate::Asked, Recall::Asks(_)) => Compared::Same,
+        (Fate::Passed | Fate::Asked, Recall::Ends { outcome, rule, .. }) => {
+            Compared::Other(Kind::Denied, stop(outcome, rule))
+        }
+        (Fate::Passed | Fate::Ended { .. }, Recall::Asks(by)) => Compared::Other(Kind::Asked, by.clone()),
+        (Fate::Asked, Recall::Passes { .. }) => Compared::Other(Kind::Allowed, "approval".to_owned()),
+        (Fate::Ended { outcome, rule, .. }, Recall::Passes { .. }) => {
+            Compared::Other(Kind::Allowed, stop(outcome, rule))
+        }
+        (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
+            if (outcome.as_str(), reason, rule) == (*now, why, by) {
+                Compared::Same
+            } else {
+                Compared::Other(Kind::Otherwise, stop(now, by))
+            }
+        }
+    }
+}
+
+fn words(recall: &Recall) -> String {
+    match recall {
+        Recall::Passes { .. } => "passed".into(),
+        Recall::Asks(by) => format!("people are asked ({by})"),
+        Recall::Ends { outcome, reason, rule } => {
+            Fate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
+        }
+        Recall::Unknown(why) => (*why).to_owned(),
+    }
+}

@@ -1,0 +1,181 @@
+//! What-if: recorded traffic of a fleet, decided anew by the same policy and by others.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, tickfleet};
+
+/// The longest wait for what another process does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const SETTINGS: &str = "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 3}\n";
+const PERMISSIONS: &str = "permissions:
+  echo:
+    everyone: true
+    rules:
+      - {name: small, require: args.value <= 500, message: 'value {args.value} exceeds 500'}
+      - {name: known, require: 'has(user_context.id)', when: args.value == 77}
+  fail:
+    agents: [kelly]
+    rules:
+      - {name: ask, require: 'false', otherwise: ask}
+approvers: {ann: {roles: [finance]}}
+";
+const LIMITS: &str = "limits:
+  three:
+    match: {agents: [fran]}
+    per: [agent]
+    max: 3
+    every: 1d
+    on_reach: reject
+  two:
+    match: {agents: [ben], tools: [echo]}
+    per: [tenant, 'argument:/text']
+    max: 2
+    every: 3s
+";
+
+/// Writes a configuration, with these changes.
+fn configure(folder: &Path, name: &str, changes: &[(&str, &str, &str)]) -> String {
+    let dir = folder.join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    for (file, text) in [
+        ("tickfleet.yaml", SETTINGS),
+        ("permissions.yaml", PERMISSIONS),
+        ("limits.yaml", LIMITS),
+        ("agents.yaml", "agents: {kelly: {}, fran: {}, ben: {}}\n"),
+        ("tenants.yaml", "tenants: {demo: {}}\n"),
+        ("tools.yaml", "tools: {}\n"),
+    ] {
+        let mut text = text.to_owned();
+        for (_, from, to) in changes.iter().filter(|(of, ..)| *of == file) {
+            assert!(text.contains(from), "{file}: {from}");
+            text = text.replace(from, to);
+        }
+        std::fs::write(dir.join(file), text).unwrap();
+    }
+    dir.to_str().unwrap().to_owned()
+}
+
+/// Mixed traffic: what passes, what rules and permission deny, what people agree to, what waits for ticks and for a limit,
+/// and what a limit refuses.
+fn play(fleet: &DevFleet, config: &str) {
+    let submit = |agent: &str, id: &str, calls: &[(&str, Value)], wait: bool| {
+        let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
+        let turn = json!({"turn_id": id, "calls": calls, "user_context": {"id": 5}});
+        let mut args = vec!["submit", "--config", config, "--tenant", "demo", "--agent", agent, "-"];
+        args.extend(wait.then_some("--wait"));
+        fleet.run_with(&args, &turn.to_string())
+    };
+    let echo = |value: u64, text: &str| ("echo", json!({"value": value, "text": text}));
+    submit("kelly", "asks", &[("fail", json!({"outcomes": ["ok"]}))], false);
+    for (number, value) in [100, 600, 77, 5].into_iter().enumerate() {
+        submit("kelly", &format!("k{number}"), &[echo(value, "hi")], false);
+    }
+    submit("kelly", "many", &[echo(1, "a"), echo(2, "b"), echo(3, "c"), echo(4, "d"), echo(5, "e")], false);
+    submit("ben", "same", &[echo(1, "same"), echo(2, "same"), echo(3, "same"), echo(4, "same")], false);
+    submit(
+        "ben",
+        "odd",
+        &[("nothing", json!({})), ("fail", json!({})), ("echo", json!({"value": 1, "other": 2}))],
+        false,
+    );
+    let began = Instant::now();
+    let approval = loop {
+        let found = fleet.run(&["approvals", "list", "--config", config, "--json"]).exits(0).json();
+        if let Some(id) = found[0]["id"].as_str() {
+            break format!("demo:{id}");
+        }
+        assert!(began.elapsed() < PATIENCE, "nothing waits for an approval");
+    };
+    fleet.run(&["approvals", "approve", &approval, "--config", config, "--by", "ann"]).exits(0);
+    for number in 0..5 {
+        submit("fran", &format!("f{number}"), &[echo(1, "x")], true);
+    }
+}
+
+fn whatif(policy: &str, export: &str) -> Said {
+    tickfleet(&["whatif", "--policy", policy, "--audit", export, "--json"])
+}
+
+/// Until the log has as many calls.
+fn export(fleet: &DevFleet, config: &str, path: &Path, calls: usize) -> String {
+    let began = Instant::now();
+    loop {
+        let path = path.to_str().unwrap();
+        let _ = std::fs::remove_file(path);
+        fleet.run(&["audit", "export", "--config", config, "--to", path]).exits(0);
+        if std::fs::read_to_string(path).unwrap().matches("TOOL_CALL").count() >= calls {
+            return path.to_owned();
+        }
+        assert!(began.elapsed() < PATIENCE, "{}", std::fs::read_to_string(path).unwrap());
+    }
+}
+
+/// The calls that differ, with their kinds and what makes the difference, in order.
+fn differ(said: &Said) -> Vec<(String, String, String)> {
+    let differences = said.json()["differences"].as_array().cloned().unwrap();
+    let text = |one: &Value, name: &str| one[name].as_str().unwrap().to_owned();
+    let mut found: Vec<_> =
+        differences.iter().map(|one| (text(one, "call"), text(one, "kind"), text(one, "by"))).collect();
+    found.sort();
+    found
+}
+
+fn expected(calls: &[(&str, &str, &str)]) -> Vec<(String, String, String)> {
+    calls.iter().map(|(call, kind, by)| ((*call).into(), (*kind).into(), (*by).into())).collect()
+}
+
+#[tokio::test]
+async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_says() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let config = configure(folder.path(), "old", &[]);
+    let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
+    play(&fleet, &config);
+    let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 22);
+    let live = ["whatif", "--policy", &config, "--config", &config, "--tenant", "demo"];
+    fleet.run(&live).exits(0).says("Nothing would have been decided otherwise");
+    assert_eq!(fleet.stop(), Some(0));
+
+    let same = whatif(&config, &export);
+    let summary = &same.json()["summary"];
+    assert_eq!(
+        (same.code, &summary["calls"]),
+        (0, &json!(22)),
+        "{}\n{}",
+        same.stdout,
+        std::fs::read_to_string(&export).unwrap()
+    );
+    assert_eq!(summary["not_decidable"], json!({}), "{summary}");
+
+    let other = |name: &str, changes: &[(&str, &str, &str)]| {
+        let said = whatif(&configure(folder.path(), name, changes), &export);
+        (differ(&said), said)
+    };
+    let (found, said) = other("rules", &[("permissions.yaml", "args.value <= 500", "args.value <= 50")]);
+    let small = "permissions.echo.rules.small";
+    assert_eq!((said.code, found), (1, expected(&[("k0/0", "denied", small), ("k2/0", "denied", small)])));
+    let (found, said) = other("grant", &[("permissions.yaml", "agents: [kelly]", "agents: [kelly, ben]")]);
+    assert_eq!(found, expected(&[("odd/1", "asked", "permissions.fail.rules.ask")]), "{}", said.stdout);
+    let (found, said) = other("more", &[("limits.yaml", "max: 3", "max: 4")]);
+    assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
+    let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
+    assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
+    // Two of a turn of four fitted at first; with three in a tick, one more would have.
+    let (found, said) = other("none", &[("limits.yaml", "max: 2", "max: 9")]);
+    assert_eq!(found, expected(&[("same/2", "sooner", "a limit")]), "{}", said.stdout);
+    let (found, said) = other("slow", &[("limits.yaml", "every: 3s", "every: 1d")]);
+    let delayed = ["same/2", "same/3"].map(|call| (call, "delayed", "limits.two"));
+    assert_eq!(found, expected(&delayed), "{}", said.stdout);
+    let (found, said) = other("ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
+    let sooner =
+        found.iter().all(|(_, kind, by)| kind == "sooner" && by == "max_calls_per_tick" || by.contains("earlier"));
+    assert!(sooner && found.iter().any(|(call, ..)| call == "many/4"), "{}", said.stdout);
+    tickfleet(&["whatif", "--policy", folder.path().join("rules").to_str().unwrap(), "--audit", &export])
+        .exits(1)
+        .says("would be denied")
+        .says(small);
+}

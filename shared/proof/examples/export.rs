@@ -1,0 +1,48 @@
+//! Writes an export of so many sealed entries to standard output, as a fleet of 100 agents would have left it, to measure
+//! `tickfleet audit verify` and `tickfleet prove` by: `cargo run --release -p tickfleet-proof --example export 1000000`.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, Write};
+
+use chrono::DateTime;
+use tickfleet_proof::lines::{self, End, Header};
+use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, Signer, seal};
+
+/// Entries that have a seal together.
+const BATCH: usize = 500;
+const AGENTS: u64 = 100;
+const BEGAN_MS: u64 = 1_800_000_000_000;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let count: u64 = std::env::args().nth(1).unwrap_or_default().parse()?;
+    let signer = Signer::new("k1", &"07".repeat(32))?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let keys = BTreeMap::from([("k1".to_owned(), signer.public_key())]);
+    let header = Header { export: lines::FORMAT, fleet: "f".into(), keys, ..Header::default() };
+    writeln!(out, "{}", lines::header(&header))?;
+    let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
+    let (mut head, mut leaves, mut seals) = (Head::default(), Vec::new(), 0);
+    for number in 0..count {
+        let (agent, call) = (number % AGENTS, number / AGENTS);
+        let ends_ms = BEGAN_MS + (call / 10 + 1) * 5_000;
+        let at_ms = ends_ms - 5_000 + call % 10 * 10;
+        let id = EntryId { ms: at_ms + 5, seq: agent };
+        let admitted = format!("A{at_ms},1,{},10,{ends_ms},{},1000000", call % 10 + 1, call + 1);
+        let time = DateTime::from_timestamp_millis(i64::try_from(at_ms)? + 5).unwrap_or_default();
+        let text = format!(
+            r#"{{"timestamp":"{}","level":"info","action":"TOOL_CALL","entity_type":"tool","entity_id":"tool_echo","actor_type":"agent","actor_id":"agent-{agent}","tenant":"acme","message":"agent-{agent} called echo: ok in 1 ms","meta":{{"call":"t{number}/0","turn":"t{number}","tool_call_id":null,"arguments":{{"text":"hello","value":{number}}},"result":"{{\"text\":\"hello\"}}","duration_ms":1,"success":true,"error":null,"retry_count":0,"outcome":"ok","policy_version":1,"policy_digest":"3f2a9c0d1e4b"}}}}"#,
+            time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
+        );
+        leaves.push(Leaf::of(id, &admitted, &text));
+        writeln!(out, "{}", lines::entry(0, &id.to_string(), &admitted, &text))?;
+        if leaves.len() == BATCH || number + 1 == count {
+            let sealed = seal(&chain, &head, &leaves, &Losses::default(), i64::try_from(at_ms)?, &signer);
+            writeln!(out, "{}", lines::seal(0, &sealed.body, &sealed.signature))?;
+            (head, seals) = (sealed.head, seals + 1);
+            leaves.clear();
+        }
+    }
+    writeln!(out, "{}", lines::end(End { entries: count, seals }))?;
+    out.flush()?;
+    Ok(())
+}

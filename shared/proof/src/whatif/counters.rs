@@ -1,0 +1,224 @@
+//! The counters as they would be under the policy, and what a turn's next calls debit of them.
+
+use std::collections::HashMap;
+
+use tickfleet_model::day::{Tz, day_bounds, zone};
+use tickfleet_model::decision::budget::{AgentBudgets, Budget};
+use tickfleet_model::decision::limits::{Counter, Debit, Reach, Window};
+use tickfleet_model::limit::counters::{Debits, Maker, counters};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, AgentPolicy, Call, Context, Limit, Policy, TaskId, TenantId};
+
+use super::turns::{Turn, TurnContext};
+
+/// Counters that are kept before those go whose windows are over.
+const KEPT_MIN: usize = 100_000;
+
+/// The policy, and how its windows lie.
+#[derive(Debug, Clone, Copy)]
+pub struct Fleet<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// How many shards there are.
+    pub shards: u32,
+    /// Where an agent's ticks begin, ms within one.
+    pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
+    /// Where windows of a counter begin: of a limit, by the counter's name, ms within one.
+    pub counter_stagger: fn(&str, &str, i64) -> i64,
+}
+
+/// Who makes the calls of a turn, as the policy has them.
+pub(super) struct Whose<'a> {
+    pub(super) tenant: TenantId,
+    pub(super) agent: AgentId,
+    pub(super) owner: &'a TenantPolicy,
+    pub(super) policy: &'a AgentPolicy,
+}
+
+/// What is counted.
+#[derive(Default)]
+pub(super) struct Books {
+    pub(super) agents: HashMap<String, AgentBudgets>,
+    pub(super) tenant_days: HashMap<String, Budget>,
+    pub(super) counters: HashMap<String, Counter>,
+    /// Places that are taken.
+    pub(super) held: HashMap<String, u64>,
+    days: HashMap<String, (i64, i64)>,
+    kept: usize,
+}
+
+/// What a turn's next calls debit of one counter, and which that is.
+pub(super) struct Side {
+    /// The counter among all.
+    pub(super) name: String,
+    /// Its limit, as differences name it.
+    pub(super) by: String,
+    pub(super) debit: Debit,
+}
+
+/// A limit of which it is not known what calls debit.
+pub(super) struct NotKnown {
+    /// The limit, as differences name it.
+    pub(super) by: String,
+    /// Why not.
+    pub(super) why: &'static str,
+}
+
+pub(super) const NO_ARGUMENTS: &str = "a limit counts by arguments that the log does not have whole";
+pub(super) const NO_CONTEXT: &str =
+    "a limit counts by user, session or task, which entries do not say (audit.premises)";
+pub(super) const NO_SLOTS: &str = "a limit counts parts of the workers' slots, which the log does not have";
+
+impl Books {
+    /// The day of a zone that holds `now_ms`.
+    pub(super) fn day(&mut self, name: &str, now_ms: i64) -> (i64, i64) {
+        if let Some(known) = self.days.get(name).filter(|(start, end)| (*start..*end).contains(&now_ms)) {
+            return *known;
+        }
+        let bounds = day_bounds(now_ms, zone(name).unwrap_or(Tz::UTC));
+        self.days.insert(name.to_owned(), bounds);
+        bounds
+    }
+
+    /// What is over is counted anew anyhow.
+    pub(super) fn forget(&mut self, now_ms: i64) {
+        if self.counters.len() + self.agents.len() < self.kept.max(KEPT_MIN) {
+            return;
+        }
+        self.counters.retain(|_, counter| counter.end_ms > now_ms);
+        self.agents.retain(|_, budgets| budgets.day.end_ms > now_ms);
+        self.tenant_days.retain(|_, day| day.end_ms > now_ms);
+        self.held.retain(|_, places| *places > 0);
+        self.kept = 2 * (self.counters.len() + self.agents.len());
+    }
+
+    /// What `calls` of a turn debit, and why some of it is not known.
+    pub(super) fn sides(
+        &mut self,
+        fleet: &Fleet<'_>,
+        whose: &Whose<'_>,
+        turn: &Turn,
+        from: usize,
+        now_ms: i64,
+    ) -> (Vec<Side>, Vec<NotKnown>) {
+        let limits = &fleet.policy.limits;
+        if limits.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let known = turn.context.as_ref();
+        let context = known.map(context).unwrap_or_default();
+        let task = known.and_then(|known| TaskId::new(known.task.as_deref()?).ok());
+        let calls: Vec<Call> = turn.calls[from..].iter().map(call).collect();
+        let maker = Maker {
+            tenant: &whose.tenant,
+            owner: whose.owner,
+            agent: &whose.agent,
+            policy: whose.policy,
+            context: &context,
+            task: task.as_ref(),
+            parallel_reads: known.is_some_and(|known| known.parallel_reads),
+        };
+        let (mut sides, mut unknown) = (Vec::new(), Vec::new());
+        for debits in counters(limits, &fleet.policy.tool_traits, &maker, &calls) {
+            let limit = whose.owner.limit(&limits[debits.limit]);
+            // By default tenants share the slots, and that stops nobody while there are enough.
+            if matches!(limit.bound, LimitBound::Share(_)) {
+                continue;
+            }
+            match why_not(&limit, &debits, turn, from) {
+                Some(why) => unknown.push(NotKnown { by: super::limit(&limit.name), why }),
+                None => sides.push(self.side(fleet, whose, &limit, debits, (turn.shard, now_ms))),
+            }
+        }
+        // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
+        let of_tasks = |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task);
+        unknown.extend(
+            limits.iter().filter(of_tasks).map(|limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT }),
+        );
+        (sides, unknown)
+    }
+
+    fn side(
+        &mut self,
+        fleet: &Fleet<'_>,
+        whose: &Whose<'_>,
+        limit: &Limit,
+        debits: Debits,
+        (shard, now_ms): (u32, i64),
+    ) -> Side {
+        let name = format!("{shard} {}@{}", limit.name, debits.key);
+        let policy = fleet.policy;
+        let window = match limit.period_ms(policy.defaults.tick_ms) {
+            Some(ms) => Window::Period(ms, (fleet.counter_stagger)(&limit.name, &debits.key, ms)),
+            None if limit.every == Every::Held => Window::Held,
+            None => {
+                let zone =
+                    if limit.is_of_tenants() { policy.time_zone(whose.owner) } else { &policy.defaults.time_zone };
+                let (start, end) = self.day(zone, now_ms);
+                Window::Day(start, end)
+            }
+        };
+        let mut counter = self.counters.get(&name).copied().unwrap_or_default().at(now_ms, window);
+        if window == Window::Held {
+            counter.used = self.held.get(&name).copied().unwrap_or(0);
+        }
+        let reach = match (limit.mode, limit.on_reach) {
+            (LimitMode::Shadow, _) => Reach::Shadow,
+            (LimitMode::Enforce, OnReach::Wait) => Reach::Wait,
+            (LimitMode::Enforce, OnReach::Reject) => Reach::Reject,
+        };
+        let max = limit.share(shard, fleet.shards);
+        let debit = Debit { counter, window, max, reach, amounts: debits.amounts, others_wait: false };
+        Side { name, by: super::limit(&limit.name), debit }
+    }
+
+    /// Writes back what an admission of `calls` has debited; answers the places that these hold now.
+    pub(super) fn debit(&mut self, sides: Vec<Side>, calls: usize) -> Vec<(String, u64)> {
+        let mut places = Vec::new();
+        for Side { name, debit, .. } in sides {
+            if debit.window == Window::Held {
+                let taken: u64 = debit.amounts.iter().take(calls).flatten().sum();
+                if taken > 0 {
+                    *self.held.entry(name.clone()).or_default() += taken;
+                    places.push((name, taken));
+                }
+            } else {
+                self.counters.insert(name, debit.counter);
+            }
+        }
+        places
+    }
+}
+
+/// Why it is not known what calls debit of a limit's counter.
+fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
+    if limit.bound.is_of_slots() {
+        return Some(NO_SLOTS);
+    }
+    let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);
+    let mut calls = debits.amounts.iter().enumerate().filter_map(counted);
+    let by_arguments = matches!(limit.bound, LimitBound::Sum { .. })
+        || limit.per.iter().any(|key| matches!(key, LimitKey::Argument(_)));
+    if by_arguments && calls.any(|call| call.arguments.is_none()) {
+        return Some(NO_ARGUMENTS);
+    }
+    let hidden = |said: &Option<Box<serde_json::value::RawValue>>| {
+        said.as_ref().is_some_and(|said| said.get().contains("[REDACTED]"))
+    };
+    let by = |key: &LimitKey| limit.per.contains(key);
+    let is_said = match &turn.context {
+        None => !(by(&LimitKey::User) || by(&LimitKey::Session)),
+        Some(said) => !(by(&LimitKey::User) && hidden(&said.user) || by(&LimitKey::Session) && hidden(&said.session)),
+    };
+    (!is_said).then_some(NO_CONTEXT)
+}
+
+fn context(said: &TurnContext) -> Context {
+    Context { user_context: said.user.clone(), session_data: said.session.clone(), ..Context::default() }
+}
+
+fn call(call: &super::turns::TurnCall) -> Call {
+    let arguments = call.arguments.clone().unwrap_or_default();
+    Call { provider_id: None, tool: call.tool.clone(), arguments }
+}

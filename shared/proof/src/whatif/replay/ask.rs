@@ -1,0 +1,110 @@
+//! What the policy says of a turn's next calls, with the counters as they would be.
+
+use tickfleet_model::Caps;
+use tickfleet_model::decision::admission::{Chain, Rules, Verdict, decide};
+use tickfleet_model::decision::budget::{AgentBudgets, Budget};
+use tickfleet_model::decision::limits::Debit;
+
+use super::told::agent_of;
+use super::{Live, Replay, WAIT_MS_MAX};
+use crate::whatif::counters::{NotKnown, Side, Whose};
+use crate::whatif::turns::{Decision, Turn, What};
+use crate::whatif::{DAY, TICK};
+
+/// What the policy says of a turn's next calls.
+pub(super) struct Said {
+    pub(super) verdict: Verdict,
+    /// What stops them, or cuts them short.
+    pub(super) by: String,
+    /// On which lane they wait then, and until when at least, ms.
+    pub(super) lane: String,
+    pub(super) until_ms: i64,
+    pub(super) sides: Vec<Side>,
+    /// Limits that could not be asked.
+    pub(super) unknown: Vec<NotKnown>,
+    /// Since when the tick and the day of the agent are known, ms.
+    pub(super) known_ms: (i64, i64),
+}
+
+impl Replay<'_> {
+    /// The counters of an agent and the day of its tenant as they are now; and since when tick and day are known.
+    pub(super) fn budgets(
+        &mut self,
+        whose: &Whose<'_>,
+        turn: &Turn,
+        caps: Caps,
+        on: Option<&Decision>,
+        now_ms: i64,
+    ) -> (AgentBudgets, Budget, (i64, i64)) {
+        let name = agent_of(turn);
+        let (day_ms, day_end_ms) = self.books.day(self.fleet.policy.time_zone(whose.owner), now_ms);
+        let mut agent = self.books.agents.get(&name).copied().unwrap_or_default();
+        let stagger_ms = (self.fleet.agent_stagger)(&whose.tenant, &whose.agent, caps.tick_ms);
+        agent.roll(now_ms, stagger_ms, caps.tick_ms, day_end_ms);
+        let mut tenant_day = self.books.tenant_days.get(&turn.tenant).copied().unwrap_or_default();
+        tenant_day.roll(now_ms, day_end_ms);
+        if let Some(What::Go(_, note)) = on.map(|on| &on.what)
+            && !self.apart.contains(&name)
+        {
+            // What the shard wrote holds, as long as everything was decided as it decided.
+            if agent.tick.end_ms == note.tick.2 {
+                agent.tick.used = agent.tick.used.max(note.tick.0.saturating_sub(note.calls));
+            }
+            agent.day.used = agent.day.used.max(note.day.0.saturating_sub(note.calls));
+            self.anchored.insert(name.clone());
+        }
+        let is_known = self.anchored.contains(&name);
+        let known_day_ms = if is_known && caps.tenant_calls_per_day.is_none() { i64::MAX } else { day_ms };
+        let known_tick_ms = if is_known { i64::MAX } else { agent.tick_began_ms };
+        (agent, tenant_day, (known_tick_ms, known_day_ms))
+    }
+
+    /// What the policy says of the next `wanted` calls. `on`: what the fleet decided now; `lane`: that on which the turn is the
+    /// first.
+    pub(super) fn ask(
+        &mut self,
+        whose: &Whose<'_>,
+        live: &Live,
+        (on, wanted): (Option<&Decision>, usize),
+        lane: Option<&str>,
+        now_ms: i64,
+    ) -> Said {
+        let turn = &live.turn;
+        let (caps, name) = (self.fleet.policy.caps(whose.owner, whose.policy), agent_of(turn));
+        let (mut agent, mut tenant_day, known_ms) = self.budgets(whose, turn, caps, on, now_ms);
+        let fleet = self.fleet;
+        let (mut sides, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
+        if on.is_some_and(|on| !matches!(on.what, What::Wait(..))) {
+            unknown.iter().for_each(|unknown| self.summary.cannot_say(unknown.why, 1));
+        }
+        for side in &mut sides {
+            side.debit.others_wait = lane != Some(side.name.as_str()) && self.lanes.contains_key(&side.name);
+        }
+        let mut debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
+        let is_behind = lane != Some(name.as_str()) && self.lanes.contains_key(&name);
+        let rules = Rules { caps, epoch_ms: 0, room: !is_behind };
+        let (agent_now, day_now) = (&mut agent, &mut tenant_day);
+        let mut chain = Chain { agent: agent_now, tenant_day: day_now, task: None, limits: &mut debits, cut: None };
+        let verdict = decide(wanted, rules, &mut chain);
+        let stop = match verdict {
+            Verdict::WaitFor(at, _) => Some(at),
+            Verdict::Wait(_) | Verdict::End(..) => None,
+            Verdict::Refuse(..) | Verdict::Dispatch(_) => chain.cut,
+        };
+        for (side, debit) in sides.iter_mut().zip(debits) {
+            side.debit = debit;
+        }
+        let day_is_full =
+            agent.day.used >= caps.calls_per_day || caps.tenant_calls_per_day.is_some_and(|cap| tenant_day.used >= cap);
+        let (by, lane, until_ms) = match (stop.and_then(|at| sides.get(at)), day_is_full) {
+            (Some(side), _) => (side.by.clone(), side.name.clone(), side.debit.counter.end_ms),
+            (None, true) => (DAY.to_owned(), name.clone(), agent.day.end_ms),
+            // In no tick is there any room: it would wait until it expires.
+            (None, false) if caps.calls_per_tick == 0 => (TICK.to_owned(), name.clone(), now_ms + WAIT_MS_MAX + 1),
+            (None, false) => (TICK.to_owned(), name.clone(), agent.tick.end_ms),
+        };
+        self.books.agents.insert(name, agent);
+        self.books.tenant_days.insert(turn.tenant.clone(), tenant_day);
+        Said { verdict, by, lane, until_ms, sides, unknown, known_ms }
+    }
+}

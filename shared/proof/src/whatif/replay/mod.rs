@@ -1,0 +1,346 @@
+//! Caps and limits, decided anew: at each moment at which the fleet decided about a turn, the policy is asked with the counters
+//! as they would be then.
+//!
+//! Where it says the same, the turn goes on as recorded. Where it makes calls wait that went out, they go when there is room,
+//! in the order in which they came; where it lets calls go that waited or were refused, they go at once, and debit.
+
+mod ask;
+mod told;
+mod waiting;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
+
+use tickfleet_model::decision::admission::Verdict;
+use tickfleet_model::policy::Unknown;
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use self::ask::Said;
+use self::told::agent_of;
+pub use super::counters::Fleet;
+use super::counters::{Books, Side, Whose};
+use super::recorded::Reset;
+use super::turns::{Decision, EARLIER, ROOM, Turn, What};
+use super::{DAY, Difference, Summary, TICK};
+
+/// Turns that wait under the policy at once, at most; what comes beyond is told as not decidable.
+const WAITING_MAX: usize = 100_000;
+/// A turn that would wait for longer would have expired, ms.
+const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
+
+/// A limit that cut a slice short: which, the log does not say.
+const LIMIT: &str = "a limit";
+
+const NOT_ADMITTED: &str = "how it was admitted is not in the log (audit.admissions)";
+const OPEN_BEFORE: &str = "the window that stopped it had begun before the log did";
+const TOO_MANY: &str = "more calls would wait than are followed";
+
+/// What happens next.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    /// An operator sets a counter to zero.
+    Reset(String),
+    /// Places are given back.
+    Free(String, u64),
+    /// The fleet decided about a turn.
+    Decision(u64, usize),
+    /// There may be room for those that wait only here.
+    Room(String),
+}
+
+/// When something happens, ms; its place among what happens then: its class, a tie, and the order in which it was said.
+type Event = (i64, u8, i64, u64, Next);
+
+/// A turn of which something is still to come.
+struct Live {
+    turn: Turn,
+    /// The first call that is not decided.
+    next: usize,
+    /// It waits here and did not in the fleet, or for longer or shorter: what for, on which lane, since when.
+    apart: Option<Apart>,
+    /// Decisions that are still to come.
+    left: usize,
+    /// When its last slice here ends, ms.
+    busy_ms: i64,
+    /// The lane on which it waits, as it did in the fleet.
+    parked: Option<String>,
+}
+
+struct Apart {
+    by: String,
+    lane: String,
+    since_ms: i64,
+}
+
+/// Decides anew.
+pub struct Replay<'a> {
+    fleet: Fleet<'a>,
+    books: Books,
+    turns: HashMap<u64, Live>,
+    next_turn: u64,
+    order: u64,
+    events: BinaryHeap<Reverse<Event>>,
+    /// Turns that wait only here, by lane, in the order in which they came.
+    lanes: HashMap<String, BTreeMap<u64, ()>>,
+    waiting: usize,
+    /// How many turns wait on a lane as they did in the fleet.
+    parked: HashMap<String, u64>,
+    /// Agents about whose calls something was decided otherwise: what the log says of their counters no longer holds.
+    apart: HashSet<String>,
+    /// Agents whose counters are known from what the log says of an admission.
+    anchored: HashSet<String>,
+    /// Since when the log has everything, ms; none until it is known.
+    began_ms: Option<i64>,
+    tell: Box<dyn FnMut(Difference) + 'a>,
+    summary: Summary,
+}
+
+impl<'a> Replay<'a> {
+    /// Decides by `fleet`, and tells what differs.
+    ///
+    /// `is_from_beginning`: the log has everything since it began; else nothing is known of what its first windows had used.
+    #[must_use]
+    pub fn new(fleet: Fleet<'a>, resets: &[Reset], is_from_beginning: bool, tell: impl FnMut(Difference) + 'a) -> Self {
+        let mut replay = Self {
+            fleet,
+            books: Books::default(),
+            turns: HashMap::new(),
+            next_turn: 0,
+            order: 0,
+            events: BinaryHeap::new(),
+            lanes: HashMap::new(),
+            waiting: 0,
+            parked: HashMap::new(),
+            apart: HashSet::new(),
+            anchored: HashSet::new(),
+            began_ms: is_from_beginning.then_some(i64::MIN),
+            tell: Box::new(tell),
+            summary: Summary::default(),
+        };
+        for reset in resets {
+            let counter = format!("{} {}@{}", reset.shard, reset.limit, reset.counter);
+            replay.at(reset.at_ms, 0, 0, Next::Reset(counter));
+        }
+        replay
+    }
+
+    /// Takes a turn. They come in the order in which the first of each was decided ([`Turn::at_ms`]).
+    pub fn turn(&mut self, turn: Turn) {
+        self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
+        let Some(at_ms) = turn.at_ms() else { return };
+        self.until(at_ms);
+        self.began_ms.get_or_insert(at_ms);
+        let number = self.next_turn;
+        self.next_turn += 1;
+        for (index, decision) in turn.decisions.iter().enumerate() {
+            // Of one moment: first what goes out, in its order, then what is cut short, then what waits or is refused.
+            let (class, tie) = match &decision.what {
+                What::Go(calls, note) => {
+                    (1 + u8::from(decision.first + calls < turn.calls.len()), i64::from(note.tick.0))
+                }
+                What::Wait(..) => (3, 0),
+                What::Refuse(..) => (4, 0),
+            };
+            self.at(decision.at_ms, class, tie, Next::Decision(number, index));
+        }
+        let left = turn.decisions.len();
+        self.turns.insert(number, Live { turn, next: 0, apart: None, left, busy_ms: 0, parked: None });
+    }
+
+    /// Says what came of it: what could not be decided.
+    #[must_use]
+    pub fn finish(mut self) -> Summary {
+        self.until(i64::MAX);
+        self.summary
+    }
+
+    fn at(&mut self, at_ms: i64, class: u8, tie: i64, next: Next) {
+        self.order += 1;
+        self.events.push(Reverse((at_ms, class, tie, self.order, next)));
+    }
+
+    /// Goes on up to this moment.
+    fn until(&mut self, at_ms: i64) {
+        while let Some(Reverse((now_ms, ..))) = self.events.peek()
+            && *now_ms < at_ms
+        {
+            let Some(Reverse((now_ms, _, _, _, next))) = self.events.pop() else { return };
+            match next {
+                Next::Reset(counter) => {
+                    self.books.counters.remove(&counter);
+                }
+                Next::Free(counter, places) => self.free(counter, places, now_ms),
+                Next::Decision(turn, index) => self.decision(turn, index, now_ms),
+                Next::Room(lane) => self.room(&lane, now_ms),
+            }
+            self.books.forget(now_ms);
+        }
+    }
+
+    fn free(&mut self, counter: String, places: u64, now_ms: i64) {
+        if let Some(held) = self.books.held.get_mut(&counter) {
+            *held = held.saturating_sub(places);
+        }
+        if self.lanes.contains_key(&counter) {
+            self.at(now_ms, 5, 0, Next::Room(counter));
+        }
+    }
+
+    /// The fleet decided something about a turn at this moment.
+    fn decision(&mut self, number: u64, index: usize, now_ms: i64) {
+        let Some(mut live) = self.turns.remove(&number) else { return };
+        live.left -= 1;
+        self.unpark(&mut live);
+        let decision = live.turn.decisions[index].clone();
+        // What waits here goes on by itself; what is ahead was decided before.
+        let behind = match &decision.what {
+            What::Go(calls, _) | What::Refuse(calls, _) => decision.first + calls,
+            What::Wait(..) => decision.first + 1,
+        };
+        if live.apart.is_none() && live.next >= decision.first && live.next < behind {
+            live.next = live.next.max(decision.first);
+            self.compare(number, &mut live, &decision, now_ms);
+        } else if live.apart.is_none() && live.next < decision.first {
+            // Calls in between had an end of their own (expired, cancelled).
+            live.next = decision.first;
+            self.compare(number, &mut live, &decision, now_ms);
+        }
+        if live.left > 0 || live.apart.is_some() {
+            self.turns.insert(number, live);
+        }
+    }
+
+    /// Holds what the policy says against what was decided.
+    fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, now_ms: i64) {
+        let whose = match whose(&self.fleet, &live.turn) {
+            Ok(whose) => whose,
+            // The guards have told it.
+            Err(Unknown::Agent | Unknown::Tenant | Unknown::Withheld) => {
+                live.next = live.turn.calls.len();
+                return;
+            }
+        };
+        let wanted = live.turn.calls.len() - live.next;
+        let said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
+        match (&decision.what, said.verdict) {
+            (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => self.park(live, by, &said),
+            (What::Refuse(calls, by), verdict) if self.is_refused(by.as_deref(), &said, verdict) => {
+                live.next += match verdict {
+                    Verdict::Refuse(_, _, ends) => ends.min(*calls),
+                    _ => *calls,
+                };
+                // The rest of what was refused together is looked at by itself.
+                if live.next < decision.first + calls {
+                    self.compare(number, live, decision, now_ms);
+                }
+            }
+            (What::Go(calls, _), Verdict::Dispatch(fits)) if fits >= *calls && !live.turn.is_whole => {
+                // What else there was to go out is not in the log.
+                self.go(live, *calls, said, now_ms);
+            }
+            (_, Verdict::Dispatch(fits)) => {
+                let recorded = match &decision.what {
+                    What::Go(calls, _) => *calls - (live.next - decision.first).min(*calls),
+                    _ => 0,
+                };
+                let (by, lane, until_ms) = (said.by.clone(), said.lane.clone(), said.until_ms);
+                self.go(live, fits, said, now_ms);
+                if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
+                    self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
+                }
+            }
+            (_, Verdict::Refuse(reason, _, calls)) => {
+                let upto = live.next + calls;
+                self.end(live, upto, &said.by, reason.as_str());
+                if live.next < live.turn.calls.len() {
+                    let (by, lane) = (said.by, said.lane);
+                    self.wait(number, live, Apart { by, lane, since_ms: now_ms }, now_ms + 1);
+                }
+            }
+            (_, Verdict::End(reason, _)) => {
+                let all = live.turn.calls.len();
+                self.end(live, all, &said.by, reason.as_str());
+            }
+            (_, Verdict::Wait(_) | Verdict::WaitFor(..)) => {
+                let apart = Apart { by: said.by, lane: said.lane, since_ms: now_ms };
+                self.wait(number, live, apart, said.until_ms);
+            }
+        }
+    }
+
+    /// Whether a wait stands that was decided: the policy has the calls wait as well, until then, or cannot say.
+    fn stands(&mut self, live: &Live, by: &str, until_ms: i64, said: &Said) -> bool {
+        let agent = agent_of(&live.turn);
+        if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
+            return true;
+        }
+        match said.verdict {
+            Verdict::WaitFor(_, None) => true,
+            Verdict::Wait(_) | Verdict::WaitFor(_, Some(_)) => {
+                until_ms == 0 || said.until_ms >= until_ms || said.by != by && self.apart.is_empty()
+            }
+            // Whoever comes while others wait for the same goes behind them, even where there is room by now.
+            Verdict::Dispatch(_) => {
+                let is_waited_for = |side: &Side| side.by == by && self.parked.contains_key(&side.name);
+                said.sides.iter().any(is_waited_for) || self.was_open(by, said)
+            }
+            Verdict::Refuse(..) | Verdict::End(..) => false,
+        }
+    }
+
+    /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
+    fn park(&mut self, live: &mut Live, by: &str, said: &Said) {
+        let lane = match said.sides.iter().find(|side| side.by == by) {
+            Some(side) => side.name.clone(),
+            None => agent_of(&live.turn),
+        };
+        *self.parked.entry(lane.clone()).or_default() += 1;
+        live.parked = Some(lane);
+    }
+
+    fn unpark(&mut self, live: &mut Live) {
+        let Some(lane) = live.parked.take() else { return };
+        if let Some(count) = self.parked.get_mut(&lane) {
+            *count -= 1;
+            if *count == 0 {
+                self.parked.remove(&lane);
+            }
+        }
+    }
+
+    /// Whether a refusal stands.
+    fn is_refused(&mut self, by: Option<&str>, said: &Said, verdict: Verdict) -> bool {
+        let Some(by) = by else { return true };
+        match verdict {
+            Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
+            Verdict::Dispatch(_) => self.was_open(by, said),
+            Verdict::Wait(_) | Verdict::WaitFor(..) => false,
+        }
+    }
+
+    /// Whether what stopped calls was open before the log began, so that it is not known what it had used.
+    fn was_open(&mut self, by: &str, said: &Said) -> bool {
+        let began_ms = self.began_ms.unwrap_or(i64::MIN);
+        // Said once already.
+        if said.unknown.iter().any(|unknown| unknown.by == by) {
+            return true;
+        }
+        let open = match by {
+            DAY => said.known_ms.1 < began_ms,
+            TICK => said.known_ms.0 < began_ms,
+            _ => said.sides.iter().any(|side| side.by == by && side.debit.counter.began_ms < began_ms),
+        };
+        if open {
+            self.summary.cannot_say(OPEN_BEFORE, 1);
+        }
+        open
+    }
+}
+
+/// Who makes a turn's calls, as the policy has them.
+fn whose<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<Whose<'p>, Unknown> {
+    let tenant = TenantId::new(turn.tenant.as_str()).map_err(|_| Unknown::Tenant)?;
+    let agent = AgentId::new(turn.agent.as_str()).map_err(|_| Unknown::Agent)?;
+    let (owner, policy) = fleet.policy.look_up(&tenant, &agent)?;
+    Ok(Whose { tenant, agent, owner, policy })
+}

@@ -1,0 +1,151 @@
+//! A call of the audit log, put through the guards of a worker once more, under whatever policy. Nothing runs.
+
+use std::sync::Arc;
+
+use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_model::outcome::Premises;
+use tickfleet_model::{AgentId, AskedBy, Context, TaskGrant, TaskId, TenantId};
+
+use crate::calls::guards::{self, Asked};
+use crate::calls::messages::CallEnding;
+use crate::tools::{RegisteredTool, Registry, Toolbox};
+
+/// What rules may ask for that an entry says only with its premises.
+const SAID_BY_PREMISES: [&str; 3] = ["user_context", "session_data", "task."];
+
+/// A call as the log has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Recalled<'a> {
+    /// The tenant of the agent that called.
+    pub tenant: &'a TenantId,
+    /// The agent.
+    pub agent: &'a AgentId,
+    /// The tool, as the model named it.
+    pub tool: &'a str,
+    /// The arguments; none where not all of them are known.
+    pub arguments: Option<&'a str>,
+    /// What else it was decided by, where the log says that.
+    pub premises: Option<&'a Premises>,
+}
+
+/// What guards say of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recall {
+    /// It passes. `by_facts`: facts of its session are asked then, which the log does not have.
+    Passes {
+        /// Whether facts of its session are asked.
+        by_facts: bool,
+    },
+    /// People are asked, by what stands there.
+    Asks(String),
+    /// It ends.
+    Ends {
+        /// The outcome.
+        outcome: &'static str,
+        /// The word of `details.reason`, or nothing.
+        reason: String,
+        /// The rule, or nothing.
+        rule: String,
+    },
+    /// The log does not say what that hangs on.
+    Unknown(&'static str),
+}
+
+/// A rule asks for arguments that are not known.
+const HIDDEN: &str = "a rule looks at arguments that the log does not have whole (secrets, or too long)";
+/// A rule asks for more than the log says.
+const NOT_SAID: &str = "a rule asks for user, session or task, which the entry does not say (audit.premises)";
+
+impl Recalled<'_> {
+    /// Puts it through the guards.
+    pub async fn judge(&self, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> Recall {
+        let premises = self.premises.cloned().unwrap_or_default();
+        let task =
+            premises.task.as_deref().and_then(|task| TaskId::new(task).ok()).map(|task| (task, grant(&premises)));
+        let grant = task.as_ref().map(|(_, grant)| grant);
+        let tools = Toolbox::new(Arc::clone(active), Arc::clone(registry), premises.allowed_tools.as_ref(), grant);
+        let (tools, tenant, agent, name) = (&tools, self.tenant, self.agent, self.tool);
+        let found = match guards::usable(tools, tenant, agent, name) {
+            Ok(found) => found,
+            Err(ending) => return ends(&ending),
+        };
+        if let Some(why) = self.not_said(active, tools, &found) {
+            return Recall::Unknown(why);
+        }
+        let by_facts = tools.facts(&found).is_some_and(|row| !(row.require.is_empty() && row.forbid.is_empty()));
+        let Some(arguments) = self.arguments else { return unseen(&found, tools, by_facts) };
+        let context = Context {
+            user_context: premises.user_context.clone(),
+            session_data: premises.session_data.clone(),
+            ..Context::default()
+        };
+        // Where nobody says whether a null may stand for nothing, it may: else it would not have passed.
+        let strict = self.premises.is_none_or(|premises| premises.strict);
+        let task = task.as_ref();
+        let asked = Asked::Tool { tools, tenant, agent, name, strict, context: &context, task };
+        match guards::pass(&asked, arguments, |_, _| {}).await {
+            Ok(passed) if passed.asked.is_empty() => Recall::Passes { by_facts },
+            Ok(passed) => Recall::Asks(places(&passed.asked)),
+            Err(ending) => ends(&ending),
+        }
+    }
+
+    /// Why rules cannot be asked, if they cannot.
+    fn not_said(&self, active: &ActivePolicy, tools: &Toolbox, tool: &RegisteredTool) -> Option<&'static str> {
+        if tools.rules(tool) == 0 {
+            return None;
+        }
+        if self.arguments.is_none() {
+            return Some(HIDDEN);
+        }
+        let row = active.policy.permissions.matrix.get(&tool.spec.name)?;
+        let texts = row.rules.iter().filter(|rule| rule.mode.is_enforced()).flat_map(|rule| {
+            [Some(rule.require.as_str()), rule.when.as_deref()].into_iter().flatten().collect::<Vec<_>>()
+        });
+        let asked: Vec<&str> = texts.collect();
+        let asks = |name: &str| asked.iter().any(|text| text.contains(name));
+        let is_hidden = |raw: &Option<Box<serde_json::value::RawValue>>| {
+            raw.as_ref().is_some_and(|raw| raw.get().contains("[REDACTED]"))
+        };
+        let is_said = match self.premises {
+            None => !SAID_BY_PREMISES.iter().any(|name| asks(name)),
+            // Who stands above a task, entries never say.
+            Some(said) => {
+                !(asks("user_context") && is_hidden(&said.user_context)
+                    || asks("session_data") && is_hidden(&said.session_data)
+                    || asks("task.chain") && said.task.is_some())
+            }
+        };
+        (!is_said).then_some(NOT_SAID)
+    }
+}
+
+/// Of arguments that are not known it is known that they were taken, and no rule looks at them.
+fn unseen(tool: &RegisteredTool, tools: &Toolbox, by_facts: bool) -> Recall {
+    match (tool.spec.requires_approval, tools.approvers().is_empty()) {
+        (false, _) => Recall::Passes { by_facts },
+        (true, false) => Recall::Asks(format!("tools.{}.approval", tool.spec.name)),
+        (true, true) => Recall::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() },
+    }
+}
+
+fn grant(premises: &Premises) -> TaskGrant {
+    TaskGrant {
+        capabilities: premises.capabilities.clone(),
+        tools: premises.task_tools.clone(),
+        ..TaskGrant::default()
+    }
+}
+
+fn places(asked: &[AskedBy]) -> String {
+    asked.iter().map(|asked| asked.place.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn ends(ending: &CallEnding) -> Recall {
+    let said = |name: &str| ending.error.details.as_ref().and_then(|details| details.get(name)?.as_str());
+    Recall::Ends {
+        outcome: ending.outcome.as_str(),
+        reason: said("reason").unwrap_or_default().to_owned(),
+        rule: said("rule").unwrap_or_default().to_owned(),
+    }
+}
