@@ -74,9 +74,9 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
         Command::Config(args) => config::run(&args, global, output),
         Command::Bench(args) => bench::command(&args, output).await,
-        Command::Prove(args) => prove::run(&args, output),
+        Command::Prove(args) => prove::run(&args, output).await,
         Command::WhatIf(args) => whatif::run(&args, global, output).await,
-        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output),
+        Command::Audit(audit::Audit { what: audit::What::Verify(args) }) => audit::verify::run(&args, output).await,
         Command::Audit(audit::Audit { what: audit::What::Key(audit::key::Key { new: Some(path) }) }) => {
             audit::key::make(&path, output)
         }

@@ -447,18 +447,27 @@ impl Setup {
     /// The key cannot be had, or is none.
     pub(crate) fn signer(&self) -> Result<Option<Signer>, Failure> {
         let seal = &self.settings().seal;
-        let failed = |why: String| Failure::failed(anyhow::anyhow!("seal.key: {why}"));
-        let secret = match &seal.key {
-            None => return Ok(None),
-            Some(SealKey::Env(name)) => {
+        let Some(key) = &seal.key else { return Ok(None) };
+        let secret = self.secret("seal.key", key)?;
+        let failed = |error| Failure::failed(anyhow::anyhow!("seal.key: {error}"));
+        Signer::new(&seal.key_id, &secret).map(Some).map_err(failed)
+    }
+
+    /// The secret that the setting `what` says where to find.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn secret(&self, what: &str, place: &SealKey) -> Result<String, Failure> {
+        let failed = |why: String| Failure::failed(anyhow::anyhow!("{what}: {why}"));
+        match place {
+            SealKey::Env(name) => {
                 let missing = || failed(format!("the variable {name} is not set"));
-                self.sources.environment.get(name).cloned().ok_or_else(missing)?
+                self.sources.environment.get(name).cloned().ok_or_else(missing)
             }
-            Some(SealKey::File(path)) => {
-                std::fs::read_to_string(path).map_err(|e| failed(format!("{path} cannot be read: {e}")))?
+            SealKey::File(path) => {
+                std::fs::read_to_string(path).map_err(|e| failed(format!("{path} cannot be read: {e}")))
             }
-        };
-        Signer::new(&seal.key_id, &secret).map(Some).map_err(|e| failed(e.to_string()))
+        }
     }
 
     /// Begins the names of this process' incarnations: the pod's name, where there is one.

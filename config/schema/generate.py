@@ -74,7 +74,8 @@ SETTINGS = {
         "key": {"type": "string", "pattern": "^(env:.+|file:/.+)?$"},
         "key_id": SOME_TEXT,
         "every": DURATION,
-        "anchor": {"type": "string", "pattern": "^(log|file:/.+)?$"},
+        "anchor": {"type": "string", "pattern": "^(log|stream(:.+)?|file:/.+)?$"},
+        "anchor_redis": {"type": "string", "pattern": "^(env:.+|file:/.+)?$"},
     },
     "loops": {
         "tell_after": number(0, 1_000),

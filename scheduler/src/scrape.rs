@@ -15,6 +15,8 @@ pub struct Scrape {
     stores: Vec<Store>,
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
+    /// Whether the audit log is sealed.
+    sealed: bool,
 }
 
 impl Scrape {
@@ -22,7 +24,13 @@ impl Scrape {
     #[must_use]
     pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
-        Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics) }
+        Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics), sealed: false }
+    }
+
+    /// Asks how far the audit log is sealed, too, where it is to be.
+    #[must_use]
+    pub fn with_seals(self, sealed: bool) -> Self {
+        Self { sealed, ..self }
     }
 
     /// The backlog of all shards together; none if one of them does not answer, for half a backlog would look like a
@@ -32,10 +40,16 @@ impl Scrape {
             let (tenants, active) = (self.tenants_of(store), self.active.load());
             let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));
             let shares: Vec<&str> = active.policy.limits.iter().filter(is_share).map(|l| l.name.as_str()).collect();
-            store.backlog(&tenants, &shares).await.map(|seen| (store.shard(), seen))
+            let unsealed_ms = if self.sealed { store.unsealed_ms().await? } else { 0 };
+            store.backlog(&tenants, &shares).await.map(|seen| (store.shard(), seen, unsealed_ms))
         });
         match try_join_all(asked).await {
-            Ok(shards) => Some(self.merged(&shards)),
+            Ok(shards) => {
+                let unsealed_ms = shards.iter().map(|(_, _, unsealed_ms)| *unsealed_ms).max().unwrap_or(0);
+                let shards: Vec<_> = shards.into_iter().map(|(shard, seen, _)| (shard, seen)).collect();
+                let unsealed = self.sealed.then(|| Duration::from_millis(unsealed_ms.max(0).unsigned_abs()));
+                Some(Scraped { unsealed, ..self.merged(&shards) })
+            }
             Err(error) => {
                 tracing::debug!(%error, "the backlog is absent from this scrape");
                 None
@@ -74,6 +88,7 @@ impl Scrape {
             memory_max: shards.iter().map(|(_, seen)| seen.memory.max).max().unwrap_or(0),
             // Not the flag alone: it is what scripts go by, and may be a second behind.
             pressure: shards.iter().any(|(_, seen)| seen.pressure || seen.memory.is_tight()),
+            unsealed: None,
         }
     }
 }

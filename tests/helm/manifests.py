@@ -108,7 +108,10 @@ def unrestricted(manifests):
                 f"{name} may write its image": context.get("readOnlyRootFilesystem") is True,
                 f"{name} has no bound on memory": "memory" in container["resources"]["limits"],
                 f"{name} asks for no share": {"cpu", "memory"} <= set(container["resources"]["requests"]),
-                f"{name} has a URL in its arguments": "://" not in json.dumps(container.get("args", [])),
+                # The values' schema lets nobody put a password into that of a collector.
+                f"{name} has a URL in its arguments": not any(
+                    "://" in argument for argument in container.get("args", []) if not argument.startswith("otlp:")
+                ),
             }
         complaints += [f"{shown(manifest)} {rule}" for rule, kept in rules.items() if not kept]
     return complaints

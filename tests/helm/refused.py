@@ -24,6 +24,9 @@ REFUSED = [
     (["--set", "image.digest=latest"], "at '/image/digest'"),
     (["--set", "monitoring.serviceMonitor.interval=often"], "at '/monitoring/serviceMonitor/interval'"),
     (["--set", "http.port=70000"], "at '/http/port'"),
+    # An export that could not be written, or would show a password.
+    (["--set", "exporter.enabled=true,exporter.to=file:/var/audit.jsonl"], "must give it a volume"),
+    (["--set", "exporter.to=otlp:http://me:secret@collector"], "at '/exporter/to'"),
     # Times that would kill what runs.
     (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (40 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),

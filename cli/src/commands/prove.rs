@@ -50,9 +50,10 @@ struct Proved<'a> {
 ///
 /// # Errors
 /// Something does not hold; a file cannot be read or written.
-pub(crate) fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
     let mut prover = Prover::new(at(args.from, "--from")?, at(args.to, "--to")?);
-    let verdict = verified(&args.exports, &args.against, &mut |line| prover.line(line))?;
+    let anchors = args.against.anchors().await?;
+    let verdict = verified(&args.exports, &args.against, &anchors, &mut |line| prover.line(line))?;
     let proof = prover.finish();
     let report = markdown(&proof, &verdict);
     match &args.report {

@@ -22,7 +22,7 @@ use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{RowBounds, Store, StoreError};
+use tickfleet_store::{Pool, RowBounds, Store, StoreError};
 use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
@@ -104,7 +104,8 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores)? } else { Vec::new() };
     let drained = CancellationToken::new();
-    let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
+    let (health, address) =
+        listen(&shared, &stores, roles, answer, setup.settings().seal.key.is_some(), &drained).await?;
 
     if roles.worker {
         // A drain that comes meanwhile goes on below: workers that drain take nothing.
@@ -205,6 +206,33 @@ impl Fleet {
     }
 }
 
+/// Answers probes and scrapes for a process that is neither scheduler nor worker, until `until`: on the configured address,
+/// or on a free port of its host where another process of the fleet has that.
+///
+/// # Errors
+/// No address can be had.
+pub(crate) async fn serve_probes(
+    setup: &Setup,
+    metrics: &Arc<Metrics>,
+    progress: &Progress,
+    stores: &[Store],
+    until: &CancellationToken,
+) -> Result<SocketAddr, Failure> {
+    let stores: Arc<[Store]> = stores.into();
+    let ready = move || {
+        let stores = Arc::clone(&stores);
+        async move { readiness::ready(&stores).await }
+    };
+    let health = Health::new(progress.clone(), Arc::clone(metrics), ready);
+    let address = setup.settings().http.address;
+    let served = match health.clone().serve(address, until.clone()).await {
+        Err(HealthError::Taken { addr }) => health.clone().serve(SocketAddr::new(addr.ip(), 0), until.clone()).await,
+        served => served,
+    };
+    health.started();
+    served.map_err(Failure::failed)
+}
+
 /// Tells the log what Redis cannot confirm of what is to be durable, as soon as it answers: such calls will not run.
 fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::wanted(setup);
@@ -255,6 +283,12 @@ fn seal_options(setup: &Setup) -> Result<Option<SealOptions>, Failure> {
         config::AnchorPlace::None => None,
         config::AnchorPlace::Log => Some(AnchorPlace::Log),
         config::AnchorPlace::File(path) => Some(AnchorPlace::File(path.into())),
+        config::AnchorPlace::Stream(None) => Some(AnchorPlace::Stream),
+        config::AnchorPlace::Stream(Some(stream)) => {
+            let place = settings.anchor_redis.as_ref();
+            let url = place.map(|place| setup.secret("seal.anchor_redis", place)).transpose()?.unwrap_or_default();
+            Some(AnchorPlace::OtherStream(Pool::open(url.trim(), 1)?, stream.clone()))
+        }
     };
     Ok(Some(SealOptions { signer: Arc::new(signer), every: settings.every, anchor }))
 }
@@ -307,9 +341,10 @@ async fn listen(
     stores: &[Store],
     roles: Roles,
     answer: Answer,
+    sealed: bool,
     drained: &CancellationToken,
 ) -> Result<(Health, SocketAddr), Failure> {
-    let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics));
+    let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics).with_seals(sealed));
     let stores: Arc<[Store]> = stores.into();
     let ready = move || {
         let stores = Arc::clone(&stores);

@@ -1,6 +1,6 @@
-{{/* What schedulers, workers and gateways have in common. */}}
+{{/* What schedulers, workers, gateways and the exporter have in common. */}}
 
-{{/* A pod's template; takes root, component (scheduler, worker or gateway), pool (workers), spec (its values), selector
+{{/* A pod's template; takes root, component (scheduler, worker, gateway or exporter), pool (workers), spec (its values), selector
      (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, probes (kind →
      path), redis (its variables as text), volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
@@ -80,7 +80,7 @@ spec:
       args: {{ default (list .component) .args | toJson }}
       env:
         {{- include "tickfleet.commonEnv" . | trim | nindent 8 }}
-        {{- if not .args }}
+        {{- if ne .component "gateway" }}
         - name: TICKFLEET_HTTP_ADDRESS
           value: {{ include "tickfleet.address" (dict "host" $values.http.host "port" $values.http.port) | quote }}
         {{- end }}

@@ -6,14 +6,18 @@ use std::path::{Path, PathBuf};
 
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::seal::SealBody;
-use tickfleet_store::Store;
+use tickfleet_store::{Pool, Store};
 
 /// Seals that are read at once.
 const PAGE: usize = 500;
 
 /// Where heads are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Place {
+    /// In a stream of the shard's own Redis.
+    Stream,
+    /// In this stream of another Redis.
+    OtherStream(Pool, String),
     /// In the process' log.
     Log,
     /// In a file that lines are appended to.
@@ -61,7 +65,7 @@ impl Anchors {
         }
         let lines: Vec<String> = heads.values().filter_map(|anchor| serde_json::to_string(anchor).ok()).collect();
         if !lines.is_empty() {
-            keep(place, lines).await?;
+            keep(store, place, lines).await?;
         }
         if last != at {
             store.note_anchored(&last).await.map_err(|e| e.to_string())?;
@@ -71,8 +75,12 @@ impl Anchors {
     }
 }
 
-async fn keep(place: &Place, lines: Vec<String>) -> Result<(), String> {
+async fn keep(store: &Store, place: &Place, lines: Vec<String>) -> Result<(), String> {
     match place {
+        Place::Stream => store.keep_anchors(&lines).await.map_err(|e| e.to_string()),
+        Place::OtherStream(pool, stream) => {
+            pool.keep_anchors(stream, &lines).await.map_err(|e| format!("seal.anchor: stream {stream}: {e}"))
+        }
         Place::Log => {
             lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "the audit log is sealed up to here"));
             Ok(())

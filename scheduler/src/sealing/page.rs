@@ -33,7 +33,10 @@ pub(super) fn step(position: &Position, page: &LogPage, page_max: usize) -> Opti
     let (counted, breaks) = if remade { (0, position.breaks + 1) } else { (begun, position.breaks) };
     let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
     let at = position.after().parse::<EntryId>().unwrap_or_default();
-    let gone = if page.entries.len() < page_max {
+    let gone = if remade && read == 0 {
+        // What is there is read from its beginning.
+        page.added.saturating_sub(page.length)
+    } else if page.entries.len() < page_max {
         page.added.saturating_sub(counted + read)
     } else if first.is_some_and(|first| first > at) {
         page.added.saturating_sub(counted + page.length)
@@ -162,5 +165,9 @@ mod tests {
         // One whose ids begin again is read from its beginning.
         let found = step(&at("9-0", 10), &page(&[], 1, 1, "2-0"), 5).unwrap();
         assert_eq!((found.position.breaks, found.position.after()), (1, "0-0"));
+        // Once.
+        let found = step(&found.position, &page(&["2-0"], 1, 1, "2-0"), 5).unwrap();
+        assert_eq!((found.position.breaks, found.position.counted), (1, 1));
+        assert!(step(&found.position, &page(&[], 1, 1, "2-0"), 5).is_none());
     }
 }

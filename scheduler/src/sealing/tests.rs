@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
 use tickfleet_proof::verify::{Verdict, Verifier};
-use tickfleet_store::StoreOptions;
+use tickfleet_store::{Pool, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
 use super::*;
@@ -181,6 +181,44 @@ async fn heads_are_kept_in_a_file_and_what_is_cut_off_afterwards_is_found() {
     let page = broken.metrics.render();
     assert!(page.contains("tickfleet_audit_anchor_failures_total 1"), "{page}");
     assert!(page.contains("tickfleet_audit_sealed_total 3"), "{page}");
+}
+
+#[tokio::test]
+async fn heads_in_a_stream_of_this_or_another_redis_find_what_is_cut_off() {
+    let (shard, other) = (Shard::start().await, RedisServer::start().await);
+    let pool = Pool::open(&other.url(), 1).unwrap();
+    let own = Pool::open(&shard.redis.url(), 1).unwrap();
+    let own_stream = shard.store().keys().key("anchors");
+    for (place, kept, stream) in
+        [(Place::Stream, own, own_stream.as_str()), (Place::OtherStream(pool.clone(), "heads".into()), pool, "heads")]
+    {
+        shard.write(0..9).await;
+        let _: u64 = shard.command(&["HDEL", &shard.store().keys().key("sealing"), "anchored"]).await;
+        tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+        let (sealing, mut known) = (shard.sealing(Some(place)), Known::default());
+        for _ in 0..2 {
+            sealing.round(&consumer("a"), &mut known, &CancellationToken::new()).await.unwrap();
+        }
+        let anchors: Vec<Anchor> = kept.anchors(stream).await.unwrap().iter().filter_map(|l| Anchor::read(l)).collect();
+        assert_eq!(anchors.len(), 3, "{anchors:?}");
+        assert!(shard.verify(&anchors).await.intact);
+        let newest: Vec<String> =
+            shard.store().newest_seals(1).await.unwrap().into_iter().map(|seal| seal.id).collect();
+        let _: u64 = shard.command(&["XDEL", &shard.store().keys().key("seals"), &newest[0]]).await;
+        let verdict = shard.verify(&anchors).await;
+        assert!(verdict.findings.iter().any(|finding| finding.kind.as_str() == "truncated"), "{:?}", verdict.findings);
+        let _: u64 = shard
+            .command(&[
+                "DEL",
+                &shard.store().keys().key("seals"),
+                &shard.store().keys().key("sealing"),
+                &shard.store().keys().key("seal_heads"),
+                &shard.store().keys().key("audit"),
+            ])
+            .await;
+    }
+    // One that is away is told, and keeps nothing from being sealed.
+    drop(other);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
 mod breakers;
 mod catalogue;
 mod durable;
+mod export;
 mod governance;
 mod labels;
 mod live;
@@ -33,7 +34,7 @@ use tokio::time::Instant;
 use self::catalogue as c;
 use self::governance::GovernanceMetrics;
 pub use self::labels::{
-    ApprovalEvent, BreakerEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction,
+    ApprovalEvent, BreakerEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction, Told,
 };
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
@@ -72,6 +73,8 @@ pub struct Scraped {
     pub memory_max: u64,
     /// True if any shard refuses new work because memory is nearly full.
     pub pressure: bool,
+    /// How old the oldest entry of the audit log is that is not sealed; none where nothing is to be sealed.
+    pub unsealed: Option<Duration>,
 }
 
 /// The metrics of one process. Share it in an `Arc`; every method takes `&self` and is cheap.
@@ -361,6 +364,7 @@ impl Metrics {
     /// gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
     pub fn scraped(&self, scraped: Option<&Scraped>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
+        self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         let Some(scraped) = scraped else {
             for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure] {
                 gauge.reset();

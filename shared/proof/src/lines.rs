@@ -39,6 +39,9 @@ pub struct Header {
     /// Of each tenant, what the days of its calls are reckoned by.
     #[serde(default)]
     pub tenants: BTreeMap<String, TenantFacts>,
+    /// Of each shard, how far a log that is followed was exported before this part: where it goes on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub follows: BTreeMap<u32, String>,
 }
 
 /// What days of a tenant are reckoned by.
@@ -60,6 +63,25 @@ pub struct End {
     pub seals: u64,
 }
 
+/// Entries that were gone from the log before they were exported.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Gone {
+    /// The shard.
+    pub shard: u32,
+    /// How many, or of a log that was made anew how many at least.
+    pub entries: u64,
+    /// Entries that were ever added to the log up to there.
+    pub counted: u64,
+    /// Whether the log was made anew, or has lost what was written last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remade: bool,
+    /// They were behind this entry.
+    pub after: String,
+    /// And before this one; none where the log had no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
+}
+
 /// One line.
 #[derive(Debug)]
 pub enum Line<'a> {
@@ -69,6 +91,8 @@ pub enum Line<'a> {
     Entry(EntryLine<'a>),
     /// A seal.
     Seal(SealLine<'a>),
+    /// What could not be exported.
+    Gone(Gone),
     /// The end.
     End(End),
 }
@@ -95,6 +119,8 @@ pub struct SealLine<'a> {
     pub body: &'a str,
     /// The signature of its head.
     pub signature: Cow<'a, str>,
+    /// Its place among the seals; none where the export does not say.
+    pub id: Option<Cow<'a, str>>,
 }
 
 /// A member that is not one of these is sealed by nobody.
@@ -116,6 +142,8 @@ struct Raw<'a> {
     #[serde(borrow, default)]
     signature: Option<Cow<'a, str>>,
     #[serde(default)]
+    gone: Option<Gone>,
+    #[serde(default)]
     end: Option<End>,
 }
 
@@ -130,8 +158,11 @@ impl<'a> Line<'a> {
         if let Some(end) = raw.end {
             return Some(Self::End(end));
         }
+        if let Some(gone) = raw.gone {
+            return Some(Self::Gone(gone));
+        }
         if let (Some(body), Some(signature)) = (raw.body, raw.signature) {
-            return Some(Self::Seal(SealLine { shard: raw.shard?, body: body.get(), signature }));
+            return Some(Self::Seal(SealLine { shard: raw.shard?, body: body.get(), signature, id: raw.id }));
         }
         let text = raw.audit.map(|audit| Cow::Borrowed(audit.get())).or(raw.text)?;
         Some(Self::Entry(EntryLine {
@@ -181,6 +212,18 @@ pub fn seal(shard: u32, body: &str, signature: &str) -> String {
     format!(r#"{{"shard":{shard},"body":{body},"signature":{}}}"#, quoted(signature))
 }
 
+/// A seal as a line that says its place among the seals, from which on an exporter that follows goes on.
+#[must_use]
+pub fn followed_seal(shard: u32, id: &str, body: &str, signature: &str) -> String {
+    format!(r#"{{"shard":{shard},"id":{},"body":{body},"signature":{}}}"#, quoted(id), quoted(signature))
+}
+
+/// What could not be exported, as a line.
+#[must_use]
+pub fn gone(gone: &Gone) -> String {
+    format!(r#"{{"gone":{}}}"#, serde_json::to_string(gone).unwrap_or_default())
+}
+
 fn quoted(text: &str) -> String {
     serde_json::to_string(text).unwrap_or_default()
 }
@@ -217,6 +260,11 @@ mod tests {
             Some(Line::End(End { entries: 1, seals: 2 }))
         ));
         assert!(matches!(Line::read(&seal(1, "{\"v\": 1}", "s")), Some(Line::Seal(seal)) if seal.body == "{\"v\": 1}"));
+        let lost = Gone { shard: 1, entries: 3, after: "1-0".into(), ..Gone::default() };
+        assert!(matches!(Line::read(&gone(&lost)), Some(Line::Gone(read)) if read == lost));
+        let seal = followed_seal(1, "7-0", "{}", "s");
+        let Some(Line::Seal(read)) = Line::read(&seal) else { panic!("no seal") };
+        assert_eq!((read.id.as_deref(), read.body), (Some("7-0"), "{}"));
         for bad in ["", "{}", "[]", "{\"id\":\"1-0\"}", "{\"shard\":-1,\"id\":\"1-0\",\"audit\":{}}", "x"] {
             assert!(Line::read(bad).is_none(), "{bad}");
         }

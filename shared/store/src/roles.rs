@@ -23,6 +23,8 @@ pub enum Role {
     Producer,
     /// Looks.
     Onlooker,
+    /// Looks, and keeps how far it has come: exports the audit log, and tells others of approvals.
+    Exporter,
 }
 
 /// What every connection may ask: who and where the server is. `waitaof` is not named for workers, but its category: a
@@ -164,7 +166,7 @@ const OPERATOR: &[Verb] = &[
 
 impl Role {
     /// All roles, by their words.
-    pub const WORDS: [(&str, Self); 7] = [
+    pub const WORDS: [(&str, Self); 8] = [
         ("tickfleet", Self::Tickfleet),
         ("scheduler", Self::Scheduler),
         ("worker", Self::Worker),
@@ -172,18 +174,20 @@ impl Role {
         ("gateway", Self::Gateway),
         ("producer", Self::Producer),
         ("onlooker", Self::Onlooker),
+        ("exporter", Self::Exporter),
     ];
 
     /// The verbs that it calls.
     fn verbs(self) -> Vec<Verb> {
         match self {
-            Self::Tickfleet => [SCHEDULER, WORKER, OPERATOR].concat(),
+            Self::Tickfleet => [SCHEDULER, WORKER, OPERATOR, &[Verb::Checkpoint, Verb::Notices]].concat(),
             Self::Scheduler => SCHEDULER.to_vec(),
             Self::Worker => WORKER.to_vec(),
             Self::Operator => OPERATOR.to_vec(),
             Self::Gateway => vec![Verb::Submit, Verb::Cancel, Verb::Say],
             Self::Producer => vec![Verb::Submit],
             Self::Onlooker => Vec::new(),
+            Self::Exporter => vec![Verb::Checkpoint, Verb::Notices],
         }
     }
 
@@ -206,6 +210,7 @@ impl Role {
             Self::Gateway => vec![READS, SCRIPTS, CLIENT],
             Self::Producer => vec![SCRIPTS, CLIENT, LOOKS],
             Self::Onlooker => vec![READS],
+            Self::Exporter => vec![READS, SCRIPTS, &["multi", "exec"]],
         }
     }
 
@@ -232,6 +237,11 @@ impl Role {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => vec![key("", "*")],
             Self::Producer => own(),
             Self::Onlooker => vec![key("%R", "*")],
+            Self::Exporter => ["", "meta", "followed", "follower:*", "approvals:*"]
+                .map(|suffix| key("", suffix))
+                .into_iter()
+                .chain([key("%R", "*")])
+                .collect(),
         }
     }
 

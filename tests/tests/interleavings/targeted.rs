@@ -388,6 +388,8 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     }
     let whenever = [
         "seal",
+        "checkpoint",
+        "notices",
         "settle",
         "beat",
         "reap",

@@ -1,5 +1,6 @@
 //! `tickfleet approvals`: what waits for people's consent, and what they say. [`tell`] says it in words.
 
+mod notify;
 pub(crate) mod tell;
 
 use std::collections::BTreeSet;
@@ -50,6 +51,8 @@ enum What {
     Approve(Approve),
     /// Deny a call: it ends, and its agent is told why.
     Deny(Deny),
+    /// Tell others by HTTP when approvals are asked for and decided, until SIGTERM.
+    Notify(notify::Notify),
 }
 
 #[derive(Debug, Args)]
@@ -128,6 +131,10 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
 /// # Errors
 /// Nothing of that name is known; whoever decides may not; it does not count any more.
 pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Result<(), Failure> {
+    // It waits for a Redis that is away.
+    if let What::Notify(args) = &args.what {
+        return notify::run(setup, args).await;
+    }
     let client = setup.client().await?;
     match &args.what {
         What::List(args) => list(setup, &client, args, output).await,
@@ -145,6 +152,7 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
             let said = Said { by: args.by.clone(), agrees: false, reason: &args.reason };
             decide(setup, &client, &args.which, said, (Narrowed::new(), false), output).await
         }
+        What::Notify(_) => Ok(()),
     }
 }
 

@@ -10,6 +10,7 @@ use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, TenantFacts};
 
+use super::follow::{self, Follow, To};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::time_format::Past;
@@ -28,8 +29,10 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     until: Option<Past>,
     /// The file to write; standard output without one. One that is there is gone on with, where it was cut off.
-    #[arg(long, value_name = "FILE")]
-    to: Option<PathBuf>,
+    #[arg(long, value_name = "TO")]
+    to: Option<To>,
+    #[command(flatten)]
+    follow: Follow,
 }
 
 /// Exports.
@@ -37,6 +40,16 @@ pub(crate) struct ExportArgs {
 /// # Errors
 /// Redis; the file cannot be written.
 pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Result<(), Failure> {
+    if let Some(to) = args.to.as_ref().filter(|_| args.follow.follow) {
+        let header = Header {
+            export: FORMAT,
+            fleet: setup.settings().redis.namespace.clone(),
+            dedupe_ms: setup.store_options().dedupe_ms,
+            tenants: tenants(setup, None),
+            ..Header::default()
+        };
+        return follow::run(setup, &args.follow, to, header).await;
+    }
     let client = setup.client().await?;
     let Some(first) = client.stores().first() else { return Ok(()) };
     let made_ms = first.now_ms().await?;
@@ -59,10 +72,12 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         keys,
         dedupe_ms: first.options().dedupe_ms,
         tenants: tenants(setup, args.tenant.as_ref()),
+        follows: BTreeMap::new(),
     };
     let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
-        None => (Resume::default(), Box::new(std::io::stdout().lock())),
-        Some(path) => {
+        None | Some(To::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
+        Some(To::Otlp(_)) => return Err(Failure::usage("--to otlp:… is for an export that follows: --follow")),
+        Some(To::File(path)) => {
             let (resume, file) = opened(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
             (resume, Box::new(BufWriter::new(file)))
         }

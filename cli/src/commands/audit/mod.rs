@@ -1,6 +1,7 @@
 //! `tickfleet audit`: searches the audit log, exports it with its seals, verifies an export.
 
 mod export;
+pub(crate) mod follow;
 pub(crate) mod key;
 mod search;
 pub(crate) mod verify;
@@ -17,6 +18,8 @@ use crate::setup::Setup;
 Examples:
   tickfleet audit search --tenant demo --outcome denied --since 2h
   tickfleet audit export --tenant demo --since 24h --to day.jsonl
+  tickfleet audit export --follow --to file:/var/log/tickfleet/audit.jsonl
+  tickfleet audit export --follow --to otlp:http://collector:4318
   tickfleet audit verify day.jsonl --anchors anchors.jsonl --key seal-1=PUBLICKEY
   tickfleet audit key --new /etc/tickfleet/seal.key
 
@@ -46,7 +49,7 @@ pub(crate) async fn run(setup: &Setup, args: &Audit, output: &Output) -> Result<
     match &args.what {
         What::Search(args) => search::run(setup, args, output).await,
         What::Export(args) => export::run(setup, args, output).await,
-        What::Verify(args) => verify::run(args, output),
+        What::Verify(args) => verify::run(args, output).await,
         What::Key(_) => key::show(setup, output),
     }
 }

@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::verify::{Verdict, Verifier};
+use tickfleet_store::Pool;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -17,9 +18,12 @@ use crate::output::time_format::Deadline;
 /// What an export is checked against.
 #[derive(Debug, Args)]
 pub(crate) struct Against {
-    /// Heads that were kept elsewhere: the file of `seal.anchor`, or a log with its lines.
-    #[arg(long, value_name = "FILE")]
-    anchors: Option<PathBuf>,
+    /// Heads that were kept elsewhere: the file of `seal.anchor`, a log with its lines, or stream:KEY of --anchor-redis.
+    #[arg(long, value_name = "FILE|stream:KEY")]
+    anchors: Option<String>,
+    /// The Redis that has the stream of `seal.anchor`.
+    #[arg(long, value_name = "URL", env = "TICKFLEET_ANCHOR_REDIS", hide_env_values = true)]
+    anchor_redis: Option<String>,
     /// A public key that you trust, as ID=KEY (see `tickfleet audit key`); again for another.
     #[arg(long = "key", value_name = "ID=KEY")]
     keys: Vec<String>,
@@ -42,29 +46,52 @@ pub(crate) struct Verify {
 ///
 /// # Errors
 /// Something is not as it was written; a file cannot be read.
-pub(crate) fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(args: &Verify, output: &Output) -> Result<(), Failure> {
+    let anchors = args.against.anchors().await?;
     let mut nothing = |_: &str| {};
-    let verdict = verified(&args.exports, &args.against, &mut nothing)?;
+    let verdict = verified(&args.exports, &args.against, &anchors, &mut nothing)?;
     output.show(&verdict, shown)?;
     if verdict.intact { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// Verifies exports; each line goes to `also`, too.
+impl Against {
+    /// The heads that were kept elsewhere.
+    ///
+    /// # Errors
+    /// They cannot be read, or there are none where there should be.
+    pub(crate) async fn anchors(&self) -> Result<Vec<Anchor>, Failure> {
+        let Some(place) = &self.anchors else { return Ok(Vec::new()) };
+        let mut anchors = Vec::new();
+        match place.strip_prefix("stream:") {
+            None => each_line(Path::new(place), &mut |line| anchors.extend(Anchor::read(line)))?,
+            Some(stream) => {
+                let url = self.anchor_redis.as_deref();
+                let url = url.ok_or_else(|| Failure::usage("--anchors stream:KEY needs --anchor-redis URL"))?;
+                let lines = Pool::open(url, 1)?.anchors(stream).await?;
+                anchors.extend(lines.iter().filter_map(|line| Anchor::read(line)));
+            }
+        }
+        match anchors.is_empty() {
+            true => Err(Failure::failed(anyhow::anyhow!("{place}: nothing of it is an anchor"))),
+            false => Ok(anchors),
+        }
+    }
+}
+
+/// Verifies exports against these heads; each line goes to `also`, too.
 ///
 /// # Errors
 /// A file cannot be read; a key or a time is none.
-pub(crate) fn verified(exports: &[PathBuf], against: &Against, also: &mut dyn FnMut(&str)) -> Result<Verdict, Failure> {
+pub(crate) fn verified(
+    exports: &[PathBuf],
+    against: &Against,
+    anchors: &[Anchor],
+    also: &mut dyn FnMut(&str),
+) -> Result<Verdict, Failure> {
     let mut keys = BTreeMap::new();
     for key in &against.keys {
         let (id, key) = key.split_once('=').ok_or_else(|| Failure::usage(format!("--key {key:?}: expected ID=KEY")))?;
         keys.insert(id.to_owned(), key.to_owned());
-    }
-    let mut anchors = Vec::new();
-    if let Some(path) = &against.anchors {
-        each_line(path, &mut |line| anchors.extend(Anchor::read(line)))?;
-        if anchors.is_empty() {
-            return Err(Failure::failed(anyhow::anyhow!("{}: no line of it is an anchor", path.display())));
-        }
     }
     let until_ms = match against.anchors_until {
         None => None,
@@ -78,7 +105,7 @@ pub(crate) fn verified(exports: &[PathBuf], against: &Against, also: &mut dyn Fn
             also(line);
         })?;
     }
-    Ok(verifier.finish(&anchors, until_ms))
+    Ok(verifier.finish(anchors, until_ms))
 }
 
 /// Gives each line of a file to `take`. What is no text is replaced, and no longer what was sealed.

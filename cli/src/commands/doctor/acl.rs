@@ -18,7 +18,7 @@ Examples:
 
 The password is <user>-secret: replace it.")]
 pub(crate) struct Acl {
-    /// Who: tickfleet (all of a fleet in one), scheduler, worker, operator, gateway, producer, onlooker.
+    /// Who: tickfleet (all of a fleet in one), scheduler, worker, operator, gateway, producer, onlooker, exporter.
     #[arg(long, value_parser = role)]
     role: Role,
     /// The user's name; the role's by default.

@@ -1,11 +1,12 @@
 //! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
-//! Here it is asked; [`server`], [`cluster`] and [`queues`] judge, [`repair`] also mends.
+//! Here it is asked; [`server`], [`cluster`], [`queues`] and [`seals`] judge, [`repair`] also mends.
 
 pub(crate) mod acl;
 mod cluster;
 pub(crate) mod durable;
 mod queues;
 mod repair;
+mod seals;
 mod server;
 
 use clap::Args;
@@ -183,6 +184,7 @@ async fn shard_findings(
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
     findings.extend(agrees);
     findings.extend(tenants(store).await?);
+    findings.extend(seals::shard(setup, store).await?);
     if facts.groups_missing.is_empty() {
         let backlog = store.backlog(&[], &[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));

@@ -179,6 +179,8 @@ impl Gathered {
                     Read::Reset(reset) if self.resets.len() < RESETS_MAX => self.resets.push(reset),
                     Read::Reset(_) | Read::Other => {}
                 },
+                // What went before, its windows have counted, too.
+                Some(Line::Gone(_)) => self.is_from_beginning = false,
                 Some(Line::Seal(_) | Line::End(_)) => {}
                 None => self.unread += u64::from(!line.trim().is_empty()),
             }

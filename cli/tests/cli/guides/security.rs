@@ -144,7 +144,7 @@ async fn a_server_without_config_and_a_user_who_may_not_ask_for_it_hold_a_fleet_
 #[tokio::test]
 async fn the_users_of_the_guide_are_what_the_command_prints() {
     let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
-    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker"] {
+    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker", "exporter"] {
         let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
         assert!(text.lines().any(|found| found == line), "docs/operating.md lacks, for {role}:\n{line}");
     }

@@ -43,12 +43,22 @@ impl Process {
         Self::spawn(command_of(program, &[role, "--config", config.to_str().unwrap(), "--redis-url", url]), &[])
     }
 
-    fn spawn(mut command: Command, variables: &[(&str, &str)]) -> Self {
+    /// Another command that runs on and says `started`; what it prints goes to `out`.
+    pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
+        let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
+        Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from))
+    }
+
+    fn spawn(command: Command, variables: &[(&str, &str)]) -> Self {
+        Self::spawn_to(command, variables, Stdio::null())
+    }
+
+    fn spawn_to(mut command: Command, variables: &[(&str, &str)], out: Stdio) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env("TICKFLEET_LOG_FORMAT", "json");
         command.env("TICKFLEET_WORKER_LEASE", "2s").env("TICKFLEET_WORKER_DRAIN", "5s");
         command.envs(variables.iter().copied());
-        command.stdout(Stdio::null()).stderr(File::create(log.path()).unwrap());
+        command.stdout(out).stderr(File::create(log.path()).unwrap());
         let mut process = Self { child: command.spawn().unwrap(), log, health: String::new() };
         process.health = process.says("started")["health"].as_str().unwrap().to_owned();
         process

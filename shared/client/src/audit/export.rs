@@ -56,7 +56,7 @@ impl Resume {
                 self.counted.seals += 1;
                 true
             }
-            Some(Line::Header(_)) => true,
+            Some(Line::Header(_) | Line::Gone(_)) => true,
             Some(Line::End(_)) | None => false,
         }
     }

@@ -1,7 +1,9 @@
 //! The audit log, for operators: searching it, and exporting it with its seals.
 
 mod export;
+mod follow;
 mod search;
 
 pub use export::{Export, ExportError, ExportRange, Resume};
+pub use follow::{Batch, Item, Position, begin, next};
 pub use search::{AuditQuery, Found, SearchResult};

@@ -190,6 +190,8 @@ pub struct SealSettings {
     pub every: Duration,
     /// Where heads of chains are kept outside of Redis. Default nowhere.
     pub anchor: AnchorPlace,
+    /// Where the URL of the Redis is whose stream keeps them; none where that is the fleet's own. Default none.
+    pub anchor_redis: Option<SealKey>,
 }
 
 /// Where a secret key is.
@@ -211,6 +213,8 @@ pub enum AnchorPlace {
     Log,
     /// In this file, a line each.
     File(String),
+    /// In a stream: this one of another Redis, or the shard's own of the fleet's.
+    Stream(Option<String>),
 }
 
 /// `fairness:`

@@ -30,6 +30,7 @@ pub(super) enum By {
     Everyone,
     Schedulers,
     Workers,
+    Exporters,
 }
 
 /// The kind of a metric.
@@ -96,6 +97,9 @@ catalogue! {
         "What became of calls that need people's consent: people were asked (asked), they agreed and the call went on \
          (approved), one of them denied it, they did not decide in time (expired), what they had changed of the arguments \
          could not be used (not_narrowed), nobody could be asked (not_asked).";
+    APPROVALS_TOLD = "approvals_told_total", Counter, Exporters, ["result": Words(|| labels::TOLD.to_vec())],
+        "Requests of `tickfleet approvals notify`: taken by the receiver, failed and tried again, or given up because nobody \
+         took it in time or it was trimmed before.";
     READS_CACHED = "reads_cached_total", Counter, Workers, ["result": Words(|| labels::CACHED_READS.to_vec())],
         "Calls of tools whose answers are kept (`cache`): answered so (hit), or carried out (miss).";
     LOOPS = "loops_total", Counter, Workers, ["action": Words(|| labels::LOOP_ACTIONS.to_vec())],
@@ -111,10 +115,23 @@ catalogue! {
         "Entries of the audit log that this process sealed.";
     AUDIT_UNSEALED = "audit_gone_unsealed_total", Counter, Schedulers, [],
         "Entries of the audit log that were trimmed or deleted before they were sealed.";
+    UNSEALED_AGE = "audit_unsealed_age_seconds", Gauge, Schedulers, [],
+        "Age of the oldest entry of the audit log that is not sealed yet, asked of Redis at each scrape; 0 where all are. Every \
+         scheduler sees the whole fleet: take the maximum. Absent where no `seal.key` is configured, or Redis does not answer.";
     SEAL_FAILURES = "audit_seal_failures_total", Counter, Schedulers, [],
         "Times that the audit log could not be sealed: Redis did not answer, or `seal.key_id` is another key's.";
     ANCHOR_FAILURES = "audit_anchor_failures_total", Counter, Schedulers, [],
         "Times that heads of the sealed audit log could not be kept where `seal.anchor` says.";
+    AUDIT_EXPORTED = "audit_exported_total", Counter, Exporters, [],
+        "Entries of the audit log that this process has exported. One that is sent again after a crash counts again.";
+    AUDIT_GONE_UNEXPORTED = "audit_gone_unexported_total", Counter, Exporters, [],
+        "Entries of the audit log that were trimmed or deleted before they were exported.";
+    EXPORT_REFUSED = "audit_export_refused_total", Counter, Exporters, [],
+        "Records of the audit log that the collector took and refused for good. The log says what it answered.";
+    EXPORT_FAILURES = "audit_export_failures_total", Counter, Exporters, [],
+        "Times that the audit log could not be exported: Redis or the destination did not take part. It is tried again.";
+    EXPORT_AGE = "audit_unexported_age_seconds", Gauge, Exporters, [],
+        "Age of the oldest entry of the audit log that is not exported yet, as of the last look; 0 where all are.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

@@ -8,6 +8,7 @@ use tickfleet_model::Outcome;
 use crate::gen_ai::ToolSeconds;
 
 use super::breakers::BreakerMetrics;
+use super::export::ExportMetrics;
 use super::labels::{ApprovalEvent, CachedRead, LimitAction, LoopAction, RuleAction};
 use super::make::Maker;
 use super::tool_labels::RuleLabels;
@@ -29,6 +30,7 @@ pub(super) struct GovernanceMetrics {
     unsealed: IntCounter,
     seal_failures: IntCounter,
     anchor_failures: IntCounter,
+    pub(super) export: ExportMetrics,
     pub(super) breakers: BreakerMetrics,
 }
 
@@ -48,6 +50,7 @@ impl GovernanceMetrics {
             unsealed: make.counter(&c::AUDIT_UNSEALED)?,
             seal_failures: make.counter(&c::SEAL_FAILURES)?,
             anchor_failures: make.counter(&c::ANCHOR_FAILURES)?,
+            export: ExportMetrics::made(make)?,
             breakers: BreakerMetrics::made(make)?,
         })
     }

@@ -153,6 +153,32 @@ impl CachedRead {
     }
 }
 
+/// What came of telling others what has happened to an approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// The receiver has it.
+    Taken,
+    /// It has not, and is told again.
+    Failed,
+    /// It is told no more.
+    GivenUp,
+}
+
+/// The labels of [`Told`].
+pub(crate) const TOLD: [&str; 3] = ["taken", "failed", "given_up"];
+
+impl Told {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Taken => "taken",
+            Self::Failed => "failed",
+            Self::GivenUp => "given_up",
+        }
+    }
+}
+
 /// What came of a call that was made in a row too often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoopAction {

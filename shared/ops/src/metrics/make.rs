@@ -80,8 +80,9 @@ impl Maker {
 pub(super) fn exported(part: Part, by: By) -> bool {
     match by {
         By::Everyone => true,
-        By::Schedulers => part != Part::Worker,
-        By::Workers => part != Part::Scheduler,
+        By::Schedulers => matches!(part, Part::Scheduler | Part::Both),
+        By::Workers => matches!(part, Part::Worker | Part::Both),
+        By::Exporters => part == Part::Exporter,
     }
 }
 

@@ -10,4 +10,6 @@ pub enum Part {
     /// Both in one process.
     #[default]
     Both,
+    /// Neither: it exports the audit log.
+    Exporter,
 }

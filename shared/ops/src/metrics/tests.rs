@@ -98,6 +98,7 @@ fn what_redis_did_not_say_is_absent_not_zero() {
         memory_used: 10,
         memory_max: 100,
         pressure: true,
+        unsealed: Some(Duration::from_secs(7)),
     };
     metrics.scraped(Some(&scraped));
     let text = metrics.render();
@@ -106,6 +107,7 @@ fn what_redis_did_not_say_is_absent_not_zero() {
     has(&text, "tickfleet_redis_memory_used_bytes 10");
     has(&text, "tickfleet_redis_memory_max_bytes 100");
     has(&text, "tickfleet_redis_pressure 1");
+    has(&text, "tickfleet_audit_unsealed_age_seconds 7");
 
     scraped.backlog.remove(0);
     metrics.scraped(Some(&scraped));
@@ -113,8 +115,14 @@ fn what_redis_did_not_say_is_absent_not_zero() {
     has(&metrics.render(), "tickfleet_backlog{state=\"dead\"} 0");
 
     metrics.scraped(None);
-    for name in ["backlog", "oldest_age_seconds", "redis_memory_used_bytes", "redis_memory_max_bytes", "redis_pressure"]
-    {
+    for name in [
+        "backlog",
+        "oldest_age_seconds",
+        "redis_memory_used_bytes",
+        "redis_memory_max_bytes",
+        "redis_pressure",
+        "audit_unsealed_age_seconds",
+    ] {
         assert!(!metrics.render().contains(&format!("tickfleet_{name}")), "{name}");
     }
 }
@@ -180,7 +188,7 @@ fn busy(part: Part) -> Metrics {
     metrics.primary_sought("fleet", None);
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
     let backlog = Place::ALL.map(|place| (place, Backlog::default())).to_vec();
-    metrics.scraped(Some(&Scraped { backlog, ..Scraped::default() }));
+    metrics.scraped(Some(&Scraped { backlog, unsealed: Some(Duration::ZERO), ..Scraped::default() }));
     metrics.config_in_force("0123456789abcdef", 1);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
     metrics.model_asked("default", "ok");
@@ -198,7 +206,7 @@ fn busy(part: Part) -> Metrics {
 
 #[test]
 fn the_registry_exports_the_catalogue_and_nothing_else() {
-    for part in [Part::Scheduler, Part::Worker, Part::Both] {
+    for part in [Part::Scheduler, Part::Worker, Part::Both, Part::Exporter] {
         let expected: BTreeSet<String> = ALL
             .iter()
             .filter(|def| make::exported(part, def.by))

@@ -143,7 +143,7 @@ impl Prover {
                 }
             }
             Some(Line::Seal(_)) => self.sealed = true,
-            Some(Line::End(_)) => {}
+            Some(Line::End(_) | Line::Gone(_)) => {}
             None if line.trim().is_empty() => {}
             None => self.unread += 1,
         }

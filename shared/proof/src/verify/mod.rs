@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use crate::anchor::Anchor;
-use crate::lines::{End, EntryLine, Header, Line, SealLine};
+use crate::lines::{End, EntryLine, Gone, Header, Line, SealLine};
 use crate::seal::{ChainName, EntryId, Hash, Leaf, SealBody, head_of, is_signed};
 
 pub use finding::{Finding, Kind};
@@ -93,6 +93,10 @@ pub struct Verifier {
     last: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
+    /// Of each shard, the entry behind which a log that was followed goes on here.
+    before: BTreeMap<u32, EntryId>,
+    /// Sealed entries before that.
+    earlier: u64,
     verdict: Verdict,
     lines: u64,
 }
@@ -111,6 +115,8 @@ impl Verifier {
             last: BTreeMap::new(),
             seals: BTreeMap::new(),
             by_untrusted: BTreeMap::new(),
+            before: BTreeMap::new(),
+            earlier: 0,
             verdict: Verdict::default(),
             lines: 0,
         }
@@ -133,6 +139,7 @@ impl Verifier {
             Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => self.take_entry(&entry),
             Some(Line::Seal(seal)) => self.take_seal(&seal),
+            Some(Line::Gone(gone)) => self.take_gone(&gone),
             Some(Line::End(end)) => self.end = Some(end),
             None => self.note(Finding::at_line(Kind::Unreadable, self.lines, "it is no line of an export")),
         }
@@ -152,8 +159,22 @@ impl Verifier {
         }
     }
 
-    /// Parts of an export have a header each, and the first one counts.
+    /// What the exporter of a log that it followed came too late for.
+    fn take_gone(&mut self, gone: &Gone) {
+        let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
+        let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
+        self.verdict.told.push(format!(
+            "{} entries of shard {}, between entry {} and {before}, were gone before they were exported{more}.",
+            gone.entries, gone.shard, gone.after
+        ));
+    }
+
+    /// Parts of an export have a header each, and the first one counts. What it follows on is not in this export.
     fn take_header(&mut self, header: Header) {
+        if self.header.is_none() && self.verdict.entries == 0 {
+            let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
+            self.before = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?))).collect();
+        }
         match &mut self.header {
             Some(first) => first.keys.extend(header.keys),
             None => self.header = Some(header),
@@ -167,6 +188,10 @@ impl Verifier {
             return self.note(Finding::at_line(Kind::Unreadable, line, "it has no id of an entry"));
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
+        if self.before.get(&shard).is_some_and(|before| id <= *before) {
+            // It does not begin where it says: nothing is excused.
+            self.before.remove(&shard);
+        }
         if let Some(before) = self.entries.get(&(shard, id)) {
             let what = if before.leaf == leaf { "the same entry stands" } else { "another entry of this id stands" };
             let what = format!("{what} in line {} already", before.line);
@@ -268,7 +293,14 @@ impl Verifier {
                 self.verdict.unsealed
             ));
         }
+        if self.earlier > 0 {
+            told.push(format!(
+                "{} sealed entries are of an earlier part: this one says that it goes on behind them.",
+                self.earlier
+            ));
+        }
         match (self.end, self.header.as_ref()) {
+            (None, Some(header)) if !header.follows.is_empty() => {}
             (None, Some(_)) => told.push("The export has no end: it was cut, or is still being written.".to_owned()),
             (Some(end), _) if (end.entries, end.seals) != (self.verdict.entries, self.verdict.seals) => {
                 told.push(format!(

@@ -30,6 +30,7 @@ verbs! {
     AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
     UseApproval: "approvals" / "use_approval" [],
     DecideApproval: "approvals" / "decide_approval" [],
+    Notices: "approvals" / "notices" [],
     Lookup: "cache" / "lookup" [],
     Fill: "cache" / "fill" [MEMORY],
     Brake: "loops" / "brake" [],
@@ -67,6 +68,7 @@ verbs! {
     Remember: "knowledge" / "remember" [MEMORY],
     Forget: "knowledge" / "forget" [],
     Seal: "audit" / "seal" [],
+    Checkpoint: "audit" / "checkpoint" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
     Repair: "upkeep" / "repair" [TENANTS, SLICE, GROUPS],
@@ -143,11 +145,13 @@ pub(crate) mod approvals {
     mod ask_approval;
     mod decide_approval;
     mod facts;
+    mod notices;
     mod use_approval;
 
     pub use ask_approval::*;
     pub use decide_approval::*;
     pub use facts::*;
+    pub use notices::*;
     pub use use_approval::*;
 }
 
@@ -246,10 +250,12 @@ pub(crate) mod knowledge {
     pub use remember::*;
 }
 
-/// The audit log is sealed.
+/// The audit log is sealed, and followed.
 pub(crate) mod audit {
+    mod checkpoint;
     mod seal;
 
+    pub use checkpoint::*;
     pub use seal::*;
 }
 

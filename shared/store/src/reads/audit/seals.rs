@@ -4,9 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
 
+use crate::connection::pool::Pool;
 use crate::connection::question::Question;
 use crate::script::reply::{into_text, number_of, text_of};
 use crate::{Store, StoreError};
+
+/// Heads that a stream of them keeps, about: each is borne out by those behind it.
+const ANCHORS_MAX: usize = 100_000;
+/// Heads that are read at once.
+const ANCHORS_PAGE: usize = 1_000;
 
 /// An entry of the audit log as it lies in Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,13 +105,7 @@ impl Store {
     pub async fn seals(&self, after: &str, count: usize) -> Result<Vec<LogSeal>, StoreError> {
         let mut command = redis::cmd("XRANGE");
         command.arg(self.keys().key("seals")).arg(format!("({after}")).arg("+").arg("COUNT").arg(count);
-        let found = entries_of(self.connection().query(Question::AuditLog, &command).await?);
-        let seal = |(id, mut fields): (String, HashMap<String, String>)| LogSeal {
-            id,
-            body: fields.remove("body").unwrap_or_default(),
-            signature: fields.remove("signature").unwrap_or_default(),
-        };
-        Ok(found.into_iter().map(seal).collect())
+        Ok(log_seals(self.connection().query(Question::AuditLog, &command).await?))
     }
 
     /// The heads of the chains of these tenants, as text; none where there is no chain yet.
@@ -151,6 +151,45 @@ impl Store {
         self.connection().query::<i64>(Question::AuditLog, &command).await.map(drop)
     }
 
+    /// How old the oldest entry of the audit log is that is not sealed, ms; 0 where all are.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn unsealed_ms(&self) -> Result<i64, StoreError> {
+        let state = self.sealed_state().await?.unwrap_or_default();
+        // The position begins with the last entry that is sealed (`sealing/position.rs` of the scheduler).
+        let last = state.split(' ').next().filter(|last| !last.is_empty()).unwrap_or("0-0");
+        let oldest = self.log_entries(&format!("({last}"), "+", 1).await?;
+        let id_ms = |entry: &LogEntry| entry.id.split('-').next()?.parse::<i64>().ok();
+        match oldest.first().and_then(id_ms) {
+            // Entries have the time of Redis, not that of the shard.
+            Some(written_ms) => {
+                let time: (i64, i64) = self.connection().query(Question::Now, &redis::cmd("TIME")).await?;
+                Ok((time.0 * 1_000 + time.1 / 1_000 - written_ms).max(0))
+            }
+            None => Ok(0),
+        }
+    }
+
+    /// The newest seals, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
+        let mut command = redis::cmd("XREVRANGE");
+        command.arg(self.keys().key("seals")).arg("+").arg("-").arg("COUNT").arg(count);
+        Ok(log_seals(self.connection().query(Question::AuditLog, &command).await?))
+    }
+
+    /// Keeps heads of chains in the shard's own stream of them.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn keep_anchors(&self, anchors: &[String]) -> Result<(), StoreError> {
+        let pipe = anchors_pipe(&self.keys().key("anchors"), anchors);
+        self.connection().pipeline::<Value>(Question::AuditLog, &pipe).await.map(drop)
+    }
+
     /// How far the shard is sealed; none where it never was.
     ///
     /// # Errors
@@ -169,6 +208,51 @@ fn log_entries(found: Value) -> Vec<LogEntry> {
         admitted: fields.remove("admitted").unwrap_or_default(),
     };
     entries_of(found).into_iter().map(entry).collect()
+}
+
+fn log_seals(found: Value) -> Vec<LogSeal> {
+    let seal = |(id, mut fields): (String, HashMap<String, String>)| LogSeal {
+        id,
+        body: fields.remove("body").unwrap_or_default(),
+        signature: fields.remove("signature").unwrap_or_default(),
+    };
+    entries_of(found).into_iter().map(seal).collect()
+}
+
+/// Heads of chains in a stream of any Redis.
+impl Pool {
+    /// Appends heads to a stream that keeps about [`ANCHORS_MAX`] of them.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn keep_anchors(&self, stream: &str, anchors: &[String]) -> Result<(), StoreError> {
+        self.pipeline::<Value>("anchors", &anchors_pipe(stream, anchors)).await.map(drop)
+    }
+
+    /// The heads that a stream keeps, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn anchors(&self, stream: &str) -> Result<Vec<String>, StoreError> {
+        let (mut found, mut after) = (Vec::new(), "-".to_owned());
+        loop {
+            let mut command = redis::cmd("XRANGE");
+            command.arg(stream).arg(&after).arg("+").arg("COUNT").arg(ANCHORS_PAGE);
+            let page = entries_of(self.query("anchors", &command).await?);
+            let Some((last, _)) = page.last() else { return Ok(found) };
+            after = format!("({last}");
+            found.extend(page.into_iter().filter_map(|(_, mut fields)| fields.remove("anchor")));
+        }
+    }
+}
+
+fn anchors_pipe(stream: &str, anchors: &[String]) -> redis::Pipeline {
+    let mut pipe = redis::pipe();
+    for anchor in anchors {
+        let command = pipe.cmd("XADD").arg(stream).arg("MAXLEN").arg("~").arg(ANCHORS_MAX);
+        command.arg("*").arg("anchor").arg(anchor).ignore();
+    }
+    pipe
 }
 
 /// Entries of a stream. What somebody else has put there is text like any other.

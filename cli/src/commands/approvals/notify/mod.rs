@@ -1,0 +1,332 @@
+//! `tickfleet approvals notify`: tells others by HTTP what happens to approvals, for as long as it runs.
+//!
+//! What is not told yet is pending in a consumer group of each tenant's stream of approvals. It is told at least once, under
+//! an id that stays; one that its receiver does not take costs itself alone.
+
+mod sign;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use futures::StreamExt as _;
+use reqwest::{Url, header};
+use serde_json::{Value, json};
+use tickfleet_config::SealKey;
+use tickfleet_config::units::parse_duration;
+use tickfleet_model::{ConsumerId, TenantId};
+use tickfleet_ops::metrics::{Metrics, Part, Told};
+use tickfleet_ops::progress::Progress;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::{Follower, Notice, Notices, Store, StoreError, incarnation};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+use crate::fleet::serve_probes;
+use crate::setup::Setup;
+use sign::Keys;
+
+/// The time between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Waits after failed tries of one notice; the last one stays.
+const LADDER_S: [u64; 5] = [1, 5, 30, 120, 300];
+/// Limit of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests under way at once.
+const AT_ONCE: usize = 8;
+/// Tenants that one question is about, and notices of each: what fails holds up so many of its own tenant's at most.
+const TENANTS: usize = 50;
+const NOTICES: usize = 100;
+/// One that shows no sign of life for this long is followed by another of its name, ms.
+const LEASE_MS: u64 = 30_000;
+/// A round that takes longer than this has stalled.
+const GAP_MAX: Duration = Duration::from_secs(300);
+/// What others are told of. That a consent was used is between worker and call.
+const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
+
+/// Tell others by HTTP when approvals are asked for and decided, until SIGTERM.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tickfleet approvals notify --to https://hooks.example.com/approvals --secret file:/etc/tickfleet/webhook.secret
+
+Each POST has webhook-id, webhook-timestamp and webhook-signature as Standard Webhooks has them.")]
+pub(super) struct Notify {
+    /// Where to POST.
+    #[arg(long, value_name = "URL")]
+    to: Url,
+    /// Where the secret is that signs: env:NAME of a variable, or file:/PATH. Two secrets in it sign both.
+    #[arg(long, value_name = "PLACE", value_parser = place)]
+    secret: SealKey,
+    /// A host, host:port or CIDR block within private networks that may be reached; repeatable.
+    #[arg(long, value_name = "HOST")]
+    allow_private: Vec<String>,
+    /// What its position is kept under in Redis; one process of a name tells at a time.
+    #[arg(long, value_name = "NAME", default_value = "webhook", value_parser = crate::commands::audit::follow::name)]
+    name: String,
+    /// What could not be told for so long is left out.
+    #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration)]
+    give_up_after: Duration,
+}
+
+fn place(text: &str) -> Result<SealKey, String> {
+    match text.split_once(':') {
+        Some(("env", name)) if !name.is_empty() => Ok(SealKey::Env(name.to_owned())),
+        Some(("file", path)) if path.starts_with('/') => Ok(SealKey::File(path.to_owned())),
+        // It may be the secret itself.
+        _ => Err("expected env:NAME of a variable, or file:/PATH".to_owned()),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).filter(|time| !time.is_zero()).ok_or_else(|| "expected a duration such as 1h or 1d".to_owned())
+}
+
+/// What is known of a notice that was not taken: of this process alone, for the next one tries at once.
+struct Waiting {
+    tries: usize,
+    next: Instant,
+}
+
+type Name = (u32, TenantId, String);
+
+/// Who tells.
+struct Teller<'a> {
+    setup: &'a Setup,
+    args: &'a Notify,
+    stores: Vec<Store>,
+    client: reqwest::Client,
+    keys: Keys,
+    process: ConsumerId,
+    metrics: Arc<Metrics>,
+    waiting: BTreeMap<Name, Waiting>,
+    /// Told, and not noted in Redis yet.
+    told: BTreeSet<Name>,
+}
+
+/// What came of trying to tell something.
+enum Came {
+    Told,
+    /// There is nobody to tell, or nothing: it is noted as if it were told.
+    Left,
+    Again(Option<Duration>),
+}
+
+/// Tells until it is told to end.
+///
+/// # Errors
+/// The address may not be reached; there is no secret.
+pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
+    let traces = setup.start_log()?;
+    let failed = |why: String| Failure::failed(anyhow::anyhow!(why));
+    let keys =
+        Keys::read(&setup.secret("--secret", &args.secret)?).map_err(|why| failed(format!("--secret: {why}")))?;
+    let allowed: BTreeSet<String> = args.allow_private.iter().cloned().collect();
+    let client = tickfleet_outbound::client_for(args.to.as_str(), &allowed, TIMEOUT);
+    let client = client.map_err(|why| failed(format!("--to: {why}")))?;
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
+    let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
+    let (progress, stopped) = (Progress::default(), CancellationToken::new());
+    let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
+    let process = incarnation("teller", &setup.name());
+    let (waiting, told) = (BTreeMap::new(), BTreeSet::new());
+    let mut teller = Teller { setup, args, stores, client, keys, process, metrics, waiting, told };
+    let host = args.to.host_str().unwrap_or_default();
+    tracing::info!(to = host, health = %address, redis = %setup.shown_url(), "started");
+    let handle = progress.register("notify", GAP_MAX);
+    while !shutdown.draining.is_cancelled() {
+        for shard in 0..teller.stores.len() {
+            if let Err(error) = teller.shard(shard).await {
+                tracing::warn!(%error, shard, "what happens to approvals could not be read; trying again");
+            }
+        }
+        handle.advanced();
+        let _ = shutdown.draining.run_until_cancelled(tokio::time::sleep(EVERY)).await;
+    }
+    // What was told last is noted, so that it is not told again.
+    for shard in 0..teller.stores.len() {
+        let _ = teller.note(shard).await;
+    }
+    handle.finished();
+    stopped.cancel();
+    tracing::info!("stopped");
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    Ok(())
+}
+
+impl Teller<'_> {
+    /// The tenants of a shard: those of the configuration, and those that were set at run time.
+    async fn tenants(&self, store: &Store) -> Result<Vec<TenantId>, StoreError> {
+        let mut tenants: BTreeSet<TenantId> = store.at_run_time().await?.declared.into_keys().collect();
+        tenants.extend(self.setup.active().load().policy.tenants.keys().cloned());
+        Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
+    }
+
+    async fn shard(&mut self, shard: usize) -> Result<(), StoreError> {
+        let store = self.stores[shard].clone();
+        let tenants = self.tenants(&store).await?;
+        self.waiting.retain(|(number, tenant, _), _| *number != store.shard() || tenants.contains(tenant));
+        for some in tenants.chunks(TENANTS) {
+            let asked: Vec<(TenantId, Vec<String>)> =
+                some.iter().map(|tenant| (tenant.clone(), self.told_of(store.shard(), tenant))).collect();
+            let Notices::Found { now_ms, of } = store.notices(self.follower(), NOTICES, &asked).await? else {
+                // Whoever has the lease sees to it, and goes by what is pending.
+                self.waiting.clear();
+                return Ok(());
+            };
+            for (tenant, ids) in asked {
+                for id in ids {
+                    self.told.remove(&(store.shard(), tenant.clone(), id));
+                }
+            }
+            let found = some.iter().cloned().zip(of).collect();
+            self.tell(store.shard(), now_ms, found).await;
+        }
+        self.note(shard).await
+    }
+
+    /// Notes in Redis what was told.
+    async fn note(&mut self, shard: usize) -> Result<(), StoreError> {
+        let store = self.stores[shard].clone();
+        let of_shard: BTreeSet<TenantId> = self
+            .told
+            .iter()
+            .filter(|(number, ..)| *number == store.shard())
+            .map(|(_, tenant, _)| tenant.clone())
+            .collect();
+        let asked: Vec<(TenantId, Vec<String>)> = of_shard
+            .into_iter()
+            .map(|tenant| {
+                let ids = self.told_of(store.shard(), &tenant);
+                (tenant, ids)
+            })
+            .collect();
+        for some in asked.chunks(TENANTS) {
+            if let Notices::Found { .. } = store.notices(self.follower(), 1, some).await? {
+                for (tenant, ids) in some {
+                    for id in ids {
+                        self.told.remove(&(store.shard(), tenant.clone(), id.clone()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follower(&self) -> Follower<'_> {
+        Follower { name: &self.args.name, process: &self.process, lease_ms: LEASE_MS }
+    }
+
+    fn told_of(&self, shard: u32, tenant: &TenantId) -> Vec<String> {
+        let of = |(number, whose, _): &&Name| *number == shard && whose == tenant;
+        self.told.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
+    }
+
+    /// Tells what is due, some at once.
+    async fn tell(&mut self, shard: u32, now_ms: i64, found: Vec<(TenantId, Vec<Notice>)>) {
+        let due = found.into_iter().flat_map(|(tenant, notices)| {
+            notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
+        });
+        let due: Vec<(Name, Notice)> = due
+            .filter(|(name, _)| !self.told.contains(name))
+            .filter(|(name, _)| self.waiting.get(name).is_none_or(|waiting| waiting.next <= Instant::now()))
+            .collect();
+        let this = &*self;
+        let posts = due.into_iter().map(|(name, notice)| async move {
+            let came = this.post(&name, &notice, now_ms).await;
+            (name, came)
+        });
+        let came: Vec<(Name, Came)> = futures::stream::iter(posts).buffer_unordered(AT_ONCE).collect().await;
+        for (name, came) in came {
+            match came {
+                Came::Told | Came::Left => {
+                    self.waiting.remove(&name);
+                    self.told.insert(name);
+                }
+                Came::Again(wait) => {
+                    let tries = self.waiting.get(&name).map_or(0, |waiting| waiting.tries);
+                    let own = Duration::from_secs(LADDER_S[tries.min(LADDER_S.len() - 1)]);
+                    let next = Instant::now() + wait.map_or(own, |wait| wait.clamp(own, Duration::from_secs(300)));
+                    self.waiting.insert(name, Waiting { tries: tries + 1, next });
+                }
+            }
+        }
+    }
+
+    async fn post(&self, (shard, tenant, entry): &Name, notice: &Notice, now_ms: i64) -> Came {
+        let Some(event) = notice.fields.get("event") else {
+            tracing::error!(%tenant, entry, "what happened to an approval was trimmed before it was told");
+            self.metrics.told(Told::GivenUp);
+            return Came::Left;
+        };
+        if !EVENTS.contains(&event.as_str()) {
+            return Came::Left;
+        }
+        let id = format!("{}.{shard}.{tenant}.{entry}", self.setup.settings().redis.namespace);
+        let written_ms = entry.split('-').next().and_then(|ms| ms.parse::<i64>().ok()).unwrap_or(now_ms);
+        let age_ms = (now_ms - written_ms).max(0).unsigned_abs();
+        if Duration::from_millis(age_ms) > self.args.give_up_after {
+            tracing::error!(id, event, "nobody took what happened to an approval: it is told no more");
+            self.metrics.told(Told::GivenUp);
+            return Came::Left;
+        }
+        let body = message(tenant, event, &notice.fields).to_string();
+        let (timestamp_s, url) = (now_ms / 1_000, self.args.to.clone());
+        let request = self
+            .client
+            .post(url)
+            .timeout(TIMEOUT)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("webhook-id", &id)
+            .header("webhook-timestamp", timestamp_s)
+            .header("webhook-signature", self.keys.sign(&id, timestamp_s, &body));
+        let (why, wait) = match request.body(body).send().await {
+            Ok(answer) if answer.status().is_success() => {
+                self.metrics.told(Told::Taken);
+                return Came::Told;
+            }
+            Ok(answer) => {
+                let wait =
+                    answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+                (answer.status().to_string(), wait.map(Duration::from_secs))
+            }
+            Err(error) => (error.without_url().to_string(), None),
+        };
+        self.metrics.told(Told::Failed);
+        tracing::warn!(id, event, why, "what happened to an approval was not taken; trying again");
+        Came::Again(wait)
+    }
+}
+
+/// What is sent: arguments are without secrets, as they lie in the stream.
+fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> Value {
+    let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
+    let parsed = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()));
+    let time = |text: &String| Some(rfc3339(text.parse().ok()?));
+    let mut data = json!({ "tenant": tenant, "event": event });
+    data["approval"] = json!(text("approval").map(|id| format!("{tenant}:{id}")));
+    for name in ["call", "agent", "tool", "version", "by", "reason"] {
+        if let Some(value) = text(name) {
+            data[name] = json!(value);
+        }
+    }
+    for name in ["arguments", "why", "missing", "changed"] {
+        if let Some(value) = text(name) {
+            data[name] = parsed(value);
+        }
+    }
+    if let Some(until) = text("until_ms").and_then(time) {
+        data["until"] = json!(until);
+    }
+    json!({ "type": format!("approval.{event}"), "timestamp": text("at_ms").and_then(time), "data": data })
+}
+
+fn rfc3339(ms: i64) -> String {
+    let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}

@@ -1,0 +1,183 @@
+//! Lines in a file that is closed and numbered when it is large, and what a later process finds of them.
+//!
+//! The files themselves say how far they go: each begins with a header that names where it goes on, and a line that was cut
+//! off by the death of its writer is cut off. Every batch is on the disk (`fdatasync`) before the next one is read.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use tickfleet_client::audit::{Batch, Position};
+use tickfleet_proof::lines::{Header, Line};
+
+use super::sent::text;
+
+type Positions = BTreeMap<u32, Position>;
+
+/// The files of one export.
+pub(super) struct Files {
+    path: PathBuf,
+    size_max: u64,
+    files_max: u32,
+    /// The file that is written, and how long it is; none between two files.
+    current: Option<(File, u64)>,
+    /// Held for as long as this process writes.
+    _lock: File,
+}
+
+/// What a file has.
+struct Found {
+    positions: Positions,
+    /// Up to the end of its last whole line.
+    length: u64,
+}
+
+impl Files {
+    /// Opens the file, or makes it; gives how far each shard is there.
+    pub(super) fn open(path: &Path, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::other("another process exports to this file"),
+            TryLockError::Error(error) => error,
+        })?;
+        let files = Self { path: path.to_owned(), size_max, files_max, current: None, _lock: lock };
+        let here = if path.exists() { found(path)? } else { None };
+        if path.exists() {
+            let length = here.as_ref().map_or(0, |found| found.length);
+            let file = OpenOptions::new().write(true).open(path)?;
+            let cut = file.metadata()?.len().saturating_sub(length);
+            if cut > 0 {
+                tracing::warn!(bytes = cut, "the end of the export was cut off: its line was not whole");
+            }
+            file.set_len(length)?;
+        }
+        if let Some(found) = here {
+            return Ok((files, found.positions));
+        }
+        // It was just closed when its writer died.
+        for (_, closed) in files.closed()?.into_iter().rev() {
+            if let Some(found) = found(&closed)? {
+                return Ok((files, found.positions));
+            }
+        }
+        Ok((files, Positions::new()))
+    }
+
+    /// Whether the next line is the first of its file.
+    pub(super) const fn is_empty(&self) -> bool {
+        !matches!(self.current, Some((_, length)) if length > 0)
+    }
+
+    /// Appends a batch, and waits until the disk has it. What was written of one that failed is taken back.
+    pub(super) fn append(&mut self, header: &Header, batch: &Batch) -> io::Result<()> {
+        if batch.items.is_empty() {
+            return Ok(());
+        }
+        let (mut file, length) = match self.current.take() {
+            Some(current) => current,
+            None => self.opened()?,
+        };
+        let text = text((length == 0).then_some(header), batch);
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        if let Err(error) = written {
+            file.set_len(length)?;
+            file.seek(SeekFrom::End(0))?;
+            self.current = Some((file, length));
+            return Err(error);
+        }
+        let length = length + text.len() as u64;
+        if length >= self.size_max {
+            drop(file);
+            // The batch is there: what fails now is tried again behind the next one.
+            if let Err(error) = self.close() {
+                tracing::warn!(%error, "the file of the export cannot be closed and numbered; it grows on");
+            }
+        } else {
+            self.current = Some((file, length));
+        }
+        Ok(())
+    }
+
+    fn opened(&self) -> io::Result<(File, u64)> {
+        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&self.path)?;
+        let length = file.seek(SeekFrom::End(0))?;
+        self.sync_folder()?;
+        Ok((file, length))
+    }
+
+    /// Gives the file the next number, and removes the oldest.
+    fn close(&self) -> io::Result<()> {
+        let closed = self.closed()?;
+        let number = closed.last().map_or(1, |(number, _)| number + 1);
+        std::fs::rename(&self.path, beside(&self.path, &format!(".{number:06}")))?;
+        let kept = (self.files_max as usize).saturating_sub(2);
+        for (_, old) in closed.iter().take(closed.len().saturating_sub(kept)) {
+            std::fs::remove_file(old)?;
+        }
+        self.sync_folder()
+    }
+
+    /// The files that were closed, the oldest first.
+    fn closed(&self) -> io::Result<Vec<(u64, PathBuf)>> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned() + ".";
+        let mut found = Vec::new();
+        for entry in folder(&self.path).read_dir()? {
+            let path = entry?.path();
+            let number = path.file_name().and_then(|file| file.to_str()?.strip_prefix(&name)?.parse().ok());
+            found.extend(number.map(|number| (number, path)));
+        }
+        found.sort();
+        Ok(found)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        File::open(folder(&self.path))?.sync_all()
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// How far a file goes; none where it has no header.
+fn found(path: &Path) -> io::Result<Option<Found>> {
+    let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
+    let (mut found, mut read) = (None, 0_u64);
+    loop {
+        line.clear();
+        read += reader.read_until(b'\n', &mut line)? as u64;
+        if line.last() != Some(&b'\n') {
+            return Ok(found);
+        }
+        let text = String::from_utf8_lossy(&line);
+        let parsed = Line::read(text.trim_end());
+        match (&mut found, &parsed) {
+            (None, Some(Line::Header(header))) if !header.follows.is_empty() => {
+                let positions = header.follows.iter().filter_map(|(shard, text)| Some((*shard, text.parse().ok()?)));
+                found = Some(Found { positions: positions.collect(), length: read });
+            }
+            (Some(found), Some(line)) => {
+                let shard = match line {
+                    Line::Entry(entry) => Some(entry.shard),
+                    Line::Seal(seal) => Some(seal.shard),
+                    Line::Gone(gone) => Some(gone.shard),
+                    Line::Header(_) | Line::End(_) => None,
+                };
+                if let Some(position) = shard.and_then(|shard| found.positions.get_mut(&shard)) {
+                    position.take(line);
+                }
+                found.length = read;
+            }
+            // What is no line of ours is left where it is, unless it is the end.
+            _ => {}
+        }
+    }
+}

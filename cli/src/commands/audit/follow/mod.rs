@@ -1,0 +1,294 @@
+//! `tickfleet audit export --follow`: exports the audit log for as long as it runs, as a process of its own.
+//!
+//! An entry is exported at least once. Where its destination is a file, the file itself says how far it goes, and no entry is
+//! there twice; where it is not, the position is kept in Redis once the destination has taken a batch, and what was under way
+//! when the process died is sent again, with the same ids.
+
+mod file;
+mod otlp;
+mod sent;
+mod stdout;
+mod to;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tickfleet_client::audit::{Batch, Position, begin, next};
+use tickfleet_config::SealKey;
+use tickfleet_config::units::parse_size;
+use tickfleet_model::ConsumerId;
+use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::progress::Progress;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_proof::lines::Header;
+use tickfleet_store::{Checkpoint, Follower, Store, StoreError, incarnation};
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+use crate::fleet::serve_probes;
+use crate::setup::Setup;
+use sent::SendError;
+use to::Sink;
+pub(super) use to::To;
+
+/// The time between two looks at a log that had nothing new.
+const EVERY: Duration = Duration::from_secs(1);
+/// Longest wait after a failure.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// An exporter that shows no sign of life for this long is followed by another of its name, ms.
+const LEASE_MS: u64 = 15_000;
+/// A round that takes longer than this has stalled: each request to a destination is bounded.
+const GAP_MAX: Duration = Duration::from_secs(120);
+
+/// How an export follows the log.
+#[derive(Debug, Args)]
+pub(crate) struct Follow {
+    /// Go on with whatever is written, until SIGTERM, to a file, to stdout, or to otlp:URL of a collector.
+    #[arg(long, conflicts_with_all = ["tenant", "since", "until"], requires = "to")]
+    pub(super) follow: bool,
+    /// What the position of stdout and otlp is kept under in Redis; one process of a name exports at a time.
+    #[arg(long, value_name = "NAME", requires = "follow", value_parser = name)]
+    name: Option<String>,
+    /// A file is closed and numbered when it is so large.
+    #[arg(long, value_name = "SIZE", requires = "follow", default_value = "100MiB", value_parser = size)]
+    max_size: u64,
+    /// Files that are kept, the one being written among them; the oldest goes.
+    #[arg(long, value_name = "COUNT", requires = "follow", default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    max_files: u32,
+}
+
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    let fits = (1..=64).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if fits { Ok(text.to_owned()) } else { Err("expected up to 64 letters, digits, -, _ or .".to_owned()) }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let size = parse_size(text).filter(|size| *size >= 1 << 10);
+    size.ok_or_else(|| "expected a size of at least 1KiB, such as 100MiB".to_owned())
+}
+
+/// A shard that is followed.
+struct Shard {
+    store: Store,
+    position: Position,
+    /// Its position as it stands in Redis; none where the destination keeps it.
+    kept: String,
+    /// How old the oldest entry was that was not exported.
+    age: Duration,
+}
+
+/// The export under way.
+struct Exporter {
+    shards: Vec<Shard>,
+    sink: Sink,
+    name: String,
+    process: ConsumerId,
+    metrics: Arc<Metrics>,
+    header: Header,
+    /// Whether it was said that another process exports.
+    told_held: bool,
+}
+
+/// How a step went.
+enum Went {
+    /// There is more.
+    On,
+    /// There is nothing more, or it is another's to do.
+    Rest,
+}
+
+/// Exports until it is told to end.
+///
+/// # Errors
+/// The destination cannot be used at all: another process writes to the file, nobody reads standard output any more.
+pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -> Result<(), Failure> {
+    let traces = setup.start_log()?;
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let metrics = Arc::new(Metrics::of(Part::Exporter).map_err(Failure::failed)?);
+    let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
+    // It may not be set.
+    let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
+    let (sink, positions) = to.open(args.max_size, args.max_files, &headers)?;
+    let progress = Progress::default();
+    let stopped = CancellationToken::new();
+    let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;
+    let shard = |store: Store| {
+        let position = positions.get(&store.shard()).copied().unwrap_or_default();
+        Shard { store, position, kept: String::new(), age: Duration::ZERO }
+    };
+    let exporter = Exporter {
+        shards: stores.into_iter().map(shard).collect(),
+        name: args.name.clone().unwrap_or_else(|| sink.kind().to_owned()),
+        sink,
+        process: incarnation("exporter", &setup.name()),
+        metrics,
+        header,
+        told_held: false,
+    };
+    tracing::info!(to = %to, health = %address, redis = %setup.shown_url(), "started");
+    let ended = exporter.run(&progress, &shutdown.draining).await;
+    stopped.cancel();
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    ended
+}
+
+impl Exporter {
+    async fn run(mut self, progress: &Progress, stop: &CancellationToken) -> Result<(), Failure> {
+        let handle = progress.register("export", GAP_MAX);
+        let mut failures = 0_u32;
+        while !stop.is_cancelled() {
+            let wait = match self.round(stop).await {
+                Ok(()) => {
+                    failures = 0;
+                    EVERY
+                }
+                Err(SendError::Over(why)) => return Err(Failure::failed(anyhow::anyhow!("{why}"))),
+                Err(SendError::Again { why, wait }) => {
+                    self.metrics.export_failed();
+                    tracing::warn!(why, "the audit log could not be exported; trying again");
+                    failures = failures.saturating_add(1);
+                    let own = EVERY.saturating_mul(1 << failures.min(6)).min(WAIT_MAX);
+                    wait.map_or(own, |wait| wait.clamp(EVERY, WAIT_MAX * 2))
+                }
+            };
+            handle.advanced();
+            let _ = stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+        }
+        handle.finished();
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    /// All that is there of each shard. One that fails does not keep the others from going on.
+    async fn round(&mut self, stop: &CancellationToken) -> Result<(), SendError> {
+        let mut failed = None;
+        for at in 0..self.shards.len() {
+            while !stop.is_cancelled() {
+                match self.step(at).await {
+                    Ok(Went::On) => {}
+                    Ok(Went::Rest) => break,
+                    Err(over @ SendError::Over(_)) => return Err(over),
+                    Err(again) => {
+                        failed = Some(again);
+                        break;
+                    }
+                }
+            }
+            let age = self.shards.iter().map(|shard| shard.age).max().unwrap_or_default();
+            self.metrics.unexported_age(age);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn step(&mut self, at: usize) -> Result<Went, SendError> {
+        self.begin().await?;
+        let Some(now_ms) = self.may_go_on(at).await? else { return Ok(Went::Rest) };
+        let shard = &mut self.shards[at];
+        let Some(batch) = next(&shard.store, &shard.position).await? else {
+            shard.age = Duration::ZERO;
+            return Ok(Went::Rest);
+        };
+        let age_ms = batch.first_ms().map_or(0, |first_ms| (now_ms - first_ms).max(0));
+        shard.age = Duration::from_millis(age_ms.unsigned_abs());
+        let refused = self.send(&batch).await?;
+        self.tell(&batch, refused);
+        let shard = &mut self.shards[at];
+        shard.position = batch.after;
+        if !batch.more {
+            shard.age = Duration::ZERO;
+        }
+        if !self.sink.keeps_positions() {
+            let (before, after) = (self.shards[at].kept.clone(), batch.after.to_string());
+            match self.checkpoint(at, &before, &after).await? {
+                Checkpoint::Done { .. } => self.shards[at].kept = after,
+                Checkpoint::Stale { position, .. } => self.adopt(at, position),
+                Checkpoint::Held => return Ok(Went::Rest),
+            }
+        }
+        Ok(if batch.more { Went::On } else { Went::Rest })
+    }
+
+    /// Where it was never looked, it begins with what is there now: of all shards before the first line, which says so.
+    async fn begin(&mut self) -> Result<(), SendError> {
+        if self.sink.keeps_positions() {
+            for shard in self.shards.iter_mut().filter(|shard| shard.position == Position::default()) {
+                shard.position = begin(&shard.store).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Shard time, where it is for this process to go on.
+    async fn may_go_on(&mut self, at: usize) -> Result<Option<i64>, SendError> {
+        if self.sink.keeps_positions() {
+            return Ok(Some(self.shards[at].store.now_ms().await?));
+        }
+        let kept = self.shards[at].kept.clone();
+        match self.checkpoint(at, &kept, &kept).await? {
+            Checkpoint::Done { now_ms } => Ok(Some(now_ms)),
+            Checkpoint::Stale { now_ms, position } => {
+                self.adopt(at, position);
+                Ok(Some(now_ms))
+            }
+            Checkpoint::Held => {
+                if !std::mem::replace(&mut self.told_held, true) {
+                    tracing::info!(name = self.name, "another process exports under this name; standing by");
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Goes on from where Redis says that this name has come.
+    fn adopt(&mut self, at: usize, position: String) {
+        let shard = &mut self.shards[at];
+        shard.position = position.parse().unwrap_or_else(|error| {
+            tracing::error!(%error, "the export begins anew: what was exported is exported again");
+            Position::default()
+        });
+        shard.kept = position;
+    }
+
+    async fn checkpoint(&self, at: usize, before: &str, after: &str) -> Result<Checkpoint, StoreError> {
+        let follower = Follower { name: &self.name, process: &self.process, lease_ms: LEASE_MS };
+        self.shards[at].store.checkpoint(follower, before, after).await
+    }
+
+    /// Answers how many records the destination has refused.
+    async fn send(&mut self, batch: &Batch) -> Result<u64, SendError> {
+        if self.sink.wants_header() {
+            for shard in &self.shards {
+                self.header.keys.extend(shard.store.seal_keys().await?);
+            }
+            let first = self.shards.first();
+            self.header.made_ms = match first {
+                Some(shard) => shard.store.now_ms().await?,
+                None => 0,
+            };
+            let follows = self.shards.iter().map(|shard| (shard.store.shard(), shard.position.to_string()));
+            self.header.follows = follows.collect::<BTreeMap<_, _>>();
+        }
+        self.sink.send(&self.header, batch).await
+    }
+
+    fn tell(&self, batch: &Batch, refused: u64) {
+        self.metrics.exported(batch.entries());
+        self.metrics.export_refused(refused);
+        let Some(gone) = batch.gone() else { return };
+        self.metrics.gone_unexported(gone.entries);
+        tracing::error!(
+            shard = gone.shard,
+            entries = gone.entries,
+            after = gone.after,
+            before = gone.before.as_deref().unwrap_or("the end"),
+            remade = gone.remade,
+            "audit entries were gone before they were exported"
+        );
+    }
+}

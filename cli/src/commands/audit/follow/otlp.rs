@@ -1,0 +1,249 @@
+//! Records for a collector of OpenTelemetry: OTLP over HTTP, as protobuf, to `/v1/logs`.
+//!
+//! The messages are those that the exporter of spans is made of. They are sent here and not by its exporter of logs, for a
+//! position is kept only once a collector has taken a batch, and what it refused of one has to be told.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Content;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs, SeverityNumber};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message as _;
+use reqwest::{StatusCode, Url, header};
+use serde_json::Value;
+use tickfleet_client::audit::{Batch, Item};
+use tickfleet_proof::lines::Header;
+use tickfleet_proof::seal::EntryId;
+
+use super::sent::SendError;
+
+/// Limit of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of an answer that are read.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// A collector.
+pub(super) struct Collector {
+    url: Url,
+    client: reqwest::Client,
+    headers: header::HeaderMap,
+    begun: bool,
+}
+
+impl Collector {
+    /// The collector at this base URL, with the headers that `OTEL_EXPORTER_OTLP_HEADERS` names, as for spans.
+    ///
+    /// # Errors
+    /// The URL or a header is none, in words without their values.
+    pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
+        let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("that is no URL: {error}"))?;
+        // Whoever runs the exporter names the collector: it may be anywhere.
+        let host: BTreeSet<String> = url.host_str().map(ToOwned::to_owned).into_iter().collect();
+        let client = tickfleet_outbound::client_for(url.as_str(), &host, TIMEOUT)?;
+        Ok(Self { url, client, headers: headers(given)?, begun: false })
+    }
+
+    pub(super) const fn is_new(&self) -> bool {
+        !self.begun
+    }
+
+    /// Sends a batch; answers how many records were refused for good.
+    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+        self.begun = true;
+        let records: Vec<LogRecord> = batch.items.iter().map(|item| record(&header.fleet, batch.shard, item)).collect();
+        if records.is_empty() {
+            return Ok(0);
+        }
+        match self.post(header, records.clone()).await? {
+            Answer::Taken { refused } => Ok(refused),
+            // One that cannot be taken costs itself alone.
+            Answer::Refused(_) => {
+                let mut refused = 0;
+                for record in records {
+                    let uid = uid_of(&record);
+                    match self.post(header, vec![record]).await? {
+                        Answer::Taken { refused: here } => refused += here,
+                        Answer::Refused(why) => {
+                            tracing::error!(record = uid, why, "the collector refused a record of the audit log");
+                            refused += 1;
+                        }
+                    }
+                }
+                Ok(refused)
+            }
+        }
+    }
+
+    async fn post(&self, header: &Header, records: Vec<LogRecord>) -> Result<Answer, SendError> {
+        let body = request(&header.fleet, records).encode_to_vec();
+        let request = self.client.post(self.url.clone()).headers(self.headers.clone()).timeout(TIMEOUT);
+        let request = request.header(header::CONTENT_TYPE, "application/x-protobuf").body(body);
+        let answer = request.send().await.map_err(|error| SendError::again(error.without_url()))?;
+        let status = answer.status();
+        let wait = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let said = answer.bytes().await.map_err(|error| SendError::again(error.without_url()))?;
+        let said = &said[..said.len().min(ANSWER_BYTES_MAX)];
+        match status {
+            _ if status.is_success() => Ok(Answer::Taken { refused: refused(said) }),
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE | StatusCode::UNPROCESSABLE_ENTITY => {
+                Ok(Answer::Refused(status.to_string()))
+            }
+            // Its address, its headers or the collector itself are at fault, not the record.
+            _ => Err(SendError::Again {
+                why: format!("the collector answered {status}"),
+                wait: wait.map(Duration::from_secs),
+            }),
+        }
+    }
+}
+
+/// What a collector makes of a batch.
+enum Answer {
+    /// It has it, but for so many records.
+    Taken { refused: u64 },
+    /// It will never take it.
+    Refused(String),
+}
+
+/// Records of a batch that a collector took that it did not take. They are not to be sent again.
+fn refused(said: &[u8]) -> u64 {
+    let Ok(answer) = ExportLogsServiceResponse::decode(said) else { return 0 };
+    let Some(partial) = answer.partial_success else { return 0 };
+    if partial.rejected_log_records > 0 || !partial.error_message.is_empty() {
+        let (records, why) = (partial.rejected_log_records, partial.error_message);
+        tracing::error!(records, why, "the collector did not take all of a batch of the audit log");
+    }
+    partial.rejected_log_records.max(0).unsigned_abs()
+}
+
+/// `name=value,name=value`, values percent-encoded, as OpenTelemetry has it.
+fn headers(text: &str) -> Result<header::HeaderMap, String> {
+    let mut headers = header::HeaderMap::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let bad = || "OTEL_EXPORTER_OTLP_HEADERS: expected NAME=VALUE,NAME=VALUE".to_owned();
+        let (name, value) = part.split_once('=').ok_or_else(bad)?;
+        let name = header::HeaderName::from_bytes(name.trim().as_bytes()).map_err(|_| bad())?;
+        let mut value = header::HeaderValue::from_bytes(&decoded(value.trim())).map_err(|_| bad())?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    let (bytes, mut plain, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(byte) = bytes.get(at) {
+        let code =
+            bytes.get(at + 1..at + 3).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match code.filter(|_| *byte == b'%') {
+            Some(code) => {
+                plain.push(code);
+                at += 3;
+            }
+            None => {
+                plain.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    plain
+}
+
+fn request(fleet: &str, log_records: Vec<LogRecord>) -> ExportLogsServiceRequest {
+    let resource = Resource {
+        attributes: vec![
+            text("service.name", "tickfleet"),
+            text("service.version", env!("CARGO_PKG_VERSION")),
+            text("tickfleet.fleet", fleet),
+        ],
+        ..Resource::default()
+    };
+    let scope = InstrumentationScope { name: "tickfleet.audit".to_owned(), ..InstrumentationScope::default() };
+    let scope_logs = vec![ScopeLogs { scope: Some(scope), log_records, schema_url: String::new() }];
+    ExportLogsServiceRequest {
+        resource_logs: vec![ResourceLogs { resource: Some(resource), scope_logs, schema_url: String::new() }],
+    }
+}
+
+/// An entry's body is its text as it stands in the log; what people look for is in attributes, too.
+fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
+    let (id, event, body, level) = match item {
+        Item::Entry(entry) => (entry.id.as_str(), "tickfleet.audit", entry.text.clone(), SeverityNumber::Info),
+        Item::Seal(seal) => (seal.id.as_str(), "tickfleet.audit.seal", item.line(shard), SeverityNumber::Info),
+        Item::Gone(gone) => (gone.after.as_str(), "tickfleet.audit.gone", item.line(shard), SeverityNumber::Error),
+    };
+    let kind = event.rsplit('.').next().unwrap_or_default();
+    let mut record = LogRecord {
+        time_unix_nano: id.parse::<EntryId>().map_or(0, |id| id.ms.saturating_mul(1_000_000)),
+        event_name: event.to_owned(),
+        severity_number: level as i32,
+        attributes: vec![
+            // Two records of one uid are one: what is sent again is known by it.
+            text("log.record.uid", &format!("{fleet}/{shard}/{kind}/{id}")),
+            text("tickfleet.shard", &shard.to_string()),
+            text("tickfleet.audit.id", id),
+        ],
+        body: Some(AnyValue { value: Some(Content::StringValue(body)) }),
+        ..LogRecord::default()
+    };
+    if let Item::Entry(entry) = item {
+        describe(&mut record, &entry.text, &entry.admitted);
+    }
+    record.severity_text =
+        if record.severity_number == SeverityNumber::Error as i32 { "ERROR" } else { "INFO" }.to_owned();
+    record
+}
+
+fn describe(record: &mut LogRecord, entry: &str, admitted: &str) {
+    let entry: Value = serde_json::from_str(entry).unwrap_or_default();
+    let said = |at: &str| entry.pointer(at).and_then(Value::as_str);
+    if said("/level") == Some("error") {
+        record.severity_number = SeverityNumber::Error as i32;
+    }
+    for (name, at) in [
+        ("tickfleet.tenant", "/tenant"),
+        ("tickfleet.action", "/action"),
+        ("tickfleet.actor", "/actor_id"),
+        ("tickfleet.tool", "/entity_id"),
+        ("tickfleet.call", "/meta/call"),
+        ("tickfleet.outcome", "/meta/outcome"),
+    ] {
+        record.attributes.extend(said(at).map(|value| text(name, value)));
+    }
+    if !admitted.is_empty() {
+        record.attributes.push(text("tickfleet.admitted", admitted));
+    }
+}
+
+fn uid_of(record: &LogRecord) -> String {
+    let uid = record.attributes.first().and_then(|uid| uid.value.as_ref()?.value.as_ref());
+    match uid {
+        Some(Content::StringValue(uid)) => uid.clone(),
+        _ => String::new(),
+    }
+}
+
+fn text(name: &str, value: &str) -> KeyValue {
+    let value = Some(AnyValue { value: Some(Content::StringValue(value.to_owned())) });
+    KeyValue { key: name.to_owned(), value, ..KeyValue::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn headers_are_read_as_opentelemetry_has_them() {
+        let read = headers("Authorization=Basic%20YWJj, x-tenant = a%zz").unwrap();
+        assert_eq!((read["authorization"].as_bytes(), read["x-tenant"].as_bytes()), (&b"Basic YWJj"[..], &b"a%zz"[..]));
+        assert!(read["authorization"].is_sensitive());
+        assert!(headers("").unwrap().is_empty());
+        let told = headers("secret").unwrap_err();
+        assert!(!told.contains("secret"), "{told}");
+    }
+}

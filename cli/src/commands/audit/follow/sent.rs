@@ -1,0 +1,44 @@
+//! What is sent of a batch, and why it was not taken.
+
+use std::fmt;
+use std::time::Duration;
+
+use tickfleet_client::audit::Batch;
+use tickfleet_proof::lines::{self, Header};
+use tickfleet_store::StoreError;
+
+/// Why a batch was not taken.
+#[derive(Debug)]
+pub(super) enum SendError {
+    /// It is to be tried again.
+    Again {
+        /// Why, for people.
+        why: String,
+        /// When, where the destination says so.
+        wait: Option<Duration>,
+    },
+    /// Nothing will be taken any more.
+    Over(String),
+}
+
+impl SendError {
+    pub(super) fn again(why: impl fmt::Display) -> Self {
+        Self::Again { why: why.to_string(), wait: None }
+    }
+}
+
+impl From<StoreError> for SendError {
+    fn from(error: StoreError) -> Self {
+        Self::again(error)
+    }
+}
+
+/// The lines of a batch, behind a header where there is one.
+pub(super) fn text(header: Option<&Header>, batch: &Batch) -> String {
+    let mut text = header.map_or_else(String::new, |header| format!("{}\n", lines::header(header)));
+    for item in &batch.items {
+        text.push_str(&item.line(batch.shard));
+        text.push('\n');
+    }
+    text
+}

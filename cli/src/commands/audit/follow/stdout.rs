@@ -1,0 +1,33 @@
+//! Lines on standard output, for whatever collects the logs of containers.
+
+use std::io::Write as _;
+
+use tickfleet_client::audit::Batch;
+use tickfleet_proof::lines::Header;
+
+use super::sent::{SendError, text};
+
+/// Standard output.
+#[derive(Default)]
+pub(super) struct Standard {
+    begun: bool,
+}
+
+impl Standard {
+    pub(super) const fn is_new(&self) -> bool {
+        !self.begun
+    }
+
+    /// Prints a batch, and waits until the system has it.
+    pub(super) async fn print(&mut self, header: &Header, batch: &Batch) -> Result<(), SendError> {
+        let text = text((!self.begun && !batch.items.is_empty()).then_some(header), batch);
+        self.begun |= !text.is_empty();
+        // Whoever reads may be slow: probes are answered meanwhile.
+        let printed = tokio::task::spawn_blocking(move || {
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        });
+        let over = |why: String| SendError::Over(format!("standard output cannot be written any more: {why}"));
+        printed.await.map_err(|error| over(error.to_string()))?.map_err(|error| over(error.to_string()))
+    }
+}

@@ -1,0 +1,144 @@
+//! Where an export goes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use tickfleet_client::audit::{Batch, Position};
+use tickfleet_proof::lines::Header;
+
+use super::file::Files;
+use super::otlp::Collector;
+use super::sent::SendError;
+use super::stdout::Standard;
+use crate::failure::Failure;
+
+/// A destination, as it is named on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum To {
+    /// This file.
+    File(PathBuf),
+    /// Standard output.
+    Stdout,
+    /// A collector of OpenTelemetry, by its base URL.
+    Otlp(String),
+}
+
+impl FromStr for To {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            _ if text.is_empty() => Err("expected a file, stdout, or otlp:URL".to_owned()),
+            Some(("otlp", url)) if url.starts_with("http://") || url.starts_with("https://") => {
+                Ok(Self::Otlp(url.trim_end_matches('/').to_owned()))
+            }
+            Some(("otlp", _)) => Err("expected otlp:http://HOST:4318, the base URL of a collector".to_owned()),
+            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            _ if text == "stdout" || text == "-" => Ok(Self::Stdout),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+/// Without the user and password that a URL may have.
+impl fmt::Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "file:{}", path.display()),
+            Self::Stdout => f.write_str("stdout"),
+            Self::Otlp(url) => {
+                let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+                write!(f, "otlp:{scheme}://{}", rest.rsplit_once('@').map_or(rest, |(_, host)| host))
+            }
+        }
+    }
+}
+
+impl To {
+    /// Opens it; gives how far each shard is there, where it says so itself.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(super) fn open(
+        &self,
+        size_max: u64,
+        files_max: u32,
+        headers: &str,
+    ) -> Result<(Sink, BTreeMap<u32, Position>), Failure> {
+        Ok(match self {
+            Self::File(path) => {
+                let failed = |error| anyhow::anyhow!("{}: {error}", path.display());
+                let (files, positions) =
+                    Files::open(path, size_max, files_max).map_err(failed).map_err(Failure::failed)?;
+                (Sink::File(files), positions)
+            }
+            Self::Stdout => (Sink::Stdout(Standard::default()), BTreeMap::new()),
+            Self::Otlp(url) => {
+                let made =
+                    Collector::new(url, headers).map_err(|why| Failure::failed(anyhow::anyhow!("--to otlp: {why}")))?;
+                (Sink::Otlp(made), BTreeMap::new())
+            }
+        })
+    }
+}
+
+/// A destination that is open.
+pub(super) enum Sink {
+    File(Files),
+    Stdout(Standard),
+    Otlp(Collector),
+}
+
+impl Sink {
+    pub(super) const fn kind(&self) -> &'static str {
+        match self {
+            Self::File(_) => "file",
+            Self::Stdout(_) => "stdout",
+            Self::Otlp(_) => "otlp",
+        }
+    }
+
+    /// Whether it says itself how far it goes.
+    pub(super) const fn keeps_positions(&self) -> bool {
+        matches!(self, Self::File(_))
+    }
+
+    /// Whether a header comes before the next line.
+    pub(super) const fn wants_header(&self) -> bool {
+        match self {
+            Self::File(files) => files.is_empty(),
+            Self::Stdout(standard) => standard.is_new(),
+            Self::Otlp(collector) => collector.is_new(),
+        }
+    }
+
+    /// Sends a batch; answers how many of its records were refused for good. It has them when this returns.
+    pub(super) async fn send(&mut self, header: &Header, batch: &Batch) -> Result<u64, SendError> {
+        match self {
+            Self::File(files) => files.append(header, batch).map_err(SendError::again).map(|()| 0),
+            Self::Stdout(standard) => standard.print(header, batch).await.map(|()| 0),
+            Self::Otlp(collector) => collector.send(header, batch).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_destination_is_a_file_unless_it_is_something_else() {
+        let read = |text: &str| text.parse::<To>();
+        assert_eq!(read("day.jsonl").unwrap(), To::File("day.jsonl".into()));
+        assert_eq!(read("file:/var/a:b").unwrap(), To::File("/var/a:b".into()));
+        assert_eq!((read("stdout").unwrap(), read("-").unwrap()), (To::Stdout, To::Stdout));
+        let otlp = read("otlp:http://me:secret@collector:4318/").unwrap();
+        assert_eq!(otlp.to_string(), "otlp:http://collector:4318");
+        read("otlp:collector").unwrap_err();
+        read("").unwrap_err();
+    }
+}

@@ -1,0 +1,134 @@
+//! Others are told of approvals by HTTP, under SIGKILL.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tickfleet_testkit::RedisServer;
+use tokio::sync::Notify;
+
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
+
+/// A POST: its id, what signed it, and its body.
+type Post = (String, String, Value);
+
+/// Takes webhooks, and can be told not to.
+#[derive(Clone, Default)]
+struct Receiver {
+    posts: Arc<Mutex<Vec<Post>>>,
+    held: Arc<Notify>,
+}
+
+impl Receiver {
+    async fn start(&self) -> String {
+        let receiver = self.clone();
+        let take =
+            axum::routing::post(async move |headers: HeaderMap, body: String| receiver.take(&headers, body).await);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, axum::Router::new().route("/hook", take)).await });
+        format!("http://{address}/hook")
+    }
+
+    async fn take(&self, headers: &HeaderMap, body: String) -> axum::response::Response {
+        let header = |name: &str| headers[name].to_str().unwrap().to_owned();
+        let (id, body): (String, Value) = (header("webhook-id"), serde_json::from_str(&body).unwrap());
+        assert!(header("webhook-timestamp").parse::<i64>().unwrap() > 1_700_000_000);
+        let seen = {
+            let mut posts = self.posts.lock().unwrap();
+            posts.push((id.clone(), header("webhook-signature"), body.clone()));
+            posts.iter().filter(|(known, ..)| *known == id).count()
+        };
+        match (body["data"]["call"].as_str().unwrap(), seen) {
+            // Never taken.
+            ("bad/0", _) => StatusCode::UNPROCESSABLE_ENTITY.into_response(),
+            ("late/0", 1) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            // It has it, and its sender never hears so.
+            ("held/0", 1) => {
+                self.held.notify_one();
+                std::future::pending().await
+            }
+            _ => StatusCode::NO_CONTENT.into_response(),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.posts
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, _, body)| body["data"]["call"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+/// Writes an event as the verbs of approvals do.
+async fn tell(redis: &RedisServer, call: &str, event: &str) {
+    let mut command = redis::cmd("XADD");
+    command.arg("{tickfleet:0}:approvals:demo").arg("*").arg(&["event", event, "approval", "apr-1", "call", call]);
+    command.arg(&["at_ms", "1764064800123", "agent", "kelly", "arguments", "{\"amount\":700}"]);
+    command.query_async::<String>(&mut redis.connection().await).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one_that_nobody_takes_holds_none_up() {
+    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
+    let (to, url) = (receiver.start().await, redis.url());
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let place = format!("file:{}", secret.display());
+    let command = ["approvals", "notify", "--to", &to, "--secret", &place];
+    tickfleet(&[&command[..], &["--redis-url", &url]].concat()).exits(1).complains("allow_private");
+    let with = [&command[..], &["--allow-private", "127.0.0.1"]].concat();
+
+    tell(&redis, "bad/0", "asked").await;
+    tell(&redis, "late/0", "asked").await;
+    tell(&redis, "held/0", "asked").await;
+    tell(&redis, "good/0", "used").await;
+    tell(&redis, "good/0", "approved").await;
+    let teller = Process::start_command(&with, folder.path(), &url, None);
+    receiver.held.notified().await;
+    teller.signal(Signal::SIGKILL);
+    drop(teller);
+    let mut connection = redis.connection().await;
+    let _: u64 = redis::cmd("DEL").arg("{tickfleet:0}:follower:webhook").query_async(&mut connection).await.unwrap();
+    let teller = Process::start_command(&with, folder.path(), &url, None);
+    tell(&redis, "last/0", "denied").await;
+    let times = |call: &str| receiver.calls().iter().filter(|told| *told == call).count();
+    while times("held/0") < 2 || times("late/0") < 2 || times("last/0") < 1 || times("bad/0") < 2 {
+        pause();
+    }
+    while !teller.metrics().contains("tickfleet_approvals_told_total{result=\"failed\"}") {
+        pause();
+    }
+    assert_eq!(teller.stop(), Some(0));
+    let posts = receiver.posts.lock().unwrap().clone();
+    let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (id, signature, body) in &posts {
+        assert!(signature.starts_with("v1,"), "{signature}");
+        assert_ne!(body["data"]["event"], "used");
+        ids.entry(body["data"]["call"].as_str().unwrap().to_owned()).or_default().insert(id.clone());
+    }
+    assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
+    let first = &posts.iter().find(|(_, _, body)| body["data"]["call"] == "good/0").unwrap().2;
+    assert_eq!(
+        (&first["type"], &first["timestamp"]),
+        (&"approval.approved".into(), &"2025-11-25T10:00:00.123Z".into())
+    );
+    assert_eq!(
+        (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
+        (&700.into(), &"demo:apr-1".into())
+    );
+    // What is told is noted, and what nobody took is not.
+    let pending: (u64, String, String, redis::Value) = redis::cmd("XPENDING")
+        .arg("{tickfleet:0}:approvals:demo")
+        .arg("told:webhook")
+        .query_async(&mut redis.connection().await)
+        .await
+        .unwrap();
+    assert_eq!(pending.0, 1);
+}

@@ -1,0 +1,311 @@
+//! Following the audit log and its seals, a batch after the other, for whoever exports them continuously.
+//!
+//! A [`Position`] says how far a shard was followed, and counts what was ever added to its log up to there: what was trimmed
+//! before it was read is found by that count, and is an item of the batch like an entry.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tickfleet_proof::lines::{self, Gone};
+use tickfleet_proof::seal::{EntryId, SealBody};
+use tickfleet_store::{LogEntry, LogPage, LogSeal, Store, StoreError};
+
+/// Entries of a batch at most, and seals.
+const PAGE: usize = 500;
+
+/// How far a shard was followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// Whether it was ever looked at.
+    begun: bool,
+    /// The last entry.
+    entry: EntryId,
+    /// Entries up to it, of all that were ever added: those that were read, and those that were gone.
+    counted: u64,
+    /// How often the log was made anew.
+    remade: u64,
+    /// Entries that were gone.
+    gone: u64,
+    /// The last seal's place.
+    seal: EntryId,
+}
+
+impl Position {
+    /// As it is once this line of an export was written.
+    pub fn take(&mut self, line: &lines::Line<'_>) {
+        match line {
+            lines::Line::Entry(entry) => {
+                self.counted += 1;
+                self.entry = entry.id.parse().unwrap_or(self.entry);
+            }
+            lines::Line::Seal(seal) => {
+                let id = seal.id.as_deref().and_then(|id| id.parse().ok());
+                self.seal = id.unwrap_or(self.seal);
+            }
+            lines::Line::Gone(gone) => self.take_gone(gone),
+            lines::Line::Header(_) | lines::Line::End(_) => {}
+        }
+    }
+
+    fn take_gone(&mut self, gone: &Gone) {
+        self.gone += gone.entries;
+        self.counted = gone.counted;
+        self.remade += u64::from(gone.remade);
+        // A log that was made anew may have ids before the last one.
+        self.entry = gone.after.parse().unwrap_or(self.entry);
+    }
+}
+
+/// One text; empty before anything was looked at.
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.begun {
+            return Ok(());
+        }
+        write!(f, "{} {} {} {} {}", self.entry, self.counted, self.remade, self.gone, self.seal)
+    }
+}
+
+/// No text of a position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no position in the audit log")]
+pub struct NoPosition(String);
+
+impl FromStr for Position {
+    type Err = NoPosition;
+
+    fn from_str(text: &str) -> Result<Self, NoPosition> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let parts: Vec<&str> = text.split(' ').collect();
+        let read = || {
+            let [entry, counted, remade, gone, seal] = parts[..] else { return None };
+            Some(Self {
+                begun: true,
+                entry: entry.parse().ok()?,
+                counted: counted.parse().ok()?,
+                remade: remade.parse().ok()?,
+                gone: gone.parse().ok()?,
+                seal: seal.parse().ok()?,
+            })
+        };
+        read().ok_or_else(|| NoPosition(text.to_owned()))
+    }
+}
+
+/// Something of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    /// An entry.
+    Entry(LogEntry),
+    /// A seal; its entries were before it.
+    Seal(LogSeal),
+    /// Entries that were gone before they were read.
+    Gone(Gone),
+}
+
+impl Item {
+    /// The line of an export that it is.
+    #[must_use]
+    pub fn line(&self, shard: u32) -> String {
+        match self {
+            Self::Entry(entry) => lines::entry(shard, &entry.id, &entry.admitted, &entry.text),
+            Self::Seal(seal) => lines::followed_seal(shard, &seal.id, &seal.body, &seal.signature),
+            Self::Gone(gone) => lines::gone(gone),
+        }
+    }
+}
+
+/// What comes next of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The shard.
+    pub shard: u32,
+    /// In the order in which they are to be written; none where only the position has begun.
+    pub items: Vec<Item>,
+    /// The position once they are.
+    pub after: Position,
+    /// Whether there is more.
+    pub more: bool,
+}
+
+impl Batch {
+    /// Its entries.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.items.iter().filter(|item| matches!(item, Item::Entry(_))).count() as u64
+    }
+
+    /// Entries that were gone, and whether the log was made anew.
+    #[must_use]
+    pub fn gone(&self) -> Option<&Gone> {
+        self.items.iter().find_map(|item| if let Item::Gone(gone) = item { Some(gone) } else { None })
+    }
+
+    /// When its first entry was written, ms by Redis' clock.
+    #[must_use]
+    pub fn first_ms(&self) -> Option<i64> {
+        let first =
+            self.items.iter().find_map(|item| if let Item::Entry(entry) = item { Some(entry) } else { None })?;
+        i64::try_from(first.id.parse::<EntryId>().ok()?.ms).ok()
+    }
+}
+
+/// The position from which whoever follows a shard for the first time begins: before the oldest entry that is there.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn begin(store: &Store) -> Result<Position, StoreError> {
+    let page = store.log_page("0-0", 1).await?;
+    let counted = page.added.saturating_sub(page.length);
+    Ok(Position { begun: true, counted, ..Position::default() })
+}
+
+/// Reads what comes next of a shard; none where nothing is new.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn next(store: &Store, position: &Position) -> Result<Option<Batch>, StoreError> {
+    // Seals first: what they stand for was in the log before.
+    let seals = store.seals(&position.seal.to_string(), PAGE).await?;
+    let page = store.log_page(&position.entry.to_string(), PAGE).await?;
+    Ok(batch(store.shard(), position, page, seals))
+}
+
+fn batch(shard: u32, position: &Position, page: LogPage, seals: Vec<LogSeal>) -> Option<Batch> {
+    // What was trimmed before anybody followed is no loss of following.
+    let begun = if position.begun { position.counted } else { page.added.saturating_sub(page.length) };
+    let mut after = Position { begun: true, counted: begun, ..*position };
+    let mut items = Vec::new();
+    if let Some(gone) = gone(shard, &after, &page) {
+        after.take_gone(&gone);
+        items.push(Item::Gone(gone));
+    }
+    let (full, more_seals) = (page.entries.len() == PAGE, seals.len() == PAGE);
+    for entry in page.entries {
+        after.counted += 1;
+        // An id that Redis gives is one.
+        after.entry = entry.id.parse().unwrap_or(after.entry);
+        items.push(Item::Entry(entry));
+    }
+    for seal in seals {
+        // At the end of the log, all that a seal stands for was read, or is gone.
+        let ended =
+            serde_json::from_str::<SealBody>(&seal.body).ok().and_then(|body| body.entry_ids().ok()?.last().copied());
+        if full && ended.is_some_and(|ended| ended > after.entry) {
+            break;
+        }
+        after.seal = seal.id.parse().unwrap_or(after.seal);
+        items.push(Item::Seal(seal));
+    }
+    (after != *position).then_some(Batch { shard, items, after, more: full || more_seals })
+}
+
+/// What was gone before it was read. The log counts what was ever added: at its end, or where all that was read has been
+/// trimmed, it follows how many there must be behind the position.
+fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
+    let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
+    let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
+    let remade = page.added < position.counted;
+    let trimmed = page.added.saturating_sub(page.length);
+    let (mut after, mut counted) = (position.entry, position.counted);
+    let entries = match remade {
+        false if page.entries.len() < PAGE => page.added.saturating_sub(counted + read),
+        false if all_read_is_gone => trimmed.saturating_sub(counted),
+        false => 0,
+        true if all_read_is_gone => {
+            counted = 0;
+            trimmed
+        }
+        // Redis has lost its last writes, and what was before them is there: nobody knows how many.
+        true => {
+            counted = page.added.saturating_sub(read);
+            0
+        }
+    };
+    // One that was made anew under a clock that has stepped back is read from its beginning.
+    if remade && all_read_is_gone && read == 0 {
+        after = EntryId::default();
+    }
+    let before = page.entries.first().map(|entry| entry.id.clone());
+    let gone = Gone { shard, entries, counted: counted + entries, remade, after: after.to_string(), before };
+    (entries > 0 || remade).then_some(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn page(ids: &[u64], added: u64, length: u64, first: &str) -> LogPage {
+        let entry = |id: &u64| LogEntry { id: format!("{id}-0"), text: "{}".into(), admitted: String::new() };
+        let first = (!first.is_empty()).then(|| first.to_owned());
+        LogPage { entries: ids.iter().map(entry).collect(), added, length, first }
+    }
+
+    fn at(entry: u64, counted: u64) -> Position {
+        let entry = EntryId { ms: entry, seq: 0 };
+        Position { begun: true, entry, counted, ..Position::default() }
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_was_written_and_from_the_lines_that_were() {
+        let position: Position = "5-1 7 1 3 9-0".parse().unwrap();
+        assert_eq!(position.to_string(), "5-1 7 1 3 9-0");
+        assert_eq!(("".parse(), Position::default().to_string()), (Ok(Position::default()), String::new()));
+        for bad in ["5-1", "a b c d e", "5-1 7 1 3 9-0 x"] {
+            bad.parse::<Position>().unwrap_err();
+        }
+        let found = batch(0, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
+        let mut read = at(4, 10);
+        for item in &found.items {
+            read.take(&lines::Line::read(&item.line(0)).unwrap());
+        }
+        assert_eq!(read, found.after);
+    }
+
+    #[test]
+    fn what_was_trimmed_unread_is_told_and_what_was_trimmed_before_it_began_is_not() {
+        let found = batch(3, &Position::default(), page(&[5, 6], 12, 2, "5-0"), Vec::new()).unwrap();
+        assert_eq!((found.gone(), found.after.counted, found.entries()), (None, 12, 2));
+        let found = batch(3, &at(4, 10), page(&[7, 8], 14, 2, "7-0"), Vec::new()).unwrap();
+        let (after, before) = ("4-0".to_owned(), Some("7-0".to_owned()));
+        let lost = Gone { shard: 3, entries: 2, counted: 12, remade: false, after, before };
+        assert_eq!((found.gone(), found.after.counted), (Some(&lost), 14));
+        // All of it is gone; then nothing is new.
+        let found = batch(3, &at(4, 10), page(&[], 13, 0, ""), Vec::new()).unwrap();
+        assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(3), 13));
+        assert_eq!(batch(3, &found.after, page(&[], 13, 0, ""), Vec::new()), None);
+        // A full page behind what was trimmed.
+        let ids: Vec<u64> = (20..20 + PAGE as u64).collect();
+        let found = batch(3, &at(4, 10), page(&ids, 1_000, 600, "20-0"), Vec::new()).unwrap();
+        assert_eq!((found.gone().map(|gone| gone.entries), found.after.counted), (Some(390), 900));
+        // A full page, and what was read is there still.
+        let found = batch(3, &at(4, 10), page(&ids, 1_000, 995, "3-0"), Vec::new()).unwrap();
+        assert_eq!((found.gone(), found.after.counted), (None, 510));
+    }
+
+    #[test]
+    fn a_log_that_was_made_anew_is_told_once_and_followed_from_its_beginning() {
+        let found = batch(0, &at(9, 10), page(&[11], 1, 1, "11-0"), Vec::new()).unwrap();
+        assert!(found.gone().unwrap().remade);
+        assert_eq!((found.after.counted, found.after.remade, found.after.gone), (1, 1, 0));
+        // Under a clock that has stepped back.
+        let found = batch(0, &at(9, 10), page(&[], 1, 1, "2-0"), Vec::new()).unwrap();
+        assert_eq!((found.after.entry, found.after.counted), (EntryId::default(), 0));
+        let found = batch(0, &found.after, page(&[2], 1, 1, "2-0"), Vec::new()).unwrap();
+        assert_eq!((found.gone(), found.after.counted), (None, 1));
+        assert_eq!(batch(0, &found.after, page(&[], 1, 1, "2-0"), Vec::new()), None);
+    }
+
+    #[test]
+    fn a_redis_that_lost_its_last_writes_makes_nobody_export_the_rest_again_or_call_it_gone() {
+        let found = batch(0, &at(9, 100), page(&[], 95, 50, "1-0"), Vec::new()).unwrap();
+        assert_eq!(found.gone().map(|gone| (gone.entries, gone.remade)), Some((0, true)));
+        assert_eq!((found.after.entry.ms, found.after.counted), (9, 95));
+        let found = batch(0, &found.after, page(&[12], 96, 51, "1-0"), Vec::new()).unwrap();
+        assert_eq!((found.gone(), found.after.counted), (None, 96));
+    }
+}
