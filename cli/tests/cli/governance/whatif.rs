@@ -1,10 +1,11 @@
 //! What-if: recorded traffic of a fleet, decided anew by the same policy and by others.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
+use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, tickfleet};
 
