@@ -301,7 +301,7 @@ async fn overload(during: Duration) -> Overloaded {
     };
     let ((), (done, refused), samples) = tokio::join!(produce, consume, watch);
     let (accepted, full) = (heard.accepted.into_inner(), heard.full.into_inner());
-    println!(
+    eprintln!(
         "offered {}, of which {full} were refused at once, {refused} by a reply, and {done} done",
         accepted + full
     );
