@@ -218,7 +218,7 @@ async fn what_standard_output_has_twice_after_a_kill_has_one_id() {
             let _: u64 = log.command(&["DEL", "{tickfleet:0}:follower:stdout"]).await;
         } else {
             let last = log.ids().await.pop().unwrap();
-            while entries(&lines(&[out.clone()])).last() != Some(&last) {
+            while entries(&lines(std::slice::from_ref(&out))).last() != Some(&last) {
                 pause();
             }
             assert_eq!(exporter.stop(), Some(0));

@@ -221,7 +221,7 @@ fn log_seals(found: Value) -> Vec<LogSeal> {
 
 /// Heads of chains in a stream of any Redis.
 impl Pool {
-    /// Appends heads to a stream that keeps about [`ANCHORS_MAX`] of them.
+    /// Appends heads to a stream that keeps about `ANCHORS_MAX` of them.
     ///
     /// # Errors
     /// [`StoreError`].
