@@ -154,7 +154,10 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
 
     let other = |name: &str, changes: &[(&str, &str, &str)]| {
         let said = whatif(&configure(folder.path(), name, changes), &export);
-        (differ(&said), said)
+        let mut found = differ(&said);
+        // What shared a tick with a call that goes out at another time does so, too: which ones, the machine's pace says.
+        found.retain(|(.., by)| by != "max_calls_per_tick");
+        (found, said)
     };
     let (found, said) = other("rules", &[("permissions.yaml", "args.value <= 500", "args.value <= 50")]);
     let small = "permissions.echo.rules.small";
@@ -171,7 +174,10 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     let (found, said) = other("slow", &[("limits.yaml", "every: 3s", "every: 1d")]);
     let delayed = ["same/2", "same/3"].map(|call| (call, "delayed", "limits.two"));
     assert_eq!(found, expected(&delayed), "{}", said.stdout);
-    let (found, said) = other("ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
+    let ticks =
+        configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
+    let said = whatif(&ticks, &export);
+    let found = differ(&said);
     let sooner =
         found.iter().all(|(_, kind, by)| kind == "sooner" && by == "max_calls_per_tick" || by.contains("earlier"));
     assert!(sooner && found.iter().any(|(call, ..)| call == "many/4"), "{}", said.stdout);
