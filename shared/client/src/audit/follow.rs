@@ -209,12 +209,15 @@ fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
     let (read, all_read_is_gone) = (page.entries.len() as u64, first.is_none_or(|first| first > position.entry));
     let remade = page.added < position.counted;
     let trimmed = page.added.saturating_sub(page.length);
+    // A log that was never trimmed and has nothing new may be another one, under a clock that has stepped back: what is there
+    // is exported again, under the same ids, rather than never.
+    let made_anew = remade && (all_read_is_gone || read == 0 && trimmed == 0);
     let (mut after, mut counted) = (position.entry, position.counted);
     let entries = match remade {
         false if page.entries.len() < PAGE => page.added.saturating_sub(counted + read),
         false if all_read_is_gone => trimmed.saturating_sub(counted),
         false => 0,
-        true if all_read_is_gone => {
+        true if made_anew => {
             counted = 0;
             trimmed
         }
@@ -224,8 +227,7 @@ fn gone(shard: u32, position: &Position, page: &LogPage) -> Option<Gone> {
             0
         }
     };
-    // One that was made anew under a clock that has stepped back is read from its beginning.
-    if remade && all_read_is_gone && read == 0 {
+    if made_anew && read == 0 {
         after = EntryId::default();
     }
     let before = page.entries.first().map(|entry| entry.id.clone());
