@@ -31,6 +31,9 @@ const TOOLS: &str = concat!(
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
+/// A tool that has failed three times in a row rests for a moment.
+const SETTINGS: &str = "worker: {breaker_failures: 3, breaker_rest: 2s}";
+
 /// The sample's rows, and trial tools for everybody: one rule denies naps, one in shadow would deny what kelly says.
 const PERMISSIONS: &str = concat!(
     include_str!("../../../../../config/permissions.yaml"),
@@ -54,8 +57,13 @@ impl Query {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_finds_every_panels_data() {
-    let fleet =
-        Fleet::under(&[("limits.yaml", LIMITS), ("tools.yaml", TOOLS), ("permissions.yaml", PERMISSIONS)], 6).await;
+    let files = [
+        ("tickfleet.yaml", SETTINGS),
+        ("limits.yaml", LIMITS),
+        ("tools.yaml", TOOLS),
+        ("permissions.yaml", PERMISSIONS),
+    ];
+    let fleet = Fleet::under(&files, 6).await;
     let agents = tokio::spawn(agents(fleet.redis.url()));
     let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
@@ -68,7 +76,9 @@ async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
         let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
-        enqueue(&mut connection, &[work(round), vec![nap]].concat()).await.unwrap();
+        // Its far side is away for good: it rests, is tried, and rests again.
+        let away = turn("dwight", &[("fail_once", json!({"outcomes": ["transient_not_executed"]}))]);
+        enqueue(&mut connection, &[work(round), vec![nap, away]].concat()).await.unwrap();
         // The pace of the agents, which half a core keeps up with.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
