@@ -80,7 +80,7 @@ records! {
         /// The position of a call that has begun work which goes on elsewhere, and waited for it.
         WAITED = "wt",
         /// Limits in whose shadow calls of its last slice are, as slices have it.
-        SHADES = "sh",
+        SHADES = "sw",
         /// The inner turn that this call has begun last, and has waited for: whoever cancels the turn cancels it, too.
         INNER = "in",
         /// The approval that its next call waits for, or has waited for last.
