@@ -5,8 +5,7 @@ use tickfleet_model::decision::admission::{Chain, Rules, Verdict, decide};
 use tickfleet_model::decision::budget::{AgentBudgets, Budget};
 use tickfleet_model::decision::limits::Debit;
 
-use super::told::agent_of;
-use super::{Live, Replay, WAIT_MS_MAX};
+use super::{Live, Replay, WAIT_MS_MAX, agent_of};
 use crate::whatif::counters::{NotKnown, Side, Whose};
 use crate::whatif::turns::{Decision, Turn, What};
 use crate::whatif::{DAY, TICK};

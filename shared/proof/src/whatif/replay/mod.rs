@@ -16,7 +16,6 @@ use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use self::ask::Said;
-use self::told::agent_of;
 pub use super::counters::Fleet;
 use super::counters::{Books, Side, Whose};
 use super::recorded::Reset;
@@ -343,4 +342,9 @@ fn whose<'p>(fleet: &Fleet<'p>, turn: &Turn) -> Result<Whose<'p>, Unknown> {
     let agent = AgentId::new(turn.agent.as_str()).map_err(|_| Unknown::Agent)?;
     let (owner, policy) = fleet.policy.look_up(&tenant, &agent)?;
     Ok(Whose { tenant, agent, owner, policy })
+}
+
+/// The name under which an agent's budgets are kept.
+fn agent_of(turn: &Turn) -> String {
+    format!("{}:{}", turn.tenant, turn.agent)
 }

@@ -1,7 +1,7 @@
 //! What becomes of calls here, and where that is not what became of them.
 
 use super::ask::Said;
-use super::{LIMIT, Live, Next, Replay};
+use super::{LIMIT, Live, Next, Replay, agent_of};
 use crate::whatif::turns::{Decision, Turn, What};
 use crate::whatif::{DAY, Difference, Kind, TICK};
 
@@ -83,10 +83,6 @@ impl Replay<'_> {
         self.apart.insert(agent_of(&live.turn));
         (self.tell)(difference(&live.turn, at, kind, by, by_ms, recorded));
     }
-}
-
-pub(super) fn agent_of(turn: &Turn) -> String {
-    format!("{}:{}", turn.tenant, turn.agent)
 }
 
 /// When and how the fleet decided about a call in the end; none where it ended otherwise.
