@@ -89,8 +89,8 @@ pub const RULES_7_AND_8: &[Guard] = &[
     (
         7,
         "a parked call keeps the begin of its last try",
-        "call('HDEL', key, TURN.fence, TURN.begun, TURN.started)\n  call('HSET', key, TURN.attempts",
-        "call('HDEL', key, TURN.fence, TURN.started)\n  call('HSET', key, TURN.attempts",
+        "call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.awaits)\n  call('HSET', key, TURN.attempts",
+        "call('HDEL', key, TURN.fence, TURN.started, TURN.awaits)\n  call('HSET', key, TURN.attempts",
     ),
     (
         7,
