@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
 use rmcp::ErrorData;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CreateTaskResult, ProgressNotificationParam,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Value, json};
-use tickfleet_client::Reply;
 use tickfleet_client::operate::{TurnState, turn_state};
-use tickfleet_model::{Dialect, Outcome};
+use tickfleet_client::{Reply, SubmitError};
+use tickfleet_model::{Dialect, Outcome, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{TurnName, TurnView};
 use tokio::time::Instant;
@@ -24,6 +27,9 @@ use crate::waiting::Found;
 const TASK_AFTER: Duration = Duration::from_secs(2);
 /// The others wait so long at most: what clients and proxies between here and there rarely allow.
 const WAIT_MAX: Duration = Duration::from_secs(600);
+/// So long it is tried to submit a call, and after such a pause each time, while Redis does not answer.
+const SUBMIT_MAX: Duration = Duration::from_secs(10);
+const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 /// How often a client that asks for progress hears of it.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Members of `_meta` that a client may send: an id of its own, under which a call is carried out once, and the session.
@@ -41,7 +47,7 @@ impl McpServer {
         let began = Instant::now();
         let name = match self.submit(who, request, context).await? {
             Ok(name) => name,
-            Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
+            Err(told) => return Ok(CallToolResponse::Complete(told)),
         };
         let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let most = if knows_tasks { TASK_AFTER } else { WAIT_MAX };
@@ -74,13 +80,26 @@ impl McpServer {
         who: &Principal,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Result<TurnName, Problem>, ErrorData> {
+    ) -> Result<Result<TurnName, CallToolResult>, ErrorData> {
         let body = body(request, dialect(context), context);
         let body = with_owner(body.to_string().into_bytes(), Some(&who.tenant), Some(&who.agent));
         let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
         turn.reply_to = Some(self.waiting.inbox(&who.tenant));
-        let submitted = self.client.submit(turn).await.map_err(Problem::from);
-        Ok(submitted.map(|submitted| TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id }))
+        // Under an id that is known here, what Redis did not answer for is asked again, and carried out once.
+        let id = turn.id.take().map_or_else(new_id, Ok)?;
+        turn.id = Some(id.clone());
+        let began = Instant::now();
+        loop {
+            match self.client.submit(turn.clone()).await {
+                Ok(submitted) => return Ok(Ok(TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id })),
+                Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
+                    tracing::warn!(%error, turn = %id, "a call was not submitted");
+                    return Ok(Err(not_known(&id)));
+                }
+                Err(SubmitError::Store(_)) => tokio::time::sleep(SUBMIT_AGAIN).await,
+                Err(refused) => return Ok(Err(not_now(&refused.into()))),
+            }
+        }
     }
 
     /// The client waits no longer. Where that means that nobody wants the result, the turn ends, too; before 2026-07-28 a
@@ -152,7 +171,23 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
     Ok(CallToolResult::error(vec![ContentBlock::text(why.to_owned())]))
 }
 
-/// It was not taken in: a full queue, Redis away. The model may try again.
+/// An id that nobody else gives. Whoever knows it may still see nothing without a key for the agent.
+fn new_id() -> Result<TurnId, ErrorData> {
+    let mut bytes = [0_u8; 16];
+    let random = SystemRandom::new().fill(&mut bytes).is_ok();
+    let id = TurnId::new(format!("m{}", URL_SAFE_NO_PAD.encode(bytes))).ok().filter(|_| random);
+    id.ok_or_else(|| failed(&Problem::no_randomness()))
+}
+
+/// Redis did not say whether it was taken in.
+fn not_known(id: &TurnId) -> CallToolResult {
+    let message = format!(
+        "The fleet's Redis did not answer: nobody knows whether the call was accepted, and it may run. Do not call again for it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
+    );
+    CallToolResult::error(vec![ContentBlock::text(message)])
+}
+
+/// It was refused before it was taken in: a full queue, memory that is short. The model may try again.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.told();
     let advice = if is_worth_another { " Nothing ran. Try again in a moment." } else { " Nothing ran." };

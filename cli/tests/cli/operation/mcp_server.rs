@@ -25,7 +25,13 @@ fn ask_for(agent: &str, gateway: &Gateway, key: &str, method: &str, params: &Val
 }
 
 /// A request of 2026-07-28, by a client that knows tasks.
-fn ask_stateless(gateway: &Gateway, key: &str, method: &str, mut params: Value) -> Value {
+fn ask_stateless(gateway: &Gateway, key: &str, method: &str, params: Value) -> Value {
+    let answer = ask_stateless_for("kelly", gateway, key, method, params);
+    assert_eq!(answer.status, 200, "{method}: {answer:?}");
+    answer.json()["result"].clone()
+}
+
+fn ask_stateless_for(agent: &str, gateway: &Gateway, key: &str, method: &str, mut params: Value) -> Answer {
     let named = params["name"].as_str().or(params["taskId"].as_str()).map(|name| format!("mcp-name: {name}\r\n"));
     let head =
         format!("{HEAD}mcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\n{}", named.unwrap_or_default());
@@ -33,9 +39,7 @@ fn ask_stateless(gateway: &Gateway, key: &str, method: &str, mut params: Value) 
     params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "1"});
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
         json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
-    let answer = gateway.ask_with(key, "POST", PATH, &head, &request(method, &params));
-    assert_eq!(answer.status, 200, "{method}: {answer:?}");
-    answer.json()["result"].clone()
+    gateway.ask_with(key, "POST", &format!("/v1/agents/{agent}/mcp"), &head, &request(method, &params))
 }
 
 fn request(method: &str, params: &Value) -> Value {
@@ -133,8 +137,9 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     let begun = ask_stateless(&two, &key, "tools/call", call("sleep", &json!({"ms": 60_000})));
     let task = json!({"taskId": begun["taskId"]});
     for method in ["tasks/get", "tasks/cancel"] {
-        let other = ask_for("fran", &two, &fran, method, &task).json();
-        assert!(other["error"].is_object(), "another agent's task is not there: {other}");
+        let other = ask_stateless_for("fran", &two, &fran, method, task.clone()).json();
+        let why = other["error"]["message"].as_str().unwrap_or_default();
+        assert!(why.starts_with("nothing is known of a task"), "another agent's task is not there: {other}");
     }
     ask_stateless(&two, &key, "tasks/cancel", task.clone());
     assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
