@@ -246,7 +246,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&fran, "/v1/agents/kelly/tools").status, 403);
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
-
     // A key that reads submits and ends nothing, in no form.
     for (path, body) in [
         ("/v1/turns", echo("hi")),
@@ -258,7 +257,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
         assert_eq!(gateway.ask(&reader, "POST", path, &body).code(), "forbidden", "{path}");
     }
     assert_eq!(gateway.get(&reader, "/v1/turns/mine").status, 200);
-
     // None, a wrong one, and one whose row was taken out.
     let none = gateway.get("", "/v1/turns/mine");
     says(&none, 401, &REFUSAL);
