@@ -99,15 +99,17 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
     let start = move |role: &'static str| (role, Process::start_with(role, &config, &url, &PATIENT));
     let fleet: Vec<(&'static str, Process)> = PROCESSES.map(&start).into();
     let (client, tenant, inbox) = client(&redis, StoreOptions::default()).await;
-    let (submitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (submitted, is_rolled, is_over) = (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let began = Instant::now();
     let produce = async {
         let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate).unwrap());
-        while !is_over.load(Ordering::Relaxed) {
+        while !is_rolled.load(Ordering::Relaxed) {
             ticks.tick().await;
             client.submit(turn(submitted.load(Ordering::Relaxed), 2, 20)).await.unwrap();
             submitted.fetch_add(1, Ordering::Relaxed);
         }
+        // Said by the producer, after the last turn: one that is still being submitted is owed a reply too.
+        is_over.store(true, Ordering::Relaxed);
     };
     let consume = async {
         let (mut replies, mut answered) = (client.replies(&tenant, &inbox), Answered::new());
@@ -125,7 +127,7 @@ async fn roll(rate: u64, rounds: u64, quiet: Duration) {
         let quiet_s = began.elapsed().as_secs_f64();
         // Processes are not on this runtime, and it goes on meanwhile.
         let fleet = tokio::task::spawn_blocking(move || restarted(fleet, rounds, start)).await.unwrap();
-        is_over.store(true, Ordering::Relaxed);
+        is_rolled.store(true, Ordering::Relaxed);
         (quiet_s, fleet)
     };
     let ((), answered, (quiet_s, _fleet)) = tokio::join!(produce, consume, restart);
