@@ -102,6 +102,9 @@ class Checks:
             left = [manifest for manifest in self.rendered[shape] if manifest["kind"] != kind]
             if not any(said.startswith(lost) for said in rules.misfits(left)):
                 self.complain("misfits", [f"without any {kind}, {lost} passes"])
+        unserved = [m for m in self.rendered["exporter"] if m["kind"] != "Service" or not m["metadata"]["name"].endswith("-exporter")]
+        if not any("leaves out Deployment/fleet-tickfleet-exporter" in said for said in rules.misfits(unserved)):
+            self.complain("misfits", ["an exporter that nobody scrapes passes"])
 
     def refuse(self):
         """Wrong values must not render, and the message must help."""

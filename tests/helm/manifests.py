@@ -108,13 +108,16 @@ def unrestricted(manifests):
                 f"{name} may write its image": context.get("readOnlyRootFilesystem") is True,
                 f"{name} has no bound on memory": "memory" in container["resources"]["limits"],
                 f"{name} asks for no share": {"cpu", "memory"} <= set(container["resources"]["requests"]),
-                # The values' schema lets nobody put a password into that of a collector.
-                f"{name} has a URL in its arguments": not any(
-                    "://" in argument for argument in container.get("args", []) if not argument.startswith("otlp:")
-                ),
+                f"{name} has a URL in its arguments": not any("://" in argument for argument in unaddressed(container)),
             }
         complaints += [f"{shown(manifest)} {rule}" for rule, kept in rules.items() if not kept]
     return complaints
+
+
+def unaddressed(container):
+    """The arguments but for where things are sent to: the values' schema lets nobody put a password into that."""
+    arguments = container.get("args", [])
+    return [argument for before, argument in zip(["", *arguments], arguments) if before != "--to"]
 
 
 def selected(selector, labels):
@@ -180,6 +183,7 @@ def misfits(manifests):
             for _, metadata, pod in pods
         ):
             complaints.append(f"{shown(manifest)} selects no pod with its port")
+        complaints += [f"{shown(manifest)} leaves out {name}" for name in unscraped(manifest, manifests)]
         complaints += [f"{shown(manifest)} leads to {end}, which is not there" for end in routes(manifest) - served(manifests)]
         target = spec.get("scaleTargetRef") if isinstance(spec, dict) else None
         if target and (target["kind"], target["name"]) not in names:
@@ -191,6 +195,24 @@ def misfits(manifests):
             lost = {mount["name"] for mount in container.get("volumeMounts", [])} - volumes
             complaints += [f"{shown(manifest)} mounts {name}, which is no volume" for name in lost]
     return complaints
+
+
+def unscraped(monitor, manifests):
+    """Pods that have metrics, and that this monitor does not lead Prometheus to."""
+    if monitor["kind"] not in ("ServiceMonitor", "PodMonitor"):
+        return
+    selector = monitor["spec"]["selector"]
+    services = [
+        {"matchLabels": other["spec"]["selector"]}
+        for other in manifests
+        if other["kind"] == "Service" and selected(selector, other["metadata"]["labels"])
+    ]
+    ways = services if monitor["kind"] == "ServiceMonitor" else [selector]
+    for manifest, metadata, spec in pod_templates(manifests):
+        measured = any(entry["name"] == "TICKFLEET_HTTP_ADDRESS" for entry in spec["containers"][0].get("env", []))
+        lasts = manifest["kind"] != "Pod"
+        if measured and lasts and not any(selected(way, metadata["labels"]) for way in ways):
+            yield shown(manifest)
 
 
 def owned_twice(manifests):

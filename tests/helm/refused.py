@@ -27,6 +27,9 @@ REFUSED = [
     # An export that could not be written, or would show a password.
     (["--set", "exporter.enabled=true,exporter.to=file:/var/audit.jsonl"], "must give it a volume"),
     (["--set", "exporter.to=otlp:http://me:secret@collector"], "at '/exporter/to'"),
+    (["--set", "notifier.enabled=true,notifier.secret.name=webhook"], "notifier.to is empty"),
+    (["--set", "notifier.enabled=true,notifier.to=https://hooks.example.com"], "notifier.secret.name is empty"),
+    (["--set", "notifier.to=https://me:secret@hooks.example.com"], "at '/notifier/to'"),
     # Times that would kill what runs.
     (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (40 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),

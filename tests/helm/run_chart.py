@@ -26,12 +26,13 @@ from toolbox import HERE_CHART, Missing, Toolbox
 # What the checks wait for at most. A busy machine is slow.
 PATIENCE_S = 60
 # Shapes whose configuration and commands are run; the others differ in what only a cluster can show.
-SHAPES = ("trial", "pools", "own-config", "gateway")
+SHAPES = ("trial", "pools", "own-config", "gateway", "exporter")
 # Settings that the configuration in force must have.
 IN_FORCE = {
     "trial": ['slots: "32" ', "drain: 45s ", "format: json "],
     "pools": ['slots: "8" ', "priorities: [urgent, high] ", "drain: 60s "],
     "gateway": ['slots: "32" '],
+    "exporter": ['slots: "32" '],
     "own-config": ['slots: "4" ', "tick: 2s ", "time_zone: Europe/Berlin ", 'max_actions_per_day: "250" '],
 }
 
@@ -138,6 +139,17 @@ class Pod:
             file.write("[]\n")
         self.arguments = ["gateway", "--keys", path, "--address", f"127.0.0.1:{self.port}"]
 
+    def give_secret(self, folder):
+        """What a Secret would mount for the notifier."""
+        at = self.arguments.index("--secret") + 1
+        place, name = os.path.split(self.arguments[at].removeprefix("file:"))
+        if place not in {mount["mountPath"] for mount in self.container["volumeMounts"]}:
+            raise Wrong(f"{self.name} looks for its secret where none is mounted")
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("0123456789abcdef\n")
+        self.arguments[at] = f"file:{path}"
+
     def value(self, entry):
         """A variable's value; secrets are what `environment` already has of that name."""
         if "value" in entry:
@@ -233,6 +245,8 @@ class Shape:
             pod.environment["TICKFLEET_CONFIG"] = folder
             if pod.is_gateway():
                 pod.give_keys(os.path.dirname(folder))
+            elif "--secret" in pod.arguments:
+                pod.give_secret(os.path.dirname(folder))
             yield pod
 
     def run(self, binary):

@@ -1,6 +1,6 @@
-{{/* What schedulers, workers, gateways and the exporter have in common. */}}
+{{/* What schedulers, workers, gateways, the exporter and the notifier have in common. */}}
 
-{{/* A pod's template; takes root, component (scheduler, worker, gateway or exporter), pool (workers), spec (its values), selector
+{{/* A pod's template; takes root, component (scheduler, worker, gateway, exporter or notifier), pool (workers), spec (its values), selector
      (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, probes (kind →
      path), redis (its variables as text), volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
@@ -173,6 +173,27 @@ spec:
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* A Deployment of one pod, for what another one would only stand by; takes what a pod's template does, but for the selector. */}}
+{{- define "tickfleet.deploymentOfOne" -}}
+{{- $name := printf "%s-%s" (include "tickfleet.fullname" .root) .component -}}
+{{- $selector := printf "%s\napp.kubernetes.io/component: %s" (include "tickfleet.selectorLabels" .root) .component -}}
+{{- $about := merge (dict "name" $name "selector" $selector) . -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- include "tickfleet.metadata" $about | nindent 2 }}
+spec:
+  replicas: 1
+  revisionHistoryLimit: 5
+  # A second one would wait for the first one's lease, or not get the file.
+  strategy: {type: Recreate}
+  selector:
+    matchLabels:
+      {{- $selector | nindent 6 }}
+  template:
+    {{- include "tickfleet.podTemplate" $about | nindent 4 }}
 {{- end -}}
 
 {{/* An address to listen at; takes host and port. */}}
