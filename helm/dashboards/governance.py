@@ -10,7 +10,7 @@ def make():
     return dashboard(
         "tickfleet-governance",
         "What admission, caps, ticks and permissions decided. Who was capped is in `tickfleet explain`, not in a label.",
-        [*glance(), *admission(), *ticks(), *limits(), *rules(), *permission(), *policy()],
+        [*glance(), *admission(), *ticks(), *limits(), *rules(), *permission(), *consent(), *audit(), *policy()],
     )
 
 
@@ -168,6 +168,78 @@ def permission():
             "Refused calls by tool", "Of the last hour. An agent that keeps trying a tool that it may not call needs another prompt or a row in permissions.yaml.",
             f'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{{@, outcome=~"{REFUSED}"}}[1h]))) > 0)',
             ["tool", "outcome"],
+        ),
+    ]
+
+
+def consent():
+    return [
+        row("Consent, sequence, repetition"),
+        graph(
+            "Approvals", "What became of calls that need consent. Not asked: nobody could be. Not narrowed: what people had changed could not be used.",
+            [("sum by (event) (rate(tickfleet_approvals_total{@}[$__rate_interval]))", "{{event}}")], "ops", stacked=True,
+        ),
+        graph(
+            "Calls that wait for consent", "Their slots are free. The oldest says how long people take.",
+            [('sum(max by (namespace) (tickfleet_backlog{@, state="approval"}))', "calls")],
+        ),
+        graph(
+            "Approvals that others were told of", "Requests of `tickfleet approvals notify`: taken, failed and tried again, or given up.",
+            [("sum by (result) (rate(tickfleet_approvals_told_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
+        ),
+        graph(
+            "Answers known before", "Reads that were answered from a kept answer, and those that asked their tool.",
+            [("sum by (result) (rate(tickfleet_reads_cached_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
+        ),
+        graph(
+            "Waits for a fact, and loops", "Calls that waited for what another one brings; agents that were told of, or refused, the same call again and again.",
+            [
+                ("sum(rate(tickfleet_fact_waits_total{@}[$__rate_interval]))", "waits for a fact"),
+                ("sum by (action) (rate(tickfleet_loops_total{@}[$__rate_interval]))", "loop: {{action}}"),
+            ],
+            "ops",
+        ),
+        graph(
+            "Unknown outcomes that were asked for", "What a `reconcile` tool found: whether the call had taken effect.",
+            [("sum by (verdict) (rate(tickfleet_reconciled_total{@}[$__rate_interval]))", "{{verdict}}")], "ops", stacked=True,
+        ),
+    ]
+
+
+def audit():
+    def more(name):
+        return f"sum(increase(tickfleet_audit_{name}_total{{@}}[$__rate_interval]))"
+
+    return [
+        row("Audit log"),
+        graph(
+            "Sealed and exported", "Entries of the audit log. One that is sent again after a crash counts again.",
+            [
+                ("sum(rate(tickfleet_audit_sealed_total{@}[$__rate_interval]))", "sealed"),
+                ("sum(rate(tickfleet_audit_exported_total{@}[$__rate_interval]))", "exported"),
+            ],
+            "ops",
+        ),
+        graph(
+            "Oldest without a seal", "Until it has one, nobody could tell if it were changed. More than 5 minutes are an alert.",
+            [("max(tickfleet_audit_unsealed_age_seconds{@})", "oldest")], "s",
+            thresholds=steps((None, GREEN), (300, RED)), line_at=True,
+        ),
+        graph(
+            "Oldest not exported", "Trimming does not wait for an exporter. More than 15 minutes are an alert.",
+            [("max(tickfleet_audit_unexported_age_seconds{@})", "oldest")], "s",
+            thresholds=steps((None, GREEN), (900, RED)), line_at=True,
+        ),
+        graph(
+            "Gaps and failures", "Entries that were gone before they were sealed or exported, and tries to seal, anchor or export that failed.",
+            [
+                (more("gone_unsealed"), "gone unsealed"),
+                (more("gone_unexported"), "gone unexported"),
+                (more("seal_failures"), "not sealed"),
+                (more("anchor_failures"), "not anchored"),
+                (more("export_failures"), "not exported"),
+                (more("export_refused"), "refused by the collector"),
+            ],
         ),
     ]
 

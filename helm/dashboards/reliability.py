@@ -75,6 +75,10 @@ def retries():
             [("sum by (tool, event) (increase(tickfleet_tool_breaker_total{@}[$__rate_interval])) > 0", "{{tool}} {{event}}")],
         ),
         graph(
+            "Durable begins", "Calls of `once` tools whose begin had to be durable before they ran. Those that were not confirmed in time did not run.",
+            [("sum by (outcome) (rate(tickfleet_durable_begins_total{@}[$__rate_interval]))", "{{outcome}}")], "ops", stacked=True,
+        ),
+        graph(
             "Outcome unknown by tool", "Calls whose effect may have happened.",
             [(
                 'sum by (tool) (increase(tickfleet_calls_total{@, outcome="outcome_unknown"}[$__rate_interval])) > 0',

@@ -71,6 +71,11 @@ impl Fleet {
         }
     }
 
+    /// A command of the same configuration that runs on.
+    pub fn command(&self, args: &[&str]) -> Process {
+        Process::start_command(args, self.folder.path(), &self.redis.url(), None)
+    }
+
     /// Kills all workers, with what they have at work.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {

@@ -1,13 +1,16 @@
 //! A real Prometheus scrapes a real fleet: it takes the rules, and the query of every panel of every dashboard finds
 //! data.
 
+use std::path::Path;
+
 use regex::Regex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::fleet::{Fleet, enqueue, turn, work};
 use super::{NAMESPACE, PATIENCE, PAUSE, chart};
-use crate::support::prometheus::Prometheus;
+use crate::support::binary::tickfleet;
+use crate::support::prometheus::{Prometheus, Target};
 
 /// Panels that are empty while all is well, and why.
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
@@ -31,8 +34,11 @@ const TOOLS: &str = concat!(
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
-/// A tool that has failed three times in a row rests for a moment.
-const SETTINGS: &str = "worker: {breaker_failures: 3, breaker_rest: 2s}";
+/// A tool that has failed three times in a row rests for a moment; the audit log is sealed with the key in this file.
+fn settings(key: &Path) -> String {
+    let key = key.display();
+    format!("worker: {{breaker_failures: 3, breaker_rest: 2s}}\nseal: {{key: 'file:{key}', every: 100ms}}\n")
+}
 
 /// The sample's rows, and trial tools for everybody: one rule denies naps, one in shadow would deny what kelly says.
 const PERMISSIONS: &str = concat!(
@@ -57,15 +63,22 @@ impl Query {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_finds_every_panels_data() {
+    let secrets = tempfile::tempdir().unwrap();
+    let key = secrets.path().join("seal.key");
+    tickfleet(&["audit", "key", "--new", key.to_str().unwrap()]).exits(0);
+    let settings = settings(&key);
     let files = [
-        ("tickfleet.yaml", SETTINGS),
+        ("tickfleet.yaml", settings.as_str()),
         ("limits.yaml", LIMITS),
         ("tools.yaml", TOOLS),
         ("permissions.yaml", PERMISSIONS),
     ];
     let fleet = Fleet::under(&files, 6).await;
     let agents = tokio::spawn(agents(fleet.redis.url()));
-    let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
+    let exporter = fleet.command(&["audit", "export", "--follow", "--to", "stdout"]);
+    let mut targets = fleet.targets();
+    targets.push(Target { job: "exporter", port: exporter.port() });
+    let prometheus = Prometheus::start(NAMESPACE, &targets, &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
     every_rule_is_evaluated(&prometheus).await;
     agents.abort();
