@@ -75,9 +75,11 @@ fn one(mended: bool, fault: Fault, all: &[&FaultFound]) -> Option<Finding> {
 const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
     Some(match fault {
         Fault::StreamWithoutGroup => return None,
-        Fault::LaneWithoutTimer | Fault::LeaseEndless | Fault::PlaceNotCounted | Fault::TenantMiscounted => {
-            (Level::Fail, "nobody mends this by itself: tickfleet doctor --repair")
-        }
+        Fault::LaneWithoutTimer
+        | Fault::LeaseEndless
+        | Fault::PlaceNotCounted
+        | Fault::TenantMiscounted
+        | Fault::ApprovalUnlisted => (Level::Fail, "nobody mends this by itself: tickfleet doctor --repair"),
         Fault::TurnLost => (
             Level::Fail,
             "its record was deleted, so nobody answers it: submit it under another id. tickfleet doctor --repair frees \

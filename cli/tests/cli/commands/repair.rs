@@ -12,7 +12,7 @@ use crate::support::process::{Process, pause};
 /// Longer than any wait here.
 const FAR: &str = "9999999999999";
 /// Faults that are mended, each with the command that makes it. `demo:kept` is a turn under way.
-const MENDED: [(&str, &str); 17] = [
+const MENDED: [(&str, &str); 18] = [
     ("timer_without_turn", "ZADD timers 9999999999999 t:demo:ghost"),
     ("lane_without_timer", "ZADD lane:demo:ghost 1 ghost"),
     ("parked_not", "ZADD delayed 1 demo:ghost"),
@@ -28,6 +28,7 @@ const MENDED: [(&str, &str); 17] = [
     ("turn_lost", "SET id:demo:lost a0"),
     ("id_endless", "SET id:demo:ended e0"),
     ("claim_endless", "HSET effect:demo:pay:ab b ghost/0/ab r {} e 9999999999999"),
+    ("approval_unlisted", "HSET approval:demo:apr-1 s waiting ts 1 e 9999999999999"),
     ("turn_without_timer", "ZREM timers t:demo:kept"),
     ("stream_without_group", "XGROUP DESTROY ready:low workers"),
 ];

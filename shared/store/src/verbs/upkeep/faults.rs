@@ -89,6 +89,7 @@ impl Walk<'_> {
     async fn keys_of(&mut self, names: impl Iterator<Item = &str>) -> Result<(), StoreError> {
         let (mut turns, mut lanes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let (mut limits, mut effects, mut held, mut externals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut approvals = Vec::new();
         for name in names {
             let Some((kind, rest)) = name.split_once(':') else { continue };
             match kind {
@@ -97,6 +98,7 @@ impl Walk<'_> {
                 "id" => ids.push(rest.to_owned()),
                 "counters" => limits.push(rest.to_owned()),
                 "effect" => effects.push(rest.to_owned()),
+                "approval" => approvals.push(rest.to_owned()),
                 "held" => held.push(rest.to_owned()),
                 "external" => externals.push(name.to_owned()),
                 "tenant" => drop(self.tenants.insert(rest.to_owned())),
@@ -111,6 +113,7 @@ impl Walk<'_> {
             (Kind::Id, ids),
             (Kind::Limit, limits),
             (Kind::Effect, effects),
+            (Kind::Approval, approvals),
             (Kind::External, externals.clone()),
         ] {
             self.look(kind, items).await?;

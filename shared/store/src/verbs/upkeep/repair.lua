@@ -5,10 +5,10 @@
 -- ARGV  1 injected clock · 2 '1' to mend, '' to look · 3 audit entry, JSON whose last object and itself are still open ·
 --       4 dedupe_for ms · 5 lease ms · 6 longest lease that a fleet may have ms · 7 most turns that are counted · 8 kind
 --       (a name in kinds below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer or tenant ·
---       <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect
+--       <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect · tenant:approval
 -- reply per thing: '' (it agrees) · MENDED <fault> <more> · FOUND <fault> <more> (nobody mended it: it was only looked
 --       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
--- effect ZADD, ZREM timers, held and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
+-- effect ZADD, ZREM timers, held, asked and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
 --       externals; PEXPIRE ids and effects; XGROUP CREATE; XACK and XDEL of entries that are nobody's; XADD audit
 local now = clock(ARGV[1])
 local mends, dedupe, lease, lease_max = ARGV[2] == '1', num(ARGV[4]), num(ARGV[5]), num(ARGV[6])
@@ -167,6 +167,27 @@ function kinds.effect(effect)
   local turn, tenant = string.match(by or '', '^(.+)/%d+/%x*$'), string.match(effect, '^([^:]+):')
   if not turn or ended or exists(turn_key(tenant .. ':' .. turn)) then return '' end
   return 'FOUND claim_without_turn'
+end
+
+-- People are still asked, and nobody would find it in a list. A set lives as long as the last of its members.
+function kinds.approval(name)
+  local state, asked, until_ms = unpack(call('HMGET', approval_key(name), APPROVAL.state, APPROVAL.asked_ms, APPROVAL.until_ms))
+  local tenant, id = split(name)
+  if state ~= 'waiting' or not tenant or not num(asked or '') or (num(until_ms or '') or 0) <= now then return '' end
+  local missing = {}
+  for set, place in pairs({ [P .. 'asked:' .. tenant] = { id, until_ms }, [P .. 'asked'] = { name, asked } }) do
+    if not call('ZSCORE', set, place[1]) then missing[#missing + 1] = { set, place[1], place[2] } end
+  end
+  if #missing == 0 then return '' end
+  return fault('approval_unlisted', name, function()
+    local lives = string.format('%.0f', num(until_ms) - now + approval_kept())
+    for i = 1, #missing do
+      local set, member, score = unpack(missing[i])
+      call('ZADD', set, score, member)
+      call('PEXPIRE', set, lives, 'NX')
+      call('PEXPIRE', set, lives, 'GT')
+    end
+  end)
 end
 
 -- What is under way of each tenant, counted from the records; nil where that is too much for one script. Every turn has

@@ -75,6 +75,8 @@ faults! {
     ClaimWithoutTurn: "claim_without_turn",
     /// A claim of an effect that would never end.
     ClaimEndless: "claim_endless",
+    /// An approval that people are asked for and that no list has.
+    ApprovalUnlisted: "approval_unlisted",
     /// Something that is none of the fleet's, under a name of the fleet's.
     Foreign: "foreign",
 }
@@ -110,6 +112,7 @@ pub(crate) enum Kind {
     Entry,
     Group,
     Effect,
+    Approval,
     Tenant,
 }
 
@@ -131,6 +134,7 @@ impl Kind {
             Self::Entry => "entry",
             Self::Group => "group",
             Self::Effect => "effect",
+            Self::Approval => "approval",
             Self::Tenant => "tenant",
         }
     }
