@@ -227,7 +227,7 @@ impl Store {
     fn on(connection: Connection, shard: u32, options: Arc<StoreOptions>) -> Self {
         Self {
             connection,
-            scripts: Arc::new(Scripts::embedded()),
+            scripts: Scripts::shared(),
             keys: Keys::new(&options.namespace, shard),
             shard,
             options,

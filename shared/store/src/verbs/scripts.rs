@@ -1,6 +1,7 @@
 //! The scripts that are compiled in.
 
 use std::iter::repeat_n;
+use std::sync::{Arc, LazyLock};
 
 use super::Verb;
 use crate::records::schema::resolved;
@@ -38,7 +39,14 @@ impl Scripts {
     /// The scripts that are compiled in.
     #[must_use]
     pub fn embedded() -> Self {
-        Self { forms: Verb::ALL.map(Forms::of) }
+        Self::clone(&Self::shared())
+    }
+
+    /// The same, put together and hashed once in a process, however many shards it has.
+    pub(crate) fn shared() -> Arc<Self> {
+        static EMBEDDED: LazyLock<Arc<Scripts>> =
+            LazyLock::new(|| Arc::new(Scripts { forms: Verb::ALL.map(Forms::of) }));
+        Arc::clone(&EMBEDDED)
     }
 
     /// Replaces `from` by `to` in the scripts that contain it, both written as scripts are. For tests that switch a rule
