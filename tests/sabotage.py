@@ -52,6 +52,14 @@ GUARDS = {
         "test(faults::durable)",
         "FAIL",
     ),
+    "first-sentinel": (
+        "the sentinel that stands first is believed, however old its configuration is",
+        "shared/store/src/connection/sentinel.rs",
+        "    found.sort_by_key(|(epoch, count, _)| std::cmp::Reverse((*epoch, *count)));\n",
+        "",
+        "test(sentinel::parted)",
+        "FAIL",
+    ),
     "never-rest": (
         "a tool that fails is called on and on (circuit breaker)",
         "shared/model/src/retry/breaker.rs",

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
-use crate::{RedisOptions, RedisServer, TlsFiles, connect};
+use crate::network::{Door, address_of};
+use crate::{Network, RedisOptions, RedisServer, TlsFiles, connect};
 
 /// What the sentinels call the primary.
 const NAME: &str = "fleet";
@@ -22,14 +23,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Wait between two looks.
 const STEP: Duration = Duration::from_millis(20);
 /// Sentinels ask and tell each other often, so that tests need not wait for it; a busy machine does not make them
-/// believe that the clock was moved.
+/// believe that the clock was moved. Of a replica whose primary is down they hear once a second (`INFO`), whatever is set
+/// here, and promote none of which they have heard for longer than five times the pause between two `PING`: were that a
+/// second, too, one that answers a moment late would be unfit, and they try again twice a `failover-timeout` later.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
     "PUBLISH-PERIOD",
     "200",
     "PING-PERIOD",
-    "200",
+    "600",
     "ASK-PERIOD",
     "200",
     "ELECTION-TIMEOUT",
@@ -47,6 +50,10 @@ pub struct Trio {
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
     speaks_tls: bool,
+    /// Where sentinels and clients reach each server.
+    ports: Vec<String>,
+    /// What is between all of them, if it can be cut.
+    network: Option<Network>,
 }
 
 #[derive(Debug)]
@@ -72,7 +79,31 @@ impl Trio {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_with(replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(replicas, extra_args, None).await
+        Self::start_as(replicas, extra_args, None, None).await
+    }
+
+    /// As [`Self::start_with`], with a network between servers and sentinels that can be cut ([`Self::network`]).
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_apart(replicas: usize, extra_args: &[&str]) -> Self {
+        Self::start_as(replicas, extra_args, None, Some(Network::new())).await
+    }
+
+    /// What is between the servers and the sentinels of [`Self::start_apart`], which have the numbers behind theirs: of two
+    /// servers, sentinel 0 is 2.
+    ///
+    /// # Panics
+    /// It was started otherwise.
+    #[must_use]
+    pub const fn network(&self) -> &Network {
+        self.network.as_ref().expect("a trio with a network that can be cut")
+    }
+
+    /// How many servers and sentinels there are on the network.
+    #[must_use]
+    pub const fn on_network(&self) -> usize {
+        self.servers.len() + SENTINELS
     }
 
     /// As [`Self::start`], where all speak TLS, with each other and with clients. [`Self::primary`] knows nothing of such.
@@ -80,20 +111,37 @@ impl Trio {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
-        Self::start_as(replicas, &[], Some(files)).await
+        Self::start_as(replicas, &[], Some(files), None).await
     }
 
-    async fn start_as(replicas: usize, extra_args: &[&str], tls: Option<&TlsFiles>) -> Self {
-        let (primary, port) = start(&[], extra_args, tls).await;
-        let mut servers = vec![primary];
-        for _ in 0..replicas {
-            servers.push(start(&["--replicaof", "127.0.0.1", &port], extra_args, tls).await.0);
+    async fn start_as(
+        replicas: usize,
+        extra_args: &[&str],
+        tls: Option<&TlsFiles>,
+        mut network: Option<Network>,
+    ) -> Self {
+        let (mut servers, mut ports, mut sentinels) = (Vec::new(), Vec::<String>::new(), Vec::new());
+        for index in 0..=replicas {
+            let role = ports.first().map(|primary| ["--replicaof".to_owned(), "127.0.0.1".into(), primary.clone()]);
+            let mut args: Vec<String> = role.into_iter().flatten().collect();
+            args.extend(extra_args.iter().map(|arg| (*arg).to_owned()));
+            let door = door_of(network.as_mut(), index).await;
+            if let Some(door) = &door {
+                let announced =
+                    ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port", &door.port.to_string()];
+                args.extend(announced.map(str::to_owned));
+                args.extend(["--bind-source-addr".to_owned(), address_of(index).to_string()]);
+            }
+            let (server, port) = start(args, tls).await;
+            ports.push(behind(door, port));
+            servers.push(server);
         }
-        let mut sentinels = Vec::new();
-        for _ in 0..SENTINELS {
-            sentinels.push(Sentinel::start(&port, tls).await);
+        for index in 0..SENTINELS {
+            let own = servers.len() + index;
+            let door = door_of(network.as_mut(), own).await;
+            sentinels.push(Sentinel::start(&ports[0], tls, door.map(|door| (own, door))).await);
         }
-        let trio = Self { servers, sentinels, speaks_tls: tls.is_some() };
+        let trio = Self { servers, sentinels, speaks_tls: tls.is_some(), ports, network };
         trio.until_known(replicas).await;
         trio
     }
@@ -101,9 +149,21 @@ impl Trio {
     /// The URL of the primary, whichever server that is.
     #[must_use]
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.sentinels.iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
+        self.url_by(0..SENTINELS)
+    }
+
+    /// The URL of the primary for somebody who knows these sentinels alone.
+    #[must_use]
+    pub fn url_by(&self, sentinels: std::ops::Range<usize>) -> String {
+        let hosts: Vec<String> = self.sentinels[sentinels].iter().map(|s| format!("127.0.0.1:{}", s.port)).collect();
         let scheme = if self.speaks_tls { "rediss" } else { "redis" };
         format!("{scheme}+sentinel://{}/{NAME}", hosts.join(","))
+    }
+
+    /// The port at which sentinels name this server.
+    #[must_use]
+    pub fn port(&self, server: usize) -> &str {
+        &self.ports[server]
     }
 
     /// Which server the sentinels say is the primary, if most of them say the same.
@@ -119,7 +179,7 @@ impl Trio {
             }
         }
         let (port, _) = says.into_iter().find(|(_, count)| *count > SENTINELS / 2)?;
-        let found = self.servers.iter().position(|server| port_of(&server.url()) == port);
+        let found = self.ports.iter().position(|own| *own == port);
         Some(found.expect("the sentinels name a server of theirs"))
     }
 
@@ -145,8 +205,20 @@ impl Trio {
     /// None is promoted in time.
     pub async fn fail_over(&self) {
         let first = &self.sentinels[0];
-        let names = || first.told::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]);
-        let (before, deadline) = (names().await, Instant::now() + PATIENCE);
+        let names = || async {
+            let named = first.told::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]).await.flatten();
+            named.map(|(_, port)| port)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        // One that was cut off hears a moment later who the primary is.
+        let before = loop {
+            let (named, primary) = (names().await, self.primary().await);
+            if named.as_deref() == primary.map(|primary| self.port(primary)) && named.is_some() {
+                break named;
+            }
+            assert!(Instant::now() < deadline, "the sentinels name different primaries for {PATIENCE:?}");
+            sleep(STEP).await;
+        };
         while names().await == before {
             assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
             // While a failover is under way this is refused.
@@ -198,21 +270,36 @@ impl Trio {
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg("replicated").arg("").arg("PX").arg(1).ignore();
         pipe.cmd("WAIT").arg(replicas).arg(0);
-        let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
-        waited.expect("the replicas follow").expect("the primary answers");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
+            match waited.expect("the replicas follow") {
+                Ok(_) => return,
+                // A primary that wants replicas has none yet.
+                Err(_) if Instant::now() < deadline => sleep(STEP).await,
+                Err(error) => panic!("the primary answers: {error}"),
+            }
+        }
     }
 }
 
 impl Sentinel {
-    async fn start(port: &str, tls: Option<&TlsFiles>) -> Self {
+    /// Watches over the primary at this port. On a network it is reached through a door, and has a number there.
+    async fn start(port: &str, tls: Option<&TlsFiles>, apart: Option<(usize, Door)>) -> Self {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
         let config = dir.path().join("sentinel.conf");
         let quorum = SENTINELS / 2 + 1;
         let down_after = DOWN_AFTER.as_millis();
-        let text = format!(
+        let mut text = format!(
             "sentinel monitor {NAME} 127.0.0.1 {port} {quorum}\nsentinel down-after-milliseconds {NAME} {down_after}\n\
              sentinel failover-timeout {NAME} 6000\n"
         );
+        if let Some((own, door)) = &apart {
+            let (port, address) = (door.port, address_of(*own));
+            text.push_str(&format!(
+                "sentinel announce-ip 127.0.0.1\nsentinel announce-port {port}\nbind-source-addr {address}\n"
+            ));
+        }
         std::fs::write(&config, text).expect("write the sentinel's settings");
         let (mut extra_args, own_port) = match tls {
             Some(files) => files.arguments().await,
@@ -230,6 +317,7 @@ impl Sentinel {
             Err(error) => panic!("a test needs a sentinel: {error}"),
         };
         let port = if tls.is_some() { own_port.to_string() } else { port_of(&server.url()) };
+        behind(apart.map(|(_, door)| door), port.clone());
         let sentinel = Self { server, port, _dir: dir };
         let pace: Vec<&str> = ["DEBUG"].into_iter().chain(PACE).collect();
         let () = sentinel.told(&pace).await.expect("a sentinel that takes another pace");
@@ -243,10 +331,21 @@ impl Sentinel {
     }
 }
 
-/// A server, and the port at which others reach it.
-async fn start(role: &[&str], extra_args: &[&str], tls: Option<&TlsFiles>) -> (RedisServer, String) {
-    let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
-    let mut extra_args: Vec<String> = role.iter().chain(&pace).chain(extra_args).map(|arg| (*arg).to_owned()).collect();
+/// A door before this one of servers and sentinels, if there is a network between them.
+async fn door_of(network: Option<&mut Network>, own: usize) -> Option<Door> {
+    Some(network?.door(own).await)
+}
+
+/// The port at which others reach whoever listens at this one.
+fn behind(door: Option<Door>, port: String) -> String {
+    let Some(door) = door else { return port };
+    door.behind.set(port.parse().expect("a port")).expect("a door of its own");
+    door.port.to_string()
+}
+
+/// A server, and the port at which it listens.
+async fn start(mut extra_args: Vec<String>, tls: Option<&TlsFiles>) -> (RedisServer, String) {
+    extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(str::to_owned));
     let mut own_port = None;
     if let Some(files) = tls {
         let (arguments, port) = files.arguments().await;

@@ -1,5 +1,7 @@
 //! A fleet whose Redis is what sentinels name: it goes on with the next primary, however the last one went.
 
+mod parted;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_model::policy::DefaultCaps;
-use tickfleet_model::{ConsumerId, Effect};
+use tickfleet_model::{ConsumerId, Durability, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
@@ -74,11 +76,23 @@ struct Fleet {
 impl Fleet {
     async fn start() -> Self {
         let trio = Trio::start(1).await;
+        let url = trio.url();
+        Self::start_on(trio, url, Durability::None).await
+    }
+
+    /// A fleet that knows the trio by this URL.
+    async fn start_on(trio: Trio, url: String, durable: Durability) -> Self {
         let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
         let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
-        let plan =
-            Plan { tools: vec![gate.tool()], slots: TURNS, caps, store: StoreOptions::default(), ..Plan::default() };
-        let (url, active, metrics) = (trio.url(), plan.active(), Arc::new(Metrics::new().unwrap()));
+        let plan = Plan {
+            tools: vec![gate.tool()],
+            slots: TURNS,
+            caps,
+            durable,
+            store: StoreOptions::default(),
+            ..Plan::default()
+        };
+        let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
         let store = plan.store(&url);
         store.ensure_groups().await.unwrap();
         let (scheduling, working) = (Shutdown::default(), Shutdown::default());
@@ -151,7 +165,7 @@ impl Fleet {
     /// Waits until the producer's own connection leads to this server.
     async fn until_led_to(&self, server: usize) {
         let deadline = Instant::now() + RECOVERS_WITHIN;
-        let port = port_of(&self.trio.servers[server]);
+        let port = format!(":{}", self.trio.port(server));
         let connection = self.client.stores()[0].connection();
         loop {
             let asked = self.client.stores()[0].now_ms().await;
@@ -290,7 +304,9 @@ async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
                     let port = port.borrow().clone();
                     let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
                     let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
-                    stream.write_all(format!("{own}{named}").as_bytes()).await.unwrap();
+                    // It has not the right to tell of its configuration.
+                    let refused = "-NOPERM\r\n".repeat(text.matches("$6\r\nMASTER\r\n").count());
+                    stream.write_all(format!("{own}{named}{refused}").as_bytes()).await.unwrap();
                 }
             });
         }

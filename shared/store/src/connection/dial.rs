@@ -29,8 +29,7 @@ pub trait Dial: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether those who are asked for the primary name another one now than this. Whether that one takes their view is
-    /// shown by the next connection.
+    /// Whether those who are asked for the primary name another one now than this, which they are right about.
     async fn has_moved(&self, _from: &str) -> bool {
         false
     }

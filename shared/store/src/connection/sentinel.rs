@@ -1,15 +1,20 @@
-//! Connections to the primary that sentinels name: they are asked anew for each connection, and whoever they name has
-//! to say itself that it is the primary. After a failover a sentinel may lag behind, and so may the server that it names.
+//! Connections to the primary that sentinels name: all of them are asked anew for each connection, and whoever they name
+//! has to say itself that it is the primary. After a failover a sentinel may lag behind, and so may the server that it names.
+//! One that is cut off from the others lags for as long as that lasts, and so does a primary that is cut off with it: the
+//! newest configuration counts (`config-epoch`), as it does among sentinels themselves.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
-use tokio::sync::{Mutex, watch};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::dial::{Dial, SentinelSays};
 use super::role::{Role, role};
@@ -17,6 +22,8 @@ use super::tls::{Server, TlsFiles};
 
 /// Longest wait for one sentinel, to be connected to and to answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// When most sentinels have answered, how long the others are waited for: one that is down, or far away, holds nobody up.
+const GRACE: Duration = Duration::from_millis(250);
 /// How often sentinels are asked whether the primary is still the same. An old primary that nobody has told yet goes
 /// on taking writes, and loses them when it is told; so long at most it is written to by this process.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -33,12 +40,58 @@ pub(super) struct Sentinels {
     primary: ConnectionInfo,
     /// The files that they need for TLS.
     tls: TlsFiles,
-    /// The sentinel that led to the primary last: it is asked first.
-    first: AtomicUsize,
-    /// A kept connection to a sentinel, and which: for the looks between two connections to the primary.
-    looking: Mutex<Option<(usize, MultiplexedConnection)>>,
+    /// A kept connection to each sentinel.
+    kept: Vec<Kept>,
     /// Where the primary was found last, or why it was not; none before the first look.
     found: watch::Sender<Option<Result<String, String>>>,
+}
+
+/// A connection to a sentinel that is kept from one question to the next.
+type Kept = Mutex<Option<MultiplexedConnection>>;
+
+/// A question to a sentinel. One that fails, or is given up, gives its connection up.
+struct Asking<'a> {
+    kept: &'a Kept,
+    was_answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.was_answered {
+            *locked(self.kept) = None;
+        }
+    }
+}
+
+fn locked(kept: &Kept) -> MutexGuard<'_, Option<MultiplexedConnection>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a sentinel says of the primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Named {
+    host: String,
+    port: u16,
+    /// The number of its configuration: each failover has a higher one. 0 where it does not tell.
+    epoch: u64,
+}
+
+/// What each sentinel says, or why it says nothing.
+type Answers = Vec<Result<Named, String>>;
+
+/// Whom the sentinels name, each once: first as the newest configuration has it, then whom most of them name.
+fn ranked(answers: &Answers) -> Vec<(String, u16)> {
+    let mut found: Vec<(u64, usize, (String, u16))> = Vec::new();
+    for named in answers.iter().flatten() {
+        let place = (named.host.clone(), named.port);
+        match found.iter_mut().find(|(.., known)| *known == place) {
+            Some((epoch, count, _)) => (*epoch, *count) = (named.epoch.max(*epoch), *count + 1),
+            None => found.push((named.epoch, 1, place)),
+        }
+    }
+    // Where all else is equal, as the URL has them.
+    found.sort_by_key(|(epoch, count, _)| std::cmp::Reverse((*epoch, *count)));
+    found.into_iter().map(|(.., place)| place).collect()
 }
 
 impl fmt::Debug for Sentinels {
@@ -59,58 +112,68 @@ impl Sentinels {
     }
 
     pub(super) fn new(sentinels: Vec<Server>, name: String, primary: ConnectionInfo, tls: TlsFiles) -> Self {
-        Self {
-            sentinels,
-            name,
-            primary,
-            tls,
-            first: AtomicUsize::new(0),
-            looking: Mutex::default(),
-            found: watch::Sender::new(None),
+        let kept = sentinels.iter().map(|_| Kept::default()).collect();
+        Self { sentinels, name, primary, tls, kept, found: watch::Sender::new(None) }
+    }
+
+    /// What all sentinels say. When most of them have answered, the others have `grace` for it.
+    async fn ask_all(&self, grace: Duration) -> Answers {
+        let mut answers: Answers = self.sentinels.iter().map(|_| Err(silent())).collect();
+        let ask = |index: usize| async move { (index, self.ask(index).await) };
+        let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
+        // Each question has a bound of its own.
+        let (mut until, mut heard) = (Instant::now() + 2 * ASK_TIMEOUT, 0);
+        while let Ok(Some((index, answer))) = timeout_at(until, asked.next()).await {
+            heard += usize::from(answer.is_ok());
+            if heard * 2 > self.sentinels.len() {
+                until = until.min(Instant::now() + grace);
+            }
+            if let Some(said) = answers.get_mut(index) {
+                *said = answer;
+            }
         }
+        answers
     }
 
-    /// Where this sentinel says that the primary is; else why it does not.
-    async fn ask(&self, sentinel: &Server) -> Result<(String, u16), String> {
-        self.ask_over(Self::reach(sentinel).await?).await
-    }
-
-    /// A connection to a sentinel.
-    async fn reach(sentinel: &Server) -> Result<MultiplexedConnection, String> {
-        // The bound is on all of it, not on each step.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let reached = timeout(ASK_TIMEOUT, sentinel.dial(config)).await;
-        reached.map_err(|_| silent())?.map_err(|error| error.to_string())
+    /// What this sentinel says of the primary; else why it does not. It is asked over a connection that is kept.
+    async fn ask(&self, index: usize) -> Result<Named, String> {
+        let (Some(sentinel), Some(kept)) = (self.sentinels.get(index), self.kept.get(index)) else {
+            return Err(silent());
+        };
+        let mut asking = Asking { kept, was_answered: false };
+        let said = timeout(ASK_TIMEOUT, async {
+            let used = locked(kept).clone();
+            if let Some(connection) = used
+                && let Ok(named) = self.ask_over(connection).await
+            {
+                return Ok(named);
+            }
+            // The bound is on all of it, not on each step.
+            let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+            let connection = sentinel.dial(config).await.map_err(|error| error.to_string())?;
+            *locked(kept) = Some(connection.clone());
+            self.ask_over(connection).await
+        });
+        let said = said.await.unwrap_or_else(|_| Err(silent()));
+        asking.was_answered = said.is_ok();
+        said
     }
 
     /// As [`Self::ask`], over a connection to the sentinel.
-    async fn ask_over(&self, mut connection: MultiplexedConnection) -> Result<(String, u16), String> {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-        let answer = command.query_async::<Option<(String, u16)>>(&mut connection);
-        let answer = timeout(ASK_TIMEOUT, answer).await.map_err(|_| silent())?;
-        answer.map_err(|error| error.to_string())?.ok_or_else(|| format!("it knows no {:?}", self.name))
-    }
-
-    /// Where the sentinel says that the primary is that led to it last, or the next one that answers. It is asked over
-    /// a connection that is kept.
-    async fn look(&self) -> Option<String> {
-        let mut looking = self.looking.lock().await;
-        let first = self.first.load(Ordering::Relaxed);
-        if let Some((index, connection)) = looking.take().filter(|(index, _)| *index == first)
-            && let Ok((host, port)) = self.ask_over(connection.clone()).await
-        {
-            *looking = Some((index, connection));
-            return Some(self.place(host, port).to_string());
-        }
-        for (index, sentinel) in self.in_turn() {
-            let Ok(connection) = Self::reach(sentinel).await else { continue };
-            if let Ok((host, port)) = self.ask_over(connection.clone()).await {
-                *looking = Some((index, connection));
-                return Some(self.place(host, port).to_string());
-            }
-        }
-        None
+    async fn ask_over(&self, connection: MultiplexedConnection) -> Result<Named, String> {
+        let (mut place, mut state) = (redis::cmd("SENTINEL"), redis::cmd("SENTINEL"));
+        place.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        state.arg("MASTER").arg(&self.name);
+        let (mut of_place, mut of_state) = (connection.clone(), connection);
+        let (place, state) = futures::join!(
+            place.query_async::<Option<(String, u16)>>(&mut of_place),
+            state.query_async::<HashMap<String, String>>(&mut of_state)
+        );
+        let (host, port) =
+            place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it knows no {:?}", self.name))?;
+        // A user who may not ask this is told by most of them.
+        let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
+        Ok(Named { host, port, epoch: epoch.unwrap_or(0) })
     }
 
     /// A connection to the server at this place, if it says that it is the primary; else why not.
@@ -144,55 +207,47 @@ impl Sentinels {
         }
     }
 
-    /// A connection to the primary that this sentinel names, with its address; else why there is none. Those who were
-    /// `refused` are not tried once more: several sentinels may lag behind in the same way.
-    async fn by(
-        &self,
-        sentinel: &Server,
-        refused: &mut Vec<String>,
-        config: &AsyncConnectionConfig,
-    ) -> Result<(MultiplexedConnection, String), String> {
-        let (host, port) = self.ask(sentinel).await?;
-        let place = self.place(host, port);
-        let named = place.to_string();
-        if refused.contains(&named) {
-            return Err(format!("names {named}, too"));
-        }
-        match self.connect(place, config.clone()).await {
-            Ok(connection) => Ok((connection, named)),
-            Err(why) => {
-                let reason = format!("names {named}: {why}");
-                refused.push(named);
-                Err(reason)
+    /// A connection to the primary that the sentinels name, and its address; else why each of them leads to none.
+    async fn find(&self, config: &AsyncConnectionConfig) -> Result<(MultiplexedConnection, String), String> {
+        let answers = self.ask_all(GRACE).await;
+        let mut refused = HashMap::new();
+        for (host, port) in ranked(&answers) {
+            let place = self.place(host, port);
+            let named = place.to_string();
+            match self.connect(place, config.clone()).await {
+                Ok(connection) => return Ok((connection, named)),
+                Err(why) => drop(refused.insert(named, why)),
             }
         }
-    }
-
-    /// All sentinels, the one first that led to the primary last.
-    fn in_turn(&self) -> impl Iterator<Item = (usize, &Server)> {
-        let first = self.first.load(Ordering::Relaxed);
-        let (before, from) = self.sentinels.split_at(first.min(self.sentinels.len()));
-        from.iter().enumerate().map(move |(i, s)| (first + i, s)).chain(before.iter().enumerate())
+        let reasons = self.sentinels.iter().zip(answers).map(|(sentinel, answer)| {
+            let named = answer.map(|named| self.place(named.host, named.port).to_string());
+            let why = named.map_or_else(
+                |why| why,
+                |named| match refused.remove(&named) {
+                    Some(why) => format!("names {named}: {why}"),
+                    None => format!("names {named}, too"),
+                },
+            );
+            format!("{}: {why}", sentinel.address())
+        });
+        let reasons: Vec<String> = reasons.collect();
+        Err(format!("no sentinel leads to a primary {}: {}", self.name, reasons.join("; ")))
     }
 }
 
 #[async_trait]
 impl Dial for Sentinels {
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
-        let (mut reasons, mut refused) = (Vec::new(), Vec::new());
-        for (index, sentinel) in self.in_turn() {
-            match self.by(sentinel, &mut refused, &config).await {
-                Ok((connection, named)) => {
-                    self.first.store(index, Ordering::Relaxed);
-                    self.found.send_replace(Some(Ok(named)));
-                    return Ok(connection);
-                }
-                Err(why) => reasons.push(format!("{}: {why}", sentinel.address())),
+        match self.find(&config).await {
+            Ok((connection, named)) => {
+                self.found.send_replace(Some(Ok(named)));
+                Ok(connection)
+            }
+            Err(why) => {
+                self.found.send_replace(Some(Err(why.clone())));
+                Err(std::io::Error::new(std::io::ErrorKind::NotConnected, why).into())
             }
         }
-        let why = format!("no sentinel leads to a primary {}: {}", self.name, reasons.join("; "));
-        self.found.send_replace(Some(Err(why.clone())));
-        Err(std::io::Error::new(std::io::ErrorKind::NotConnected, why).into())
     }
 
     fn address(&self) -> String {
@@ -209,19 +264,52 @@ impl Dial for Sentinels {
     }
 
     async fn has_moved(&self, from: &str) -> bool {
-        self.look().await.is_some_and(|named| named != from)
+        for (host, port) in ranked(&self.ask_all(GRACE).await) {
+            let place = self.place(host, port);
+            if place.to_string() == from {
+                return false;
+            }
+            // A sentinel that lags behind names one that is no primary any more.
+            if self.connect(place, AsyncConnectionConfig::new()).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     async fn sentinels(&self) -> Vec<SentinelSays> {
-        let mut says = Vec::with_capacity(self.sentinels.len());
-        for sentinel in &self.sentinels {
-            let primary = self.ask(sentinel).await.map(|(host, port)| self.place(host, port).to_string());
-            says.push(SentinelSays { sentinel: sentinel.address(), primary });
-        }
-        says
+        let answers = self.ask_all(2 * ASK_TIMEOUT).await;
+        let says = self.sentinels.iter().zip(answers).map(|(sentinel, answer)| SentinelSays {
+            sentinel: sentinel.address(),
+            primary: answer.map(|named| self.place(named.host, named.port).to_string()),
+        });
+        says.collect()
     }
 }
 
 fn silent() -> String {
     format!("no answer within {ASK_TIMEOUT:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_configuration_counts_then_most_voices_then_the_order_of_the_url() {
+        let named = |port, epoch| Ok(Named { host: "a".into(), port, epoch });
+        let first =
+            |answers: &[Result<Named, String>]| ranked(&answers.to_vec()).into_iter().map(|(_, port)| port).collect();
+        let cases: [(&[Result<Named, String>], Vec<u16>); 5] = [
+            (&[named(1, 3), named(1, 3), named(2, 4)], vec![2, 1]),
+            (&[named(1, 0), named(2, 0), named(2, 0)], vec![2, 1]),
+            (&[named(1, 0), named(2, 0)], vec![1, 2]),
+            (&[Err("away".into()), named(2, 7)], vec![2]),
+            (&[Err("away".into())], vec![]),
+        ];
+        for (answers, expected) in cases {
+            let found: Vec<u16> = first(answers);
+            assert_eq!(found, expected, "{answers:?}");
+        }
+    }
 }

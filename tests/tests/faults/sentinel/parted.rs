@@ -1,0 +1,134 @@
+//! A primary that is cut off from most sentinels and from its replica goes on taking writes: who leaves it, and what does not
+//! run there.
+
+use tickfleet_testkit::Network;
+
+use super::*;
+
+/// The numbers of servers and sentinels on the network, and the first sentinel of all URLs.
+const PRIMARY: usize = 0;
+const FIRST_SENTINEL: usize = 2;
+
+/// A trio whose network can be cut; none where servers cannot call from addresses of their own.
+async fn apart(extra_args: &[&str]) -> Option<Trio> {
+    if Network::is_possible().await {
+        return Some(Trio::start_apart(1, extra_args).await);
+    }
+    eprintln!("skipped: servers cannot call from addresses of their own here");
+    None
+}
+
+impl Fleet {
+    /// Cuts the primary and the first sentinel off from the others, and waits until those have promoted the replica. The fleet
+    /// and its producers go on reaching all of them that they know.
+    async fn cut_off(&self) {
+        self.trio.replicated(PRIMARY, 1).await;
+        self.trio.network().isolate(&[PRIMARY, FIRST_SENTINEL], self.trio.on_network());
+        assert_eq!(self.trio.another_primary(PRIMARY).await, 1);
+    }
+
+    /// Joins the network, and waits until the old primary follows the new one, and the producer has found that.
+    async fn join(&self) {
+        self.trio.network().join();
+        self.trio.replicated(1, 1).await;
+        self.until_led_to(1).await;
+    }
+
+    fn ran(&self, prefix: &str) -> Vec<usize> {
+        let runs = self.gate.runs.lock().unwrap();
+        runs.iter().filter(|(mark, _)| mark.starts_with(prefix)).map(|(_, runs)| *runs).collect()
+    }
+}
+
+/// Each turn whose id begins so has one reply, in one of these words. Answers how many are good.
+fn good(replies: &BTreeMap<String, Vec<Value>>, prefix: &str, words: &[&str]) -> usize {
+    let mut good = 0;
+    for (turn, replies) in replies.iter().filter(|(turn, _)| turn.starts_with(prefix)) {
+        let [reply] = &replies[..] else { panic!("{turn} has {} replies", replies.len()) };
+        let said = outcomes(reply);
+        assert!(words.contains(&said[0]), "{reply:#}");
+        good += usize::from(said == ["ok"]);
+    }
+    good
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_is_cut_off_with_the_old_primary_keeps_nobody_there_who_reaches_another() {
+    let Some(trio) = apart(&[]).await else { return };
+    // One sentinel on either side: as many name the old one as the new one, and the one that stands first names the old one.
+    let url = trio.url_by(0..2);
+    let fleet = Fleet::start_on(trio, url, Durability::None).await;
+    fleet.submit("before").await;
+    fleet.until_replied(PRIMARY, TURNS).await;
+
+    fleet.cut_off().await;
+    // It calls itself the primary, too.
+    let first = Store::open(&fleet.trio.url_by(0..1), 0, Arc::new(StoreOptions::default())).unwrap();
+    first.now_ms().await.unwrap();
+    assert!(first.connection().primary().unwrap().unwrap().ends_with(fleet.trio.port(PRIMARY)));
+    fleet.until_led_to(1).await;
+    fleet.submit("during").await;
+    let replies = fleet.until_replied(1, 2 * TURNS).await;
+    assert_eq!(good(&replies, "during", &["ok"]), TURNS);
+
+    fleet.join().await;
+    fleet.submit("after").await;
+    let replies = fleet.until_replied(1, 3 * TURNS).await;
+    assert_eq!(good(&replies, "", &["ok"]), 3 * TURNS);
+    assert_eq!(fleet.ran(""), vec![1; 3 * TURNS]);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_must_be_durable_does_not_run_on_a_primary_that_is_cut_off() {
+    let Some(trio) = apart(&[]).await else { return };
+    // Whoever knows no other sentinel stays with the old primary.
+    let url = trio.url_by(0..1);
+    let fleet = Fleet::start_on(trio, url, Durability::Replica).await;
+    fleet.cut_off().await;
+
+    // It takes what it will lose.
+    fleet.submit("cut-off").await;
+    let replies = fleet.until_replied(PRIMARY, TURNS).await;
+    assert_eq!(good(&replies, "", &["transient"]), 0);
+    assert_eq!(fleet.ran(""), [0; 0], "a call ran, and nobody will know of it");
+
+    fleet.join().await;
+    assert_eq!(fleet.replies(1).await.len(), 0, "what the old primary took is still there");
+    fleet.submit("cut-off").await;
+    let replies = fleet.until_replied(1, TURNS).await;
+    // A machine that stands still for half a second costs a confirmation, and with it a try.
+    let ran = good(&replies, "", &["ok", "transient"]);
+    assert_eq!(fleet.ran(""), vec![1; ran]);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_wants_a_replica_takes_nothing_while_it_is_cut_off() {
+    let Some(trio) = apart(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]).await else { return };
+    let url = trio.url_by(0..1);
+    let fleet = Fleet::start_on(trio, url, Durability::None).await;
+    fleet.submit("before").await;
+    fleet.until_replied(PRIMARY, TURNS).await;
+
+    fleet.cut_off().await;
+    let deadline = Instant::now() + RECOVERS_WITHIN;
+    let store = &fleet.client.stores()[0];
+    let refused = loop {
+        // Any script that may write is refused.
+        match store.ensure_groups().await {
+            Err(error) => break error.to_string(),
+            Ok(_) => assert!(Instant::now() < deadline, "the old primary goes on taking writes"),
+        }
+        // It counts seconds; bounded by the deadline.
+        sleep(Duration::from_millis(50)).await;
+    };
+    assert!(refused.contains("NOREPLICAS"), "{refused}");
+
+    fleet.join().await;
+    fleet.submit("after").await;
+    let replies = fleet.until_replied(1, 2 * TURNS).await;
+    assert_eq!(good(&replies, "", &["ok"]), 2 * TURNS);
+    assert_eq!(fleet.ran(""), vec![1; 2 * TURNS]);
+    fleet.stop().await;
+}
