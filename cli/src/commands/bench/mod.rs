@@ -69,6 +69,9 @@ pub(crate) struct BenchArgs {
     /// Shards of that cluster; none: four a primary.
     #[arg(long, requires = "primaries")]
     pub(crate) shards: Option<u32>,
+    /// Turns that each of its shards gets at once: it gets the next when all are answered.
+    #[arg(long, requires = "primaries", default_value_t = 50)]
+    pub(crate) round: u64,
     /// Limits of the configuration, of which three count every call, and none holds one up.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,

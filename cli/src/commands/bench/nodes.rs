@@ -18,6 +18,8 @@ use super::tool_kind::{ToolKind, workspaces};
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
 
 pub(super) struct Shape {
+    /// Distinguishes it from another fleet of the same bench.
+    pub(super) name: &'static str,
     pub(super) schedulers: usize,
     pub(super) workers: usize,
     pub(super) slots: usize,
@@ -33,6 +35,7 @@ impl Shape {
     /// What was asked for, with so many agents, on one shard.
     pub(super) fn of(args: &BenchArgs, agents: usize) -> Self {
         Self {
+            name: "config",
             schedulers: args.schedulers,
             workers: args.workers,
             slots: args.slots,
@@ -65,7 +68,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tickfleet-bench-config-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-fleet-{}-{}", shape.name, std::process::id()));
         let services = write_config(&dir, shape).await.context("writing the bench's configuration")?;
         let schedulers_at = free_addresses(shape.schedulers).context("looking for free ports")?;
         let mut fleet =

@@ -26,6 +26,11 @@ impl Sub for Scripts {
 }
 
 impl Scripts {
+    /// How many.
+    pub(super) const fn calls(self) -> f64 {
+        self.calls
+    }
+
     /// What one took, ms.
     pub(super) fn mean_ms(self) -> f64 {
         self.us / self.calls.max(1.0) / 1_000.0

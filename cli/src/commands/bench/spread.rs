@@ -1,5 +1,10 @@
 //! What a cluster of several primaries can do beside one primary that has the same shards: turns a second of Redis' CPU time.
 //! Cores are few where benches run, so what is compared is not what went through, but what each primary was busy for.
+//!
+//! A turn costs less in a larger batch, and batches are what gathers while a process waits for Redis: a busy primary has larger
+//! ones than three that wait for a processor. So that both do the same work, each shard gets so many turns in one step, and the
+//! next when these are answered. Both are there at once and take turns of a second or two, so that a machine that is busy for a
+//! while is busy for both.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +18,7 @@ use tickfleet_model::ids::shard_of;
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
 use super::BenchArgs;
-use super::load::{message, now, ok_of, words};
+use super::load::{message, now, ok_of, percentile, words};
 use super::nodes::{Fleet, Shape};
 use super::server::{Cpu, NAMESPACE, Server};
 
@@ -21,7 +26,8 @@ use super::server::{Cpu, NAMESPACE, Server};
 const SHARDS_A_PRIMARY: u32 = 4;
 /// Slots of a cluster.
 const SLOTS: u32 = 16_384;
-const BATCH: usize = 20;
+/// How long one of the two is loaded before it is the other's turn.
+const SPAN: Duration = Duration::from_secs(2);
 /// Replies that do not come for so long will not come.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time for which an idle fleet is looked at.
@@ -34,19 +40,25 @@ const AGREED_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) struct Spread {
     /// Shards, of which each primary has as many.
     shards: u32,
+    /// Turns that each shard gets at once.
+    round: u64,
     one: Side,
     several: Side,
     /// Turns a second of CPU time of the busiest primary, over the same of the one.
     ratio: f64,
+    /// The same of each time that both were loaded.
+    ratios: Vec<f64>,
 }
 
-/// One of the two.
+/// One of the two; medians.
 #[derive(Debug, Clone, Serialize)]
 struct Side {
     /// CPU time of each primary, µs a turn of the whole, beyond what it takes while nothing is submitted.
     primaries_us_per_turn: Vec<f64>,
     /// What each takes while nothing is submitted, ms a second: processes ask every shard what is due.
     primaries_idle_ms_per_s: Vec<f64>,
+    /// Scripts that ran for a turn, on all primaries: as many where batches are as large.
+    scripts_per_turn: f64,
     /// Turns that went through, a second: what this machine's cores allow.
     turns_per_s: f64,
     /// Turns a second that fill a core of the busiest primary.
@@ -56,13 +68,16 @@ struct Side {
 
 impl Spread {
     pub(crate) fn text(&self) -> String {
+        let ratios: Vec<String> = self.ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
         format!(
-            "{} shards on one primary, and on {}\n\n{}{}ratio        {:.2}\n",
+            "{} shards on one primary, and on {}; {} turns at once for each shard\n\n{}{}ratio        {:.2} ({})\n",
             self.shards,
             self.several.primaries_us_per_turn.len(),
+            self.round,
             self.one.text("one"),
             self.several.text("several"),
-            self.ratio
+            self.ratio,
+            ratios.join(", "),
         )
     }
 }
@@ -72,8 +87,10 @@ impl Side {
         let list = |figures: &[f64]| figures.iter().map(|one| format!("{one:.1}")).collect::<Vec<_>>().join(" + ");
         let failed = if self.not_ok > 0 { format!(", {} turns failed", self.not_ok) } else { String::new() };
         format!(
-            "{what:12} {} µs/turn of each primary, idle {} ms/s: {:.0} turns/s of its CPU time ({:.0} on this machine{failed})\n",
+            "{what:12} {} µs/turn of each primary, {:.2} scripts/turn, idle {} ms/s: {:.0} turns/s of its CPU time ({:.0} on this \
+             machine{failed})\n",
             list(&self.primaries_us_per_turn),
+            self.scripts_per_turn,
             list(&self.primaries_idle_ms_per_s),
             self.turns_per_s_of_cpu,
             self.turns_per_s,
@@ -81,40 +98,100 @@ impl Side {
     }
 }
 
-/// Measures one primary, then `primaries` of them, with the same shards.
+/// Measures one primary and `primaries` of them, with the same shards, by turns.
 pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
     let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
     ensure!(primaries >= 2 && shards as usize >= primaries, "two primaries at least, with a shard each");
-    say("measuring one primary");
-    let one = side(args, 1, shards).await.context("one primary")?;
-    say("measuring several");
-    let several = side(args, primaries, shards).await.context("several primaries")?;
+    say("starting one primary, and several");
+    let mut one = Running::start(args, "one", 1, shards).await.context("one primary")?;
+    let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;
+    for side in [&mut one, &mut several] {
+        // The first turns fill pipes and do not count.
+        side.load.run(Duration::from_secs(1)).await.context("warming up")?;
+    }
+    say("looking at idle primaries");
+    (one.idle_ms, several.idle_ms) = futures::future::try_join(one.cluster.idle(), several.cluster.idle()).await?;
+    let mut ratios = Vec::new();
+    for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
+        say(&format!("measuring both, time {}", number + 1));
+        let (first, second) = (one.measure().await?, several.measure().await?);
+        ratios.push(several.fills(&second.us_per_turn) / one.fills(&first.us_per_turn));
+    }
+    let (one, several) = (one.ended().await, several.ended().await);
     let ratio = several.turns_per_s_of_cpu / one.turns_per_s_of_cpu;
-    Ok(Spread { shards, one, several, ratio })
+    Ok(Spread { shards, round: args.round, one, several, ratio, ratios })
 }
 
-async fn side(args: &BenchArgs, primaries: usize, shards: u32) -> Result<Side> {
-    let cluster = Cluster::start(primaries, shards).await.context("starting a cluster")?;
-    let shape = Shape { shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents()) };
-    let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
-    let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
-    let load = Load::connect(args, &cluster, &shape.tenants).await?;
-    // The first second fills the pipes and does not count.
-    load.run(Duration::from_secs(1), args.window).await.context("warming up")?;
-    let primaries_idle_ms_per_s = cluster.idle().await?;
-    let before = cluster.cpu().await?;
-    let (started, seconds) = (now(), Duration::from_secs(args.seconds));
-    let (turns, not_ok) = load.run(seconds, args.window).await?;
-    let took = started.elapsed().as_secs_f64();
-    let spent = cluster.cpu().await?.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6);
-    let busy = spent.zip(&primaries_idle_ms_per_s).map(|(us, idle_ms)| us - idle_ms * 1e3 * took);
-    let primaries_us_per_turn: Vec<f64> = busy.map(|us| us / turns.max(1) as f64).collect();
-    let fills =
-        primaries_us_per_turn.iter().zip(&primaries_idle_ms_per_s).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
-    let turns_per_s_of_cpu = fills.fold(f64::INFINITY, f64::min);
-    fleet.stop().await;
-    let turns_per_s = turns as f64 / took;
-    Ok(Side { primaries_us_per_turn, primaries_idle_ms_per_s, turns_per_s, turns_per_s_of_cpu, not_ok })
+/// A cluster, its fleet and its load.
+struct Running {
+    cluster: Cluster,
+    fleet: Fleet,
+    load: Load,
+    /// What each primary takes while nothing is submitted, ms a second.
+    idle_ms: Vec<f64>,
+    spans: Vec<Span>,
+}
+
+/// What was measured while it was loaded once.
+#[derive(Debug, Clone)]
+struct Span {
+    us_per_turn: Vec<f64>,
+    scripts_per_turn: f64,
+    turns_per_s: f64,
+    not_ok: u64,
+}
+
+impl Running {
+    async fn start(args: &BenchArgs, name: &'static str, primaries: usize, shards: u32) -> Result<Self> {
+        let cluster = Cluster::start(name, primaries, shards).await.context("starting a cluster")?;
+        // A round of all shards has room.
+        let slots = args.slots.max(usize::try_from(args.round * u64::from(shards))?);
+        let shape = Shape { name, slots, shards, tenants: tenants(shards)?, ..Shape::of(args, args.agents()) };
+        let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
+        let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
+        let load = Load::connect(args, &cluster, &shape.tenants).await?;
+        Ok(Self { cluster, fleet, load, idle_ms: Vec::new(), spans: Vec::new() })
+    }
+
+    /// Loads it for a while.
+    async fn measure(&mut self) -> Result<Span> {
+        let (before, scripts, started) = (self.cluster.cpu().await?, self.cluster.scripts().await?, now());
+        let (turns, not_ok) = self.load.run(SPAN).await?;
+        let took = started.elapsed().as_secs_f64();
+        let (after, scripts) = (self.cluster.cpu().await?, self.cluster.scripts().await? - scripts);
+        let spent = after.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6);
+        let busy = spent.zip(&self.idle_ms).map(|(us, idle_ms)| us - idle_ms * 1e3 * took);
+        let span = Span {
+            us_per_turn: busy.map(|us| us / turns.max(1) as f64).collect(),
+            scripts_per_turn: scripts / turns.max(1) as f64,
+            turns_per_s: turns as f64 / took,
+            not_ok,
+        };
+        self.spans.push(span.clone());
+        Ok(span)
+    }
+
+    /// Turns a second that fill a core of the busiest primary.
+    fn fills(&self, us_per_turn: &[f64]) -> f64 {
+        let fills = us_per_turn.iter().zip(&self.idle_ms).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
+        fills.fold(f64::INFINITY, f64::min)
+    }
+
+    async fn ended(self) -> Side {
+        self.fleet.stop().await;
+        let median = |of: &dyn Fn(&Span) -> f64| percentile(&mut self.spans.iter().map(of).collect::<Vec<_>>(), 0.5);
+        let of_primary = |primary: usize| median(&|span| span.us_per_turn.get(primary).copied().unwrap_or(f64::NAN));
+        let primaries_us_per_turn: Vec<f64> = (0..self.idle_ms.len()).map(of_primary).collect();
+        let fills = primaries_us_per_turn.iter().zip(&self.idle_ms).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
+        Side {
+            turns_per_s_of_cpu: fills.fold(f64::INFINITY, f64::min),
+            scripts_per_turn: median(&|span| span.scripts_per_turn),
+            turns_per_s: median(&|span| span.turns_per_s),
+            not_ok: self.spans.iter().map(|span| span.not_ok).sum(),
+            primaries_us_per_turn,
+            primaries_idle_ms_per_s: self.idle_ms,
+        }
+    }
 }
 
 /// A tenant for each shard, in order.
@@ -138,8 +215,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start(primaries: usize, shards: u32) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
+    async fn start(name: &str, primaries: usize, shards: u32) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-{name}-{}", std::process::id()));
         let (mut servers, mut urls, mut buses) = (Vec::new(), Vec::new(), Vec::new());
         for node in 0..primaries {
             let bus = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
@@ -228,6 +305,15 @@ impl Cluster {
         Ok(used.map(|(after, before)| (after - before).seconds * 1e3 / took).collect())
     }
 
+    /// The scripts that ran on all nodes since they started.
+    async fn scripts(&self) -> Result<f64> {
+        let mut ran = 0.0;
+        for url in &self.urls {
+            ran += Server::of_cluster(String::new(), url.clone()).scripts().await?.calls();
+        }
+        Ok(ran)
+    }
+
     /// What each node has used.
     async fn cpu(&self) -> Result<Vec<Cpu>> {
         let mut used = Vec::new();
@@ -254,6 +340,7 @@ struct Load {
     agents: u64,
     tool: (&'static str, usize),
     padding: usize,
+    round: u64,
     next: AtomicU64,
 }
 
@@ -283,49 +370,43 @@ impl Load {
             });
         }
         let padding = args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1);
-        Ok(Self { shards, agents: args.agents() as u64, tool, padding, next: AtomicU64::new(0) })
+        Ok(Self {
+            shards,
+            agents: args.agents() as u64,
+            tool,
+            padding,
+            round: args.round.max(1),
+            next: AtomicU64::new(0),
+        })
     }
 
-    /// As many turns as go through, with at most `window` on their way in all shards. Answers how many, and how many of
-    /// them failed.
-    async fn run(&self, duration: Duration, window: u64) -> Result<(u64, u64)> {
-        let window = (window / self.shards.len() as u64).max(BATCH as u64);
-        let all = self.shards.iter().map(|shard| self.of(shard, duration, window));
+    /// Rounds in all shards, each as many as go through: so many turns at once, and the next when all are answered. Answers
+    /// how many turns, and how many of them failed.
+    async fn run(&self, duration: Duration) -> Result<(u64, u64)> {
+        let all = self.shards.iter().map(|shard| self.of(shard, duration));
         let ended = futures::future::try_join_all(all).await?;
         Ok(ended.into_iter().fold((0, 0), |(turns, failed), (more, of_them)| (turns + more, failed + of_them)))
     }
 
-    async fn of(&self, shard: &Shard, duration: Duration, window: u64) -> Result<(u64, u64)> {
-        let (sent, got, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let is_over = std::sync::atomic::AtomicBool::new(false);
+    async fn of(&self, shard: &Shard, duration: Duration) -> Result<(u64, u64)> {
+        let (mut sent, mut got, mut failed) = (0, 0, 0);
         let started = now();
-        let produce = async {
-            while started.elapsed() < duration {
-                if sent.load(Ordering::Relaxed) - got.load(Ordering::Relaxed) + BATCH as u64 > window {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                    continue;
-                }
-                self.submit(shard).await?;
-                sent.fetch_add(BATCH as u64, Ordering::Relaxed);
-            }
-            is_over.store(true, Ordering::Relaxed);
-            Ok::<_, anyhow::Error>(())
-        };
-        let consume = async {
-            while !is_over.load(Ordering::Relaxed) || got.load(Ordering::Relaxed) < sent.load(Ordering::Relaxed) {
+        while started.elapsed() < duration {
+            self.submit(shard).await?;
+            sent += self.round;
+            while got < sent {
                 let (replies, of_them) = shard.read().await?;
-                got.fetch_add(replies, Ordering::Relaxed);
-                failed.fetch_add(of_them, Ordering::Relaxed);
+                (got, failed) = (got + replies, failed + of_them);
             }
-            Ok::<_, anyhow::Error>(())
-        };
-        tokio::try_join!(produce, consume)?;
-        Ok((got.into_inner(), failed.into_inner()))
+        }
+        Ok((got, failed))
     }
 
     async fn submit(&self, shard: &Shard) -> Result<()> {
         let mut pipe = redis::pipe();
-        for _ in 0..BATCH {
+        // In one step, so that whoever waits for the first of them reads them all.
+        pipe.atomic();
+        for _ in 0..self.round {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let agent = format!("a{}", turn % self.agents);
             let text = message(&shard.tenant, &agent, turn, self.tool, &words(turn, self.padding));
