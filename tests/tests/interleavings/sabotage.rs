@@ -97,7 +97,10 @@ async fn switching_off_a_guard_of_limits_is_noticed() {
 
 #[test]
 fn the_guards_of_the_program_are_where_its_sabotage_looks_for_them() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/sabotage.py");
-    let looked = std::process::Command::new("python3").args([script, "--check"]).output().unwrap();
-    assert!(looked.status.success(), "{}", String::from_utf8_lossy(&looked.stdout));
+    for script in ["sabotage.py", "sabotaged.py"] {
+        let path = format!("{}/{script}", env!("CARGO_MANIFEST_DIR"));
+        let looked = std::process::Command::new("python3").args([&path, "--check"]).output().unwrap();
+        let said = [looked.stdout, looked.stderr].concat();
+        assert!(looked.status.success(), "{}", String::from_utf8_lossy(&said));
+    }
 }

@@ -40,6 +40,9 @@ const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
 /// How long what was accepted may take after the last fault, and a fault to be over.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Unread replies in an inbox: nobody reads them before the end, which may be hours away.
+const INBOX_UNREAD_MAX: u64 = 1_000_000;
+
 /// Random numbers from a seed (splitmix64).
 struct Dice(u64);
 
@@ -73,7 +76,10 @@ fn write_configuration(folder: &Path, address: &str, target: &Target) {
         (
             "tickfleet.yaml",
             format!(
-                "caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\nredis: {{shards: {}}}\n",
+                "caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\nredis: {{shards: {}}}\n\
+                 queues: {{inbox_unread_max: {INBOX_UNREAD_MAX}}}\n\
+                 # What has no reply is sent again in the end, and its id shall still be known then.\n\
+                 retention: {{records: 6h, dedupe_for: 6h}}\n",
                 target.shards()
             ),
         ),
@@ -154,7 +160,8 @@ impl World {
     async fn start_on(target: Target, seed: u64, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         write_configuration(folder.path(), address, &target);
-        let options = StoreOptions { shards: target.shards(), ..StoreOptions::default() };
+        let options =
+            StoreOptions { shards: target.shards(), inbox_unread_max: INBOX_UNREAD_MAX, ..StoreOptions::default() };
         let client = Client::connect(&target.url(), options).await.unwrap();
         Self {
             target,

@@ -29,16 +29,25 @@ const OF_ONE: [&str; 4] = ["cut the wire", "slow the wire", "half-open wire", "m
 const OF_PAIRS: [&str; 3] = ["fail over", "kill a primary whose replica lags", "stop a primary until it is replaced"];
 const OF_CLUSTERS: [&str; 1] = ["move a slot"];
 /// Where the network between the nodes can be cut.
-const OF_NETWORKS: [&str; 4] = [
-    "a primary that clients alone reach",
-    "a primary and its replica that clients alone reach",
-    "a replica cut from its primary",
-    "all nodes apart",
-];
+const OF_NETWORKS: [&str; 3] =
+    ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
+const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
+const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
 /// Shards on a cluster.
 const SHARDS: u32 = 4;
 /// Append-only files for the witness: what is written is in them when the process dies, and the disk may wait.
 const WITNESSED: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0"];
+
+/// Those faults that whoever runs it by hand names, with commas between; else all.
+#[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says which faults")]
+fn wanted(mut faults: Vec<&'static str>) -> Vec<&'static str> {
+    let named = std::env::var("TICKFLEET_CHAOS_FAULTS").unwrap_or_default();
+    if !named.is_empty() {
+        faults.retain(|fault| named.split(',').any(|name| name.trim() == *fault));
+        assert!(!faults.is_empty(), "this target has none of the faults {named:?}");
+    }
+    faults
+}
 
 /// What the fleet's Redis is.
 pub enum Kind {
@@ -73,7 +82,20 @@ impl Target {
     }
 
     pub async fn sentinels() -> Self {
-        Self::of(Kind::Sentinels(Box::new(Trio::start_with(1, &WITNESSED).await)))
+        let is_cuttable = Self::can_be_cut().await;
+        let trio =
+            if is_cuttable { Trio::start_apart(1, &WITNESSED).await } else { Trio::start_with(1, &WITNESSED).await };
+        Self { is_cuttable, ..Self::of(Kind::Sentinels(Box::new(trio))) }
+    }
+
+    async fn can_be_cut() -> bool {
+        let is_possible = Network::is_possible().await;
+        if !is_possible {
+            eprintln!(
+                "the network between the nodes is left whole: servers cannot call from addresses of their own here"
+            );
+        }
+        is_possible
     }
 
     fn of(kind: Kind) -> Self {
@@ -82,13 +104,10 @@ impl Target {
 
     /// Three primaries, each with a replica.
     pub async fn cluster() -> Self {
-        let is_cuttable = Network::is_possible().await;
+        let is_cuttable = Self::can_be_cut().await;
         let cluster = if is_cuttable {
             Cluster::start_apart(3, 1, &WITNESSED).await
         } else {
-            eprintln!(
-                "the network between the nodes is left whole: servers cannot call from addresses of their own here"
-            );
             Cluster::start_with(3, 1, &WITNESSED).await
         };
         let mut homes = Vec::new();
@@ -118,12 +137,17 @@ impl Target {
     }
 
     pub fn faults(&self) -> Vec<&'static str> {
-        match self.kind {
+        wanted(match self.kind {
             Kind::One(..) => [&FAULTS[..], &OF_ONE].concat(),
+            Kind::Sentinels(_) if self.is_cuttable => {
+                [&FAULTS[..], &OF_PAIRS, &OF_NETWORKS, &OF_NETWORKS_OF_SENTINELS].concat()
+            }
             Kind::Sentinels(_) => [&FAULTS[..], &OF_PAIRS].concat(),
-            Kind::Cluster(_) if self.is_cuttable => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS, &OF_NETWORKS].concat(),
+            Kind::Cluster(_) if self.is_cuttable => {
+                [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS, &OF_NETWORKS, &OF_NETWORKS_OF_CLUSTERS].concat()
+            }
             Kind::Cluster(_) => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS].concat(),
-        }
+        })
     }
 
     /// The whole name of a key of the shard that is aimed at.
@@ -231,31 +255,48 @@ impl Target {
     pub async fn part(&mut self, how: &str) {
         let primary = self.primary().await;
         let partner = self.partner(primary);
-        let Kind::Cluster(cluster) = &self.kind else { return };
-        let (network, all) = (cluster.network(), cluster.servers.len());
+        let Some((network, all)) = self.network() else { return };
         match how {
             "a replica cut from its primary" => network.part(primary, partner),
             "a primary and its replica that clients alone reach" => network.isolate(&[primary, partner], all),
             "a primary that clients alone reach" => network.isolate(&[primary], all),
+            // The first sentinel, which all ask.
+            "a primary and a sentinel cut from the others" => network.isolate(&[primary, 2], all),
             _ => (0..all).for_each(|one| network.isolate(&[one], all)),
         }
-        match how {
-            // So long no `once` call is confirmed, and nobody is replaced.
-            "a replica cut from its primary" => sleep(PAST_THE_LEASE).await,
-            "a primary that clients alone reach" => {
+        match (how, &self.kind) {
+            ("a primary that clients alone reach" | "a primary and a sentinel cut from the others", _) => {
                 self.replaced(primary).await;
                 self.refuses(primary).await;
             }
-            _ => self.refuses(primary).await,
+            ("a primary and its replica that clients alone reach" | "all nodes apart", Kind::Cluster(_)) => {
+                self.refuses(primary).await;
+            }
+            // So long no `once` call is confirmed, and nobody is replaced.
+            _ => sleep(PAST_THE_LEASE).await,
         }
-        let Kind::Cluster(cluster) = &self.kind else { return };
-        cluster.network().join();
+        if let Some((network, _)) = self.network() {
+            network.join();
+        }
         self.followed().await;
     }
 
-    /// Waits until a primary that most others do not hear takes no more writes.
+    /// What is between the nodes, and how many these are.
+    fn network(&self) -> Option<(&Network, usize)> {
+        match &self.kind {
+            Kind::One(..) => None,
+            Kind::Sentinels(trio) => Some((trio.network(), trio.on_network())),
+            Kind::Cluster(cluster) => Some((cluster.network(), cluster.servers.len())),
+        }
+    }
+
+    /// Waits until a primary that most others do not hear takes no more writes, where it ever does.
     async fn refuses(&self, primary: usize) {
-        let Kind::Cluster(cluster) = &self.kind else { return };
+        let Kind::Cluster(cluster) = &self.kind else {
+            // Behind sentinels it goes on taking writes until it hears of the next one: so long there are two.
+            sleep(PAST_THE_LEASE).await;
+            return;
+        };
         let began = Instant::now();
         cluster.refuses(primary, &self.key("nobody"), "CLUSTERDOWN").await;
         eprintln!("server {primary} refuses writes {} ms later", began.elapsed().as_millis());
