@@ -11,11 +11,13 @@ mod witness;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tickfleet_client::{Client, Recorded};
@@ -346,10 +348,13 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
         tokio::spawn(produce(world.client.clone(), tenant, agent, stop.clone()))
     };
     let producers: Vec<_> = agents.map(start).collect();
+    let mut broken = None;
     let recoveries = match losses {
         Some(losses) => world.lose_primaries(losses, &ledger).await,
         None => {
-            world.storm(Instant::now() + Duration::from_secs(seconds)).await;
+            // A fault that cannot be played ends the storm; what has happened until then is judged all the same.
+            let storm = world.storm(Instant::now() + Duration::from_secs(seconds));
+            broken = AssertUnwindSafe(storm).catch_unwind().await.err();
             Vec::new()
         }
     };
@@ -366,6 +371,9 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
     let verdict = evidence.judge();
     report(seed, &world.recovered, &evidence, &verdict);
     eprintln!("sent again: {sent_again}");
+    if let Some(broken) = broken {
+        std::panic::resume_unwind(broken);
+    }
     Played { verdict, evidence, sent_again, recoveries }
 }
 

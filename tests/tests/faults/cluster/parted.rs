@@ -34,3 +34,26 @@ async fn a_primary_that_clients_alone_reach_gives_way_and_what_must_be_durable_r
     fleet.each_ran_once(ok);
     fleet.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_that_move_wait_while_the_cluster_is_down() {
+    if !Network::is_possible().await {
+        eprintln!("skipped: servers cannot call from addresses of their own here");
+        return;
+    }
+    let cluster = Cluster::start_apart(3, 0, &[]).await;
+    let slot = cluster.slot("{a}").await;
+    let from = cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    let set = redis::cmd("SET").arg("{a}").arg("here").to_owned();
+    let () = set.query_async(&mut cluster.servers[from].connection().await).await.unwrap();
+    cluster.begin_to_move(slot, from, to).await;
+    let key = [b"{a}".to_vec()];
+
+    cluster.network().isolate(&[from], 3);
+    cluster.refuses(from, "{a}:nobody", "CLUSTERDOWN").await;
+    let (moving, joining) = (cluster.move_keys(&key, from, to), async { cluster.network().join() });
+    tokio::join!(moving, joining);
+    assert!(cluster.keys_in(slot, from).await.is_empty());
+    assert_eq!(cluster.keys_in(slot, to).await, key);
+}
