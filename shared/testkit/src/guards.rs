@@ -315,8 +315,26 @@ pub const LIMITS: &[Guard] = &[
     (
         1,
         "one counter of a call is debited, and the others are not",
-        "for i = 1, #debits do\n    local c, amounts, sum",
-        "for i = 1, math.min(#debits, 1) do\n    local c, amounts, sum",
+        "for i = from + 1, debits[from], 2 do\n    local c, amounts, sum",
+        "for i = from + 1, from + 1, 2 do\n    local c, amounts, sum",
+    ),
+    (
+        1,
+        "one counter of a turn that goes out whole is debited, and the others are not",
+        "for i = from + 1, upto, 2 do\n    local c, amount",
+        "for i = from + 1, from + 1, 2 do\n    local c, amount",
+    ),
+    (
+        1,
+        "a turn that goes out whole does not ask how much its counters allow",
+        "or c.used + debits[i + 1] * n > row.max",
+        "",
+    ),
+    (
+        3,
+        "a turn that goes out whole does not ask who waits for its counters",
+        "if c.first or c.shared or row.held",
+        "if c.shared or row.held",
     ),
     (
         1,
@@ -344,12 +362,12 @@ pub const LIMITS: &[Guard] = &[
         "local holds, asked = false, call('HGET', key, TURN.approval)",
     ),
     (3, "whoever gives a place back wakes nobody", "call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)", ""),
-    (3, "the lane of a counter has no timer", "call('ZADD', TIMERS, 'LT', due, 'l:' .. c.name)", ""),
+    (3, "the lane of a counter has no timer", "call('ZADD', TIMERS, 'LT', due, 'l:' .. name_of(c))", ""),
     (
         3,
         "whoever comes later passes those who wait for a counter",
-        "if c.first and (not place or c.first < place) and c.name ~= own and first ~= 0 then return debits[i] end",
-        "",
+        "if c.first and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then",
+        "if false then",
     ),
 ];
 

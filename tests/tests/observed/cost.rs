@@ -62,6 +62,17 @@ fn caps() -> Vec<Limit> {
     ]
 }
 
+/// What `tickfleet bench --limits` gives every call to debit: a counter of its agent, and two that all calls share.
+fn three() -> Vec<Limit> {
+    let of =
+        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    vec![
+        of("of_agents", LimitKey::Agent, Every::Day),
+        of("of_tenants", LimitKey::Tenant, Every::Period(3_600_000)),
+        of("of_tools", LimitKey::Tool, Every::Period(60_000)),
+    ]
+}
+
 /// What `per: [tool], concurrent: 25%` is.
 fn bulkhead() -> Limit {
     of_slots("tool_slots", LimitKey::Tool, LimitBound::Part(25))
@@ -247,6 +258,7 @@ async fn instructions_of_a_turn() {
         ("tenants' shares of the slots", vec![fairness()]),
         ("both", vec![bulkhead(), fairness()]),
         ("caps as rows", caps()),
+        ("three limits that count every call", three()),
     ];
     for (number, (what, limits)) in with.into_iter().enumerate() {
         // Each begins with an empty Redis: what is in it has its cost, too.

@@ -3,6 +3,7 @@
 use tickfleet_model::Limit;
 use tickfleet_model::limit::counters::Debits;
 use tickfleet_model::limit::{Every, LimitBound, LimitMatch, LimitMode, OnReach};
+use tickfleet_store::fields::turn;
 use tickfleet_store::{
     CounterDebits, JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, LimitRow, ReleaseReply, Released, WaitingTurn,
 };
@@ -96,14 +97,36 @@ async fn a_place_that_is_held_is_not_taken_back_however_long_that_takes() {
     }
 }
 
+/// So many calls in a day.
+fn day(max: u64) -> LimitRow {
+    LimitRow::new(&limit(LimitBound::Calls(max), Every::Day), (0, 1), 1_000, (START_MS, START_MS + 86_400_000))
+}
+
+/// The limit may have one counter: two more of one turn are what all others share.
+#[tokio::test]
+async fn counters_that_share_one_have_together_what_it_allows() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let debit = |key: &str, amounts: [u64; 2]| {
+        let debits = Debits { limit: 0, key: key.into(), amounts: amounts.map(Some).into() };
+        CounterDebits { row: 0, stagger_ms: 0, debits }
+    };
+    let mut turns = shard.inbound(2).await;
+    turns[0].counters = vec![debit("x", [1, 0])];
+    turns[1].counters = vec![debit("y", [1, 0]), debit("z", [0, 1])];
+    shard.store.admit(BY, &[row()], &[day(1)], &turns).await.unwrap();
+    let mut redis = shard.server.connection().await;
+    for (id, calls) in [("t0", "2"), ("t1", "1")] {
+        let record = shard.store.keys().key(format_args!("turn:acme:{id}"));
+        let went: String = redis::cmd("HGET").arg(record).arg(turn::ADMITTED).query_async(&mut redis).await.unwrap();
+        assert_eq!(went, calls, "{id}");
+    }
+}
+
 #[tokio::test]
 async fn who_waits_for_a_long_window_looks_whether_its_limit_was_raised() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
     let mut turns = shard.inbound(2).await;
     turns.iter_mut().for_each(|turn| turn.counters = counters());
-    let day = |max| {
-        LimitRow::new(&limit(LimitBound::Calls(max), Every::Day), (0, 1), 1_000, (START_MS, START_MS + 86_400_000))
-    };
     shard.store.admit(BY, &[row()], &[day(1)], &turns).await.unwrap();
     shard.advance(299_999);
     assert_eq!(look(&shard, day(1)).await.turns, 0, "nobody is due before that");

@@ -1,6 +1,10 @@
 -- Limits: counters that are data. No limit is known by name here: a row says how much a counter allows and how its window
 -- ends, and each turn brings the counters that its calls debit, with the amounts.
-local rows, counters, counter_list = {}, {}, {}
+local rows, counter_list = {}, {}
+-- What turns debit, one after the other: where it ends, and per counter the counter and the amounts. A table for each turn,
+-- and one for each of its counters, would cost more than all the rest. What a turn debits is known by where it begins;
+-- `listed` are those with amounts that differ from call to call.
+local debits, listed, debits_end = {}, {}, 0
 local LIMITS = P .. 'limits'
 -- A window that is longer is used again after a restart, although its last debits may be lost: who would wait a day?
 local LOST_MS = 60000
@@ -17,19 +21,35 @@ local function counters_key(limit) return P .. 'counters:' .. limit end
 
 local function held_key(counter) return P .. 'held:' .. counter end
 
--- Reads the batch's rows from ARGV[at] on: their count, and per row: name · what a counter allows · length of a window ms
--- ('' for a day, 'held' for places that calls hold while they are out) · the day's start · its end · what becomes of the
--- rest (wait, reject; shadow: nothing) · counters that it may have · what it allows in words. Answers the next index.
+-- The counter that those share for whom there was none left, by limit.
+local others = {}
+
+-- Reads the batch's rows from ARGV[at] on, and the counters that its turns debit. The count of rows, and per row: name ·
+-- what a counter allows · length of a window ms ('' for a day, 'held' for places that calls hold while they are out) · the
+-- day's start · its end · what becomes of the rest (wait, reject; shadow: nothing) · counters that it may have · what it
+-- allows in words. The count of counters, and per counter: row · key · where its windows begin ms; each stands there once.
+-- Answers the next index.
 local function read_rows(at)
-  local count = num(ARGV[at])
+  local count, n, row, last = num(ARGV[at]), 0, nil, nil
   at = at + 1
   for i = 1, count do
-    rows[i] = { name = ARGV[at], max = num(ARGV[at + 1]), length = num(ARGV[at + 2]),
-      held = ARGV[at + 2] == 'held', start = num(ARGV[at + 3]),
-      upto = num(ARGV[at + 4]), reach = ARGV[at + 5], most = num(ARGV[at + 6]), words = ARGV[at + 7] }
+    local name = ARGV[at]
+    rows[i] = { name = name, max = num(ARGV[at + 1]), length = num(ARGV[at + 2]), held = ARGV[at + 2] == 'held',
+      start = num(ARGV[at + 3]), upto = num(ARGV[at + 4]), reach = ARGV[at + 5], most = num(ARGV[at + 6]),
+      words = ARGV[at + 7], lanes = P .. 'lane:' .. name .. '@', counters = {}, keys = {} }
     at = at + 8
   end
-  return at
+  local upto = at + 3 * num(ARGV[at])
+  for i = at + 1, upto, 3 do
+    local number, key = ARGV[i], ARGV[i + 1]
+    -- Mostly they come limit by limit.
+    if number ~= last then row, last = rows[num(number)], number end
+    local c, of = { row = row, key = key, stagger = ARGV[i + 2], used = 0, ends = 0, began = 0 }, row.counters
+    n = n + 1
+    counter_list[n], of[#of + 1], row.keys[#of + 1] = c, c, key
+    if key == OTHERS then others[row.name] = c end
+  end
+  return upto + 1
 end
 
 -- Whether a day of these rows does not hold `now`; the caller computes them anew if so.
@@ -41,14 +61,10 @@ local function rows_are_stale(now)
   return false
 end
 
-local function counter(row, key, stagger)
-  local name = row.name .. '@' .. key
-  local c = counters[name]
-  if not c then
-    c = { name = name, key = key, row = row, stagger = stagger, used = 0, ends = 0, began = 0 }
-    counters[name], counter_list[#counter_list + 1] = c, c
-  end
-  return c
+-- The name that a counter has everywhere. Few are asked for it.
+local function name_of(c)
+  c.name = c.name or c.row.name .. '@' .. c.key
+  return c.name
 end
 
 -- What each call debits: one amount for all of them ('1'), or one for each, with commas between; '-' where the call has
@@ -64,19 +80,24 @@ local function amounts_of(text)
   return amounts
 end
 
--- Reads the counters of one turn's calls from ARGV[at] on: their count, and per counter: row · key · where its windows
--- begin ms · amounts. Answers them, or nil where there are none, and the next index.
+-- Reads what one turn's calls debit at ARGV[at]: per counter three bytes with its number, and one with what each call debits;
+-- 255 where that is no small number, or not the same for all: then it stands behind, in words (see amounts_of), in the same
+-- order. Answers where in `debits` it begins, or nil where there is none, and the next index.
+local byte = string.byte
 local function read_debits(at)
-  local count = num(ARGV[at])
+  local text, from, n = ARGV[at], debits_end + 1, debits_end + 1
   at = at + 1
-  if count == 0 then return nil, at end
-  local debits = {}
-  for i = 1, count do
-    local c = counter(rows[num(ARGV[at])], ARGV[at + 1], num(ARGV[at + 2]))
-    debits[i] = { c = c, amounts = amounts_of(ARGV[at + 3]) }
-    at = at + 4
+  if text == '' then return nil, at end
+  for j = 1, #text, 4 do
+    local high, middle, low, amounts = byte(text, j, j + 3)
+    if amounts == 255 then
+      amounts, at = amounts_of(ARGV[at]), at + 1
+      if type(amounts) == 'table' then listed[from] = true end
+    end
+    debits[n + 1], debits[n + 2], n = counter_list[high * 65536 + middle * 256 + low], amounts, n + 2
   end
-  return debits, at
+  debits[from], debits_end = n, n
+  return from, at
 end
 
 -- What a counter says: what is used, when that ends, when it began; nil where a hand has changed it.
@@ -95,9 +116,10 @@ local function open_window(c, text, now)
     if used then c.used, c.ends, c.began = used, ends, began else odd = true end
   end
   if odd or now >= c.ends then
-    c.used, c.odd = odd and row.max or 0, odd
+    c.used = 0
+    if odd then c.used, c.odd = row.max, true end
     if row.length then
-      c.ends = now - (now - c.stagger) % row.length + row.length
+      c.ends = now - (now - num(c.stagger)) % row.length + row.length
       c.began = c.ends - row.length
     else
       c.ends, c.began = row.upto, row.start
@@ -116,7 +138,7 @@ local function take_back_places(c, key, now)
     looks_left = looks_left - 1
     local tt = string.match(oldest[i], '^(.*)/%d+$')
     local holds = tt and call('HGET', turn_key(tt), TURN.holds)
-    if holds and string.find(' ' .. holds, ' ' .. c.name .. ' ', 1, true) then
+    if holds and string.find(' ' .. holds, ' ' .. name_of(c) .. ' ', 1, true) then
       call('ZADD', key, now, oldest[i])
     else
       call('ZREM', key, oldest[i])
@@ -128,46 +150,51 @@ end
 -- How many places of a counter are taken. Rule 8: all of them for a lease after a restart of Redis, for whoever holds
 -- one that Redis has forgotten may not have heard.
 local function load_places(c, now, epoch_ms, lease)
-  local key = held_key(c.name)
+  local key = held_key(name_of(c))
   c.used, c.ends, c.began = call('ZCARD', key), now + LOOK_MS, now
   if c.used >= c.row.max then take_back_places(c, key, now) end
   if epoch_ms > 0 and now < epoch_ms + lease then c.used = math.max(c.used, c.row.max) end
 end
 
--- Reads the counters of a batch, each limit's in few commands, and the place of the first turn on each of their lanes.
-local function load_counters(now, epoch_ms, lease) -- rarely
-  local by_limit, lanes = {}, {}
-  for i = 1, #counter_list do
-    local c = counter_list[i]
-    if c.row.held then load_places(c, now, epoch_ms, lease) else
-      local of = by_limit[c.row.name] or {}
-      of[#of + 1], by_limit[c.row.name] = c, of
-    end
-    lanes[i] = P .. 'lane:' .. c.name
+-- What those share that come when the limit of a row has as many counters as it may.
+local function others_of(row, now)
+  local c = others[row.name]
+  if not c then
+    c = { row = row, key = OTHERS, stagger = 0, used = 0, ends = 0, began = 0 }
+    others[row.name], counter_list[#counter_list + 1] = c, c
+    open_window(c, call('HGET', counters_key(row.name), OTHERS), now)
   end
-  for limit, of in pairs(by_limit) do
-    local key, room, others = counters_key(limit), nil, nil
-    for from = 1, #of, 500 do
-      local upto, keys = math.min(from + 499, #of), {}
-      for i = from, upto do keys[#keys + 1] = of[i].key end
-      local found = call('HMGET', key, unpack(keys))
-      for i = from, upto do
-        local c, text = of[i], found[i - from + 1]
-        if not text then
-          room = (room or c.row.most - call('HLEN', key)) - 1
-          -- Nobody can make more of them than there may be: the rest share one, which allows as much as one does.
-          if room < 0 and c.key ~= OTHERS then
-            if not others then
-              others = counter(c.row, OTHERS, 0)
-              open_window(others, call('HGET', key, OTHERS), now)
-            end
-            c.shared = others
-          end
-        end
-        open_window(c, text, now)
+  return c
+end
+
+-- Reads the counters of a row, in few commands.
+local function load_row(row, now)
+  local of, key, room = row.counters, counters_key(row.name), nil
+  for from = 1, #of, 500 do
+    local upto = math.min(from + 499, #of)
+    local found = call('HMGET', key, unpack(row.keys, from, upto))
+    for i = from, upto do
+      local c, text = of[i], found[i - from + 1]
+      if not text then
+        room = (room or row.most - call('HLEN', key)) - 1
+        -- Nobody can make more of them than there may be: the rest share one, which allows as much as one does.
+        if room < 0 and c.key ~= OTHERS then c.shared = others_of(row, now) end
       end
+      open_window(c, text, now)
     end
   end
+end
+
+-- Reads the counters of a batch, and the place of the first turn on each of their lanes.
+local function load_counters(now, epoch_ms, lease) -- rarely
+  for i = 1, #rows do
+    local row = rows[i]
+    if not row.held then load_row(row, now) else
+      for j = 1, #row.counters do load_places(row.counters[j], now, epoch_ms, lease) end
+    end
+  end
+  local lanes = {}
+  for i = 1, #counter_list do lanes[i] = counter_list[i].row.lanes .. counter_list[i].key end
   for from = 1, #lanes, 500 do
     local upto = math.min(from + 499, #lanes)
     -- Mostly nothing waits, and one command says so for all.
@@ -188,8 +215,8 @@ local function left_of(c, epoch_ms)
 end
 
 -- How many of the first `k` calls fit one counter.
-local function fit_one(debit, k, epoch_ms)
-  local amounts, left, sum = debit.amounts, left_of(debit.c, epoch_ms), 0
+local function fit_one(c, amounts, k, epoch_ms)
+  local left, sum = left_of(c, epoch_ms), 0
   if type(amounts) == 'number' then return amounts == 0 and k or math.min(k, math.floor(left / amounts)) end
   for i = 1, k do
     local amount = amounts[i]
@@ -199,20 +226,39 @@ local function fit_one(debit, k, epoch_ms)
   return k
 end
 
+-- What each of the first `k` calls debits of a counter that several of the turn's counters share, with what the ones before
+-- debit of it.
+local function with_those_before(amounts, before, k)
+  local all = {}
+  for i = 1, k do
+    local own = amounts
+    if type(amounts) == 'table' then own = amounts[i] end
+    all[i] = own and own + (before and before[i] or 0)
+  end
+  return all
+end
+
 -- How many of the first `k` calls fit all counters, and which debit stops the next one. `told` gets the names of limits
 -- in whose shadow they would have been stopped, and `notes`: which calls that is, where the first of them is `first`.
-local function fit(debits, k, epoch_ms, told) -- rarely
-  local stop
-  for i = 1, #debits do
-    local n = fit_one(debits[i], k, epoch_ms)
+local function fit(from, k, epoch_ms, told) -- rarely
+  local stop, of_shared
+  for i = from + 1, debits[from], 2 do
+    local c, amounts = debits[i], debits[i + 1]
+    local wanted = amounts
+    if c.shared then
+      of_shared = of_shared or {}
+      wanted = with_those_before(amounts, of_shared[c.shared], k)
+      of_shared[c.shared] = wanted
+    end
+    local n = fit_one(c, wanted, k, epoch_ms)
     if n < k then
-      if debits[i].c.row.reach == 'shadow' then
-        local name = debits[i].c.row.name
+      if c.row.reach == 'shadow' then
+        local name = c.row.name
         told[#told + 1] = name
         local note = string.format('%d-%d %s', (told.first or 0) + n, (told.first or 0) + k, name)
         told.notes = told.notes and told.notes .. ',' .. note or note
       else
-        k, stop = n, debits[i]
+        k, stop = n, { c = c, amounts = amounts }
       end
     end
   end
@@ -222,26 +268,46 @@ end
 -- The debit whose counter others wait for already who were admitted before: the turn goes behind them. A turn that is
 -- new comes after all (`place` is nil); on the lane `own` it is the first itself. Whoever was admitted first of all that
 -- wait is behind nobody: else turns that need several counters would give way to each other for ever.
-local function behind(debits, own, place)
-  for i = 1, #debits do
-    local c, first = debits[i].c, debits[i].amounts
+local function behind(from, own, place)
+  for i = from + 1, debits[from], 2 do
+    local c, first = debits[i], debits[i + 1]
     if type(first) == 'table' then first = first[1] end
-    if c.first and (not place or c.first < place) and c.name ~= own and first ~= 0 then return debits[i] end
+    if c.first and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then
+      return { c = c, amounts = debits[i + 1] }
+    end
   end
+end
+
+-- What `behind`, `fit` and `debit_counters` do for a turn whose `n` calls all go, as mostly: every counter has room for them,
+-- is waited for by nobody, and has a window. Answers whether it is so; if not, nothing was debited.
+local function debit_all(from, n, epoch_ms)
+  if listed[from] then return false end
+  local upto = debits[from]
+  for i = from + 1, upto, 2 do
+    local c = debits[i]
+    local row = c.row
+    if c.first or c.shared or row.held or c.used + debits[i + 1] * n > row.max
+      or epoch_ms > c.began and row.length and row.length <= LOST_MS then return false end
+  end
+  for i = from + 1, upto, 2 do
+    local c, amount = debits[i], debits[i + 1]
+    if amount > 0 then c.used, c.debited = c.used + amount * n, true end
+  end
+  return true
 end
 
 -- Debits every counter for the first `k` calls of a turn. Answers the places that these hold now, as its record keeps
 -- them: counter, number, counter, number…; nil where there are none.
-local function debit_counters(tt, debits, k, now)
+local function debit_counters(tt, from, k, now)
   local holds
-  for i = 1, #debits do
-    local c, amounts, sum = debits[i].c.shared or debits[i].c, debits[i].amounts, 0
+  for i = from + 1, debits[from], 2 do
+    local c, amounts, sum = debits[i].shared or debits[i], debits[i + 1], 0
     if type(amounts) == 'number' then sum = amounts * k else
       for j = 1, k do sum = sum + (amounts[j] or 0) end
     end
     c.used, c.debited = c.used + sum, c.debited or sum > 0
     if c.row.held and sum > 0 then
-      holds = (holds and holds .. ' ' or '') .. c.name .. ' ' .. sum
+      holds = (holds and holds .. ' ' or '') .. name_of(c) .. ' ' .. sum
       c.taken = c.taken or {}
       for j = 1, sum do
         local n = #c.taken
@@ -270,9 +336,9 @@ end
 
 -- Puts a turn on the lane of the counter that stopped it, in admission order, and arms the lane's timer.
 local function wait_for(c, tt, seq, due)
-  call('ZADD', P .. 'lane:' .. c.name, seq, tt)
+  call('ZADD', P .. 'lane:' .. name_of(c), seq, tt)
   c.first = math.min(c.first or seq, seq)
-  call('ZADD', TIMERS, 'LT', due, 'l:' .. c.name)
+  call('ZADD', TIMERS, 'LT', due, 'l:' .. name_of(c))
 end
 
 -- When whoever waits for a counter looks again, should nobody wake it before.
@@ -284,22 +350,31 @@ local function wait_note(now_text, c)
 end
 
 local function save_counters()
-  local by_limit = {}
+  local names = {}
   for i = 1, #counter_list do
-    local c = counter_list[i]
-    if c.odd then put_aside('counters', c.name, 'it could not be read: it counts as used up until its window ends') end
+    local c, row = counter_list[i], counter_list[i].row
+    if c.odd then put_aside('counters', name_of(c), 'it could not be read: it counts as used up until its window ends') end
     for from = 1, c.taken and #c.taken or 0, 1000 do
-      call('ZADD', held_key(c.name), unpack(c.taken, from, math.min(from + 999, #c.taken)))
+      call('ZADD', held_key(name_of(c)), unpack(c.taken, from, math.min(from + 999, #c.taken)))
     end
     if c.debited or c.odd then
-      local of, used, ends = by_limit[c.row.name] or {}, c.used, c.ends
+      local of, used, ends = row.changed, c.used, c.ends
+      if not of then
+        of, names[#names + 1] = {}, row.name
+        row.changed = of
+      end
       -- Of places only that there are some, for lookers-on: they are counted where they are held.
-      if c.row.held then used, ends = 0, c.began end
-      of[#of + 1], of[#of + 2], by_limit[c.row.name] = c.key, struct.pack('<ddd', used, ends, c.began), of
+      if row.held then used, ends = 0, c.began end
+      local n = #of
+      of[n + 1], of[n + 2] = c.key, struct.pack('<ddd', used, ends, c.began)
     end
   end
-  for limit, of in pairs(by_limit) do
-    call('SADD', LIMITS, limit)
-    for from = 1, #of, 1000 do call('HSET', counters_key(limit), unpack(of, from, math.min(from + 999, #of))) end
+  if #names > 0 then call('SADD', LIMITS, unpack(names)) end
+  for i = 1, #rows do
+    local row = rows[i]
+    local of = row.changed or {}
+    for from = 1, #of, 1000 do
+      call('HSET', counters_key(row.name), unpack(of, from, math.min(from + 999, #of)))
+    end
   end
 end

@@ -6,7 +6,7 @@ use tickfleet_model::limit::LimitBound;
 use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
-use crate::verbs::turns::limit::{CounterDebits, LimitRow, add_debits, add_rows};
+use crate::verbs::turns::limit::{CounterDebits, Counters, LimitRow};
 use crate::{Store, StoreError};
 
 /// The request whose upper bound is to be debited.
@@ -95,9 +95,8 @@ impl Store {
     ) -> Result<Reserved, StoreError> {
         let mut args = self.args();
         args.show(of.task).text(of.fence).text(of.number).flag(false).show(self.options.lease_ms);
-        add_rows(&mut args, rows);
-        let counters: Vec<CounterDebits> = debits.iter().map(|debit| debit.counter.clone()).collect();
-        add_debits(&mut args, &counters);
+        let of_request: Vec<CounterDebits> = debits.iter().map(|debit| debit.counter.clone()).collect();
+        Counters::add(&mut args, rows, of_request.iter()).add_debits(&mut args, &of_request);
         for debit in debits {
             args.text(if debit.is_tokens { "t" } else { "m" });
         }

@@ -3,12 +3,12 @@
 -- an agent's, or that of a limit's counter.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_ready_max · 5 turns per lane and
---       script · 6 policies, then per policy 7 values; rows of limits (see read_rows); then the count of lanes, and per
---       lane: its name (tenant:agent or limit@counter) · how many of its turns follow, or -1: whichever lie on it.
---       Per turn: tenant:turn · position of its next call · agent · policy number (0: the agent is no longer configured;
---       -1: its tenant's declaration cannot be read, so nothing is decided) · stagger ms · counters of its calls from
---       there on (see read_debits). For -1 agent, policy number and stagger ms, once; at last, what Redis called itself when
---       the caller connected, or ''
+--       script · 6 policies, then per policy 7 values; rows of limits, and the counters that turns debit (see
+--       read_rows); then the count of lanes, and per lane: its name (tenant:agent or limit@counter) · how many of
+--       its turns follow, or -1: whichever lie on it. Per turn: tenant:turn · position of its next call · agent · policy
+--       number (0: the agent is no longer configured; -1: its tenant's declaration cannot be read, so nothing is decided) ·
+--       stagger ms · what its calls debit from there on (see read_debits). For -1 agent, policy number and stagger ms, once;
+--       at last, what Redis called itself when the caller connected, or ''
 -- reply {OK, now, per lane {released turns, released calls, late ms, endings, 'ASIDE <why>', 'STOP <limit>' (a turn waits
 --       for it now) or 'SHADE <limit>' (one would have to)…}}; or
 --       {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
@@ -69,7 +69,7 @@ local function hop(turn, rec, c, due)
   wait_for(c, tt, rec.place, due)
   local note = wait_note(tostring(now), c)
   if rec.log then note = rec.log .. ';' .. note end
-  call('HSET', key, TURN.lane, c.name, TURN.log, #note <= NOTES_MAX and note or rec.log)
+  call('HSET', key, TURN.lane, name_of(c), TURN.log, #note <= NOTES_MAX and note or rec.log)
 end
 
 -- How many of a turn's next `k` calls its limits let go; or 0, what stops it, and when there may be room.
@@ -97,7 +97,7 @@ local function release(lane, turn, rec, stops)
   end
   -- What stops it is not what this lane waits for.
   local function elsewhere(c, due)
-    if (c and c.name or tenant .. ':' .. turn.agent) == lane then return nil, due end
+    if (c and name_of(c) or tenant .. ':' .. turn.agent) == lane then return nil, due end
     hop(turn, rec, c, due)
     return 0
   end
@@ -126,10 +126,10 @@ local function release(lane, turn, rec, stops)
   if k <= 0 then
     local ends, reason, info = refusal_of(stop, wanted, epoch_ms)
     if reason and room_ms > now then
-      call('HSET', key, TURN.lane, stop.c.name)
+      call('HSET', key, TURN.lane, name_of(stop.c))
       return ending(reason, info, rec.next + ends)
     end
-    if stop.c.name ~= lane then stops[#stops + 1] = 'STOP ' .. stop.c.row.name end
+    if name_of(stop.c) ~= lane then stops[#stops + 1] = 'STOP ' .. stop.c.row.name end
     return elsewhere(stop.c, room_ms)
   end
   local body = body_of_record(key, rec.next, rec.next + k)
@@ -146,7 +146,7 @@ local function release(lane, turn, rec, stops)
   if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
   call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
-  if stop then call('HSET', key, TURN.lane, stop.c.name) elseif rec.lane then call('HDEL', key, TURN.lane) end
+  if stop then call('HSET', key, TURN.lane, name_of(stop.c)) elseif rec.lane then call('HDEL', key, TURN.lane) end
   return k
 end
 

@@ -7,7 +7,7 @@ use crate::script::args::Args;
 use crate::script::reply::{Reply, number_of, text_of};
 use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
-use crate::verbs::turns::limit::{CounterDebits, LimitRow, add_debits, add_rows};
+use crate::verbs::turns::limit::{CounterDebits, Counters, LimitRow};
 use crate::verbs::turns::policy::{Generations, PolicyRow, add_policies};
 use crate::{Store, StoreError};
 
@@ -27,6 +27,17 @@ pub enum LaneTurns {
     Any(JudgedBy),
     /// These, the first of them.
     These(Vec<WaitingTurn>),
+}
+
+impl LaneTurns {
+    /// What these turns debit.
+    fn debits(&self) -> impl Iterator<Item = &CounterDebits> + Clone {
+        let turns = match self {
+            Self::Any(_) => &[],
+            Self::These(turns) => turns.as_slice(),
+        };
+        turns.iter().flat_map(|turn| &turn.counters)
+    }
 }
 
 /// What decides about the turns of an agent.
@@ -115,7 +126,7 @@ impl Store {
         let mut args = self.args();
         args.show(by).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
         add_policies(&mut args, rows);
-        add_rows(&mut args, limits);
+        let counters = Counters::add(&mut args, limits, lanes.iter().flat_map(|lane| lane.turns.debits()));
         args.show(lanes.len());
         for lane in lanes {
             args.show(&lane.lane);
@@ -129,7 +140,7 @@ impl Store {
                     for turn in turns {
                         args.text(turn.name.as_str()).show(turn.next);
                         add_judge(&mut args, &turn.by);
-                        add_debits(&mut args, &turn.counters);
+                        counters.add_debits(&mut args, &turn.counters);
                     }
                 }
             }

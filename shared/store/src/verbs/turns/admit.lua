@@ -3,10 +3,10 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
 --       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
---       read_policies) 7 values; rows of limits (see read_rows);
---       then the count of turns, and per turn: entry · tenant · tenant:agent · tenant:turn · digest ('' where the id was
---       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… ·
---       counters (see read_debits); at last, what Redis called itself when the caller connected, or ''
+--       read_policies) 7 values; rows of limits, and the counters that turns debit (see read_rows); then the count of turns,
+--       and per turn: entry · tenant · tenant:agent · tenant:turn · digest ('' where the id was minted) · policy number ·
+--       queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… · what they debit (see
+--       read_debits); at last, what Redis called itself when the caller connected, or ''
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED (behind either, the limits that it met: those in whose
 --       shadow it was, or the one that it waits for) · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
 --       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
@@ -30,7 +30,7 @@ local seq, now_text = last_seq, string.format('%d', now)
 local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
 
--- What is known of the batch's turns, by their number: where their arguments begin, and the counters that they debit; once
+-- What is known of the batch's turns, by their number: where their arguments begin, and where what they debit does; once
 -- they are planned, their words, and of those that are to be written how many calls go out and what the log says. What only
 -- unusual turns have is in `rare`: a table for each turn costs more than what else a usual one needs.
 local places, debits_of, words, admitted, notes, rare, NOTHING = {}, {}, {}, {}, {}, {}, {}
@@ -109,7 +109,7 @@ end
 -- A limit stops the turn's first call: it ends, and those behind it that the same counter stops, or the turn waits.
 local function stopped(more, n, stop)
   local c = stop.c
-  more.back = c.name
+  more.back = name_of(c)
   local ends, reason, info = refusal_of(stop, n, epoch_ms)
   if reason and not c.first then
     more.reason, more.info, more.upto = reason, info, ends
@@ -120,14 +120,14 @@ local function stopped(more, n, stop)
 end
 
 -- How many of a turn's first `k` calls its limits let go, which are debited then; or 0, and what stops the first one.
-local function limited(more, tt, debits, k)
+local function limited(more, tt, from, k)
   more.told = { first = 0 }
-  local stop = behind(debits)
+  local stop = behind(from)
   if stop then return 0, stop end
-  k, stop = fit(debits, k, epoch_ms, more.told)
+  k, stop = fit(from, k, epoch_ms, more.told)
   if k > 0 then
-    more.holds = debit_counters(tt, debits, k, now)
-    if stop then more.back = stop.c.name end
+    more.holds = debit_counters(tt, from, k, now)
+    if stop then more.back = name_of(stop.c) end
   end
   return k, stop
 end
@@ -137,11 +137,11 @@ local function end_for(more, reason, info)
   return 'ENDING'
 end
 
--- Decides about a turn of which not all calls may go for its agent's and tenant's budgets alone. Answers its word, and what
+-- Decides about a turn of which not all calls may go at once, or that is unusual otherwise. Answers its word, and what
 -- the log says of it; or nil, and how many calls may go. Of a wait on its agent's lane that is since when, for turns that came
 -- before (l), the tick (t), the day (d) or room for another slice (r), and until when at least.
 local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline) -- rarely
-  local more, debits, stop = {}, debits_of[i], nil
+  local more, from, stop = {}, debits_of[i], nil
   rare[i] = more
   if cancelled_early then more.cancelled = why_early(tt) end
   if more.cancelled then return end_for(more, 'cancelled', now) end
@@ -154,7 +154,7 @@ local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadli
   if left <= 0 then return end_for(more, 'task_budget_reached', task.max) end
   if day <= 0 and policy.reject then return end_for(more, 'daily_cap_reached', resets) end
   if left < k then k = left end
-  if k > 0 and debits then k, stop = limited(more, tt, debits, k) end
+  if k > 0 and from then k, stop = limited(more, tt, from, k) end
   if k <= 0 and stop then return stopped(more, n, stop) end
   if k <= 0 then
     more.due, a.waiting = day <= 0 and resets or a.tick_end, true
@@ -190,7 +190,8 @@ local function plan(i)
   if tick < k then k = tick end
   if day < k then k = day end
   if t.out >= ready_max then k = 0 end
-  if k < n or k <= 0 or a.waiting or deadline <= now or task or debits_of[i] or cancelled_early then
+  local from = debits_of[i]
+  if k < n or k <= 0 or a.waiting or deadline <= now or task or cancelled_early or from and not debit_all(from, n, epoch_ms) then
     local stops, more = plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline)
     if stops then return stops, more end
     k = more
@@ -286,7 +287,7 @@ for i = 1, count do
     records[r + 1], records[r + 2] = P .. 'turn:' .. tt, P .. 'done:' .. tt
   end
   at = at + 13 + number(calls)
-  if ARGV[at] == '0' then at = at + 1 else debits_of[i], at = read_debits(at) end
+  if ARGV[at] == '' then at = at + 1 else debits_of[i], at = read_debits(at) end
 end
 -- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
 if count > 0 then

@@ -6,7 +6,7 @@ use crate::keys::Queue;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
-use crate::verbs::turns::limit::{CounterDebits, LimitRow, add_debits, add_rows};
+use crate::verbs::turns::limit::{CounterDebits, Counters, LimitRow};
 use crate::verbs::turns::policy::{Generations, PolicyRow, add_policies};
 use crate::{Store, StoreError};
 use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
@@ -113,7 +113,7 @@ impl Store {
         args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
         args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         add_policies(&mut args, rows);
-        add_rows(&mut args, limits);
+        let counters = Counters::add(&mut args, limits, turns.iter().flat_map(|turn| &turn.counters));
         args.show(turns.len());
         for t in turns {
             args.text(t.entry.as_str()).text(t.tenant.as_str());
@@ -126,7 +126,7 @@ impl Store {
             for call in &t.calls {
                 args.text(call.as_str());
             }
-            add_debits(&mut args, &t.counters);
+            counters.add_debits(&mut args, &t.counters);
         }
         args.run_id_last();
         let mut reply = self.ask(Verb::Admit, args).await?;

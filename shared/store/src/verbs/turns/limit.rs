@@ -1,5 +1,7 @@
 //! Limits as scripts get them: rows that say how much a counter allows, and the counters that a turn's calls debit.
 
+use std::collections::HashMap;
+
 use crate::script::args::Args;
 use tickfleet_model::Limit;
 use tickfleet_model::limit::counters::Debits;
@@ -70,8 +72,8 @@ pub struct CounterDebits {
     pub debits: Debits,
 }
 
-/// Adds rows as `read_rows` of `limits.lua` reads them.
-pub(crate) fn add_rows(args: &mut Args, rows: &[LimitRow]) {
+/// Adds the rows alone.
+fn add_rows(args: &mut Args, rows: &[LimitRow]) {
     args.show(rows.len());
     for row in rows {
         args.text(row.name.as_str()).show(row.max);
@@ -84,21 +86,78 @@ pub(crate) fn add_rows(args: &mut Args, rows: &[LimitRow]) {
     }
 }
 
-/// Adds a turn's counters as `read_debits` of `limits.lua` reads them.
-pub(crate) fn add_debits(args: &mut Args, counters: &[CounterDebits]) {
-    args.show(counters.len());
-    for counter in counters {
-        args.show(counter.row + 1).text(counter.debits.key.as_str()).show(counter.stagger_ms);
-        args.text(amounts(&counter.debits.amounts));
+/// What stands for an amount that is written out in words.
+const IN_WORDS: u8 = u8::MAX;
+
+/// The counters of a batch, each once, by their numbers: scripts make something of each, however many turns debit it.
+pub(crate) struct Counters<'a> {
+    rows: &'a [LimitRow],
+    /// By limit and key.
+    numbers: HashMap<(&'a str, &'a str), u32>,
+}
+
+impl<'a> Counters<'a> {
+    /// Adds rows, and the counters that turns debit, as `read_rows` of `limits.lua` reads them.
+    pub(crate) fn add(
+        args: &mut Args,
+        rows: &'a [LimitRow],
+        debits: impl Iterator<Item = &'a CounterDebits> + Clone,
+    ) -> Self {
+        add_rows(args, rows);
+        let mut counters = Self { rows, numbers: HashMap::new() };
+        let mut each: Vec<&CounterDebits> = Vec::new();
+        for counter in debits {
+            let next = u32::try_from(each.len() + 1).unwrap_or(u32::MAX);
+            if *counters.numbers.entry(counters.name(counter)).or_insert(next) == next {
+                each.push(counter);
+            }
+        }
+        args.show(each.len());
+        for counter in each {
+            args.show(counter.row + 1).text(counter.debits.key.as_str()).show(counter.stagger_ms);
+        }
+        counters
+    }
+
+    fn name(&self, counter: &'a CounterDebits) -> (&'a str, &'a str) {
+        (self.rows.get(counter.row).map_or("", |row| row.name.as_str()), counter.debits.key.as_str())
+    }
+
+    /// Adds what a turn debits, as `read_debits` of `limits.lua` reads it.
+    pub(crate) fn add_debits(&self, args: &mut Args, debits: &'a [CounterDebits]) {
+        let mut text = Vec::with_capacity(debits.len() * 4);
+        let mut words = Vec::new();
+        for counter in debits {
+            let number = self.numbers.get(&self.name(counter)).copied().unwrap_or_default();
+            let amounts = &counter.debits.amounts;
+            let small = same(amounts).and_then(|amount| u8::try_from(amount).ok()).filter(|amount| *amount != IN_WORDS);
+            text.extend(&number.to_be_bytes()[1..]);
+            text.push(small.unwrap_or(IN_WORDS));
+            if small.is_none() {
+                words.push(in_words(amounts));
+            }
+        }
+        args.text(text);
+        for amounts in words {
+            args.text(amounts);
+        }
+    }
+}
+
+/// The amount, where it is the same for all calls.
+fn same(amounts: &[Option<u64>]) -> Option<u64> {
+    match amounts {
+        [first, rest @ ..] if rest.iter().all(|amount| amount == first) => *first,
+        _ => None,
     }
 }
 
 /// One amount where all are the same; else all, with commas between.
-fn amounts(amounts: &[Option<u64>]) -> String {
+fn in_words(amounts: &[Option<u64>]) -> String {
     let show = |amount: &Option<u64>| amount.map_or_else(|| "-".to_owned(), |amount| amount.to_string());
-    match amounts {
-        [first, rest @ ..] if first.is_some() && rest.iter().all(|amount| amount == first) => show(first),
-        _ => amounts.iter().map(show).collect::<Vec<_>>().join(","),
+    match same(amounts) {
+        Some(amount) => amount.to_string(),
+        None => amounts.iter().map(show).collect::<Vec<_>>().join(","),
     }
 }
 
@@ -111,7 +170,43 @@ mod tests {
         let cases: [(&[Option<u64>], &str); 4] =
             [(&[Some(1), Some(1)], "1"), (&[Some(1), Some(0)], "1,0"), (&[None], "-"), (&[None, Some(5)], "-,5")];
         for (given, written) in cases {
-            assert_eq!(amounts(given), written);
+            assert_eq!(in_words(given), written);
         }
+    }
+
+    fn debit(row: usize, key: &str, amounts: &[Option<u64>]) -> CounterDebits {
+        CounterDebits { row, stagger_ms: 7, debits: Debits { limit: row, key: key.into(), amounts: amounts.to_vec() } }
+    }
+
+    fn row(name: &str) -> LimitRow {
+        LimitRow {
+            name: name.into(),
+            max: 9,
+            window: Window::Day,
+            day_ms: (0, 1),
+            reach: "wait",
+            keys_max: 10,
+            words: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_counter_is_sent_once_for_all_turns_and_rows_of_its_limit() {
+        let rows = [row("a"), row("b"), row("a")];
+        let turns = [
+            vec![debit(0, "x", &[Some(1)]), debit(1, "x", &[Some(254), Some(254)])],
+            vec![],
+            vec![debit(2, "x", &[Some(255)]), debit(1, "y", &[Some(1), Some(2)])],
+        ];
+        let mut args = Args::new(String::new());
+        let counters = Counters::add(&mut args, &rows, turns.iter().flatten());
+        let sent: Vec<&[u8]> = args.values[1 + 1 + 8 * rows.len()..].iter().map(Vec::as_slice).collect();
+        assert_eq!(sent, ["3", "1", "x", "7", "2", "x", "7", "2", "y", "7"].map(str::as_bytes));
+
+        let mut args = Args::new(String::new());
+        turns.iter().for_each(|turn| counters.add_debits(&mut args, turn));
+        let first = [0, 0, 1, 1, 0, 0, 2, 254];
+        let last = [0, 0, 1, 255, 0, 0, 3, 255];
+        assert_eq!(args.values[1..], [first.to_vec(), vec![], last.to_vec(), b"255".to_vec(), b"1,2".to_vec()]);
     }
 }
