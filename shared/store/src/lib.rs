@@ -33,7 +33,7 @@ pub use reads::audit::{AuditFound, AuditSearch};
 pub use reads::backlog::Backlog;
 pub use reads::diagnosis::{BudgetFacts, ConsumerFacts, CounterFacts, DeadLetter, Remembered, ShardFacts};
 pub use reads::knowledge::{AuditEntry, KnowledgeState};
-pub use reads::limits::SeenCounters;
+pub use reads::limits::{SeenCounters, TaskBudget};
 pub use reads::load::FleetLoad;
 pub use reads::look::{LiveTurn, TurnView};
 pub use reads::memory::Memory;

@@ -2,8 +2,8 @@
 
 use tickfleet_model::limit::{LimitMode, OnReach};
 use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
-use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId};
-use tickfleet_store::{AgentBudget, Pool};
+use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId, limits};
+use tickfleet_store::{AgentBudget, Pool, TaskBudget};
 
 use super::seen::{SEEN_MAX, Shard};
 use super::views::{CounterView, LimitView};
@@ -16,7 +16,10 @@ pub(super) struct Whose<'a> {
     pub(super) agent: Option<&'a AgentId>,
 }
 
-/// The caps of agents in a tick and a day, and of tenants in a day, each with `top` counters.
+/// Tasks of a tenant that are looked at, however many tenants there are.
+const TASKS_MIN: usize = 10;
+
+/// The caps of agents in a tick and a day, of tenants in a day, and of tasks, each with `top` counters.
 pub(super) async fn of(
     pool: &Pool,
     shards: &[Shard<'_>],
@@ -35,7 +38,10 @@ pub(super) async fn of(
     let mut days = Found::new("max_actions_per_day", day, at_day);
     let of_tenants = "as many calls per tenant in a day as the tenant says".to_owned();
     let mut tenants = Found::new("max_actions_per_day of the tenant", of_tenants, at_day);
+    let of_tasks = format!("as many calls per task as it was given, {} unless it says so", limits::TASK_BUDGET_DEFAULT);
+    let mut tasks = Found::new("budget of the task", of_tasks, OnReach::Reject);
     for shard in shards {
+        add_tasks(pool, shard, policy, whose, &mut tasks).await?;
         add_agents(pool, shard, policy, whose, (&mut ticks, &mut days)).await?;
         add_tenants(pool, shard, policy, whose, &mut tenants).await?;
     }
@@ -50,7 +56,8 @@ pub(super) async fn of(
         }
     }
     tenants.keep_fullest(top);
-    Ok(vec![ticks.view, days.view, tenants.view])
+    tasks.keep_fullest(top);
+    Ok(vec![ticks.view, days.view, tenants.view, tasks.view])
 }
 
 /// The budgets of agents in a shard: of those that are asked for, or of as many as a bounded look finds.
@@ -105,6 +112,32 @@ async fn add_tenants(
     found.view.complete &= here.len() < SEEN_MAX;
     for ((tenant, owner), day) in here.into_iter().zip(days) {
         found.add(tenant.as_str(), day, owner.max_actions_per_day, false, shard.now_ms);
+    }
+    Ok(())
+}
+
+/// The budgets of the tasks that are under way, among the newest of each tenant. No turn waits for one: calls beyond end.
+async fn add_tasks(
+    pool: &Pool,
+    shard: &Shard<'_>,
+    policy: &Policy,
+    whose: Whose<'_>,
+    found: &mut Found,
+) -> Result<(), Failure> {
+    let wanted = |tenant: &&TenantId| whose.tenant.is_none_or(|wanted| wanted == *tenant);
+    let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
+    let names: Vec<TenantId> = here.take(SEEN_MAX).cloned().collect();
+    let of_tenant = (SEEN_MAX / names.len().max(1)).max(TASKS_MIN);
+    let (budgets, looked_at, complete) = pool.task_budgets(shard.store.keys(), &names, of_tenant).await?;
+    found.view.looked_at += looked_at;
+    found.view.complete &= complete && names.len() < SEEN_MAX;
+    for TaskBudget { task, agent, used, allowed, deadline_ms } in budgets {
+        if whose.agent.is_none_or(|wanted| wanted.as_str() == agent) {
+            found.add(&task, (used, deadline_ms), u32::try_from(allowed).ok(), false, shard.now_ms);
+        }
+    }
+    for counter in &mut found.view.counters {
+        counter.waiting = Some(0);
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use crate::connection::pool::Pool;
 use crate::keys::CounterName;
 use crate::reads::diagnosis::CounterFacts;
 use crate::records::budgets::AgentBudget;
-use crate::records::schema::tenant as fields_of;
-use crate::{Keys, StoreError};
+use crate::records::schema::{tenant as fields_of, turn};
+use crate::{Keys, StoreError, TurnName};
 use tickfleet_model::TenantId;
 
 /// Counters that one command looks at: Redis answers others in between.
@@ -24,6 +24,21 @@ pub struct SeenCounters {
     pub total: u64,
     /// True if these are all.
     pub complete: bool,
+}
+
+/// What the turns under a task that is under way may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskBudget {
+    /// The task, `<tenant>:<task>`.
+    pub task: String,
+    /// The agent that carries it out.
+    pub agent: String,
+    /// Calls that were used, or given to tasks that were delegated from it.
+    pub used: i64,
+    /// Calls that it was given.
+    pub allowed: i64,
+    /// When it ends at the latest, ms of shard time.
+    pub deadline_ms: i64,
 }
 
 /// Bytes of an agent's budgets, likewise.
@@ -170,6 +185,50 @@ impl Pool {
             days.extend(found.chunks_exact(2).map(|day| (whole(day[0]), whole(day[1]))));
         }
         Ok(days)
+    }
+
+    /// The budgets of those tasks of these tenants that are under way, among the newest `of_tenant` of each; how many tasks
+    /// were looked at; and whether these are all.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn task_budgets(
+        &self,
+        keys: &Keys,
+        tenants: &[TenantId],
+        of_tenant: usize,
+    ) -> Result<(Vec<TaskBudget>, u64, bool), StoreError> {
+        const FIELDS: [&str; 4] = [turn::AGENT, turn::BUDGET, turn::BUDGET_USED, turn::DEADLINE_MS];
+        let (mut names, mut complete) = (Vec::new(), true);
+        for page in tenants.chunks(PAGE) {
+            let mut pipe = redis::pipe();
+            for tenant in page {
+                pipe.cmd("ZREVRANGE").arg(keys.tasks(tenant)).arg(0).arg(of_tenant.saturating_sub(1));
+            }
+            let found: Vec<Vec<String>> = self.at(keys)?.pipeline("tasks", &pipe).await?;
+            complete &= found.iter().all(|tasks| tasks.len() < of_tenant);
+            let tasks = page.iter().zip(found);
+            names.extend(tasks.flat_map(|(tenant, ids)| {
+                ids.into_iter().filter_map(move |id| TurnName::parse(&format!("{tenant}:{id}")))
+            }));
+        }
+        let mut budgets = Vec::new();
+        for page in names.chunks(PAGE) {
+            let mut pipe = redis::pipe();
+            for task in page {
+                pipe.cmd("HMGET").arg(keys.turn(task)).arg(&FIELDS);
+            }
+            let found: Vec<Vec<Option<String>>> = self.at(keys)?.pipeline("tasks", &pipe).await?;
+            // What has ended has no such record any more.
+            let budget = |(task, record): (&TurnName, Vec<Option<String>>)| {
+                let number = |at: usize| record.get(at)?.as_ref()?.parse::<i64>().ok();
+                let agent = record.first()?.clone()?;
+                let (allowed, deadline_ms) = (number(1)?, number(3)?);
+                Some(TaskBudget { task: task.to_string(), agent, used: number(2).unwrap_or(0), allowed, deadline_ms })
+            };
+            budgets.extend(page.iter().zip(found).filter_map(budget));
+        }
+        Ok((budgets, names.len() as u64, complete))
     }
 
     /// The number of turns on an agent's lane (`tenant:agent`).
