@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::BenchArgs;
 use super::load::{Load, now};
 use super::nodes::{Fleet, Shape};
+use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
 /// Turns that come in meanwhile, a second: few enough for any machine.
@@ -18,7 +19,7 @@ const BATCH: usize = 100;
 const DAY_MS: u64 = 3_600_000;
 
 /// What came of it.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Boundary {
     /// Agents with one turn each.
     agents: usize,
@@ -26,20 +27,28 @@ pub(crate) struct Boundary {
     drained_seconds: f64,
     /// Turns a second meanwhile.
     turns_per_s: f64,
-    /// The slowest command of Redis meanwhile, ms; none where none took a millisecond.
-    slowest_ms: Option<f64>,
+    /// Commands of Redis that took a millisecond or more meanwhile, the slowest first.
+    slow: Vec<Slow>,
     /// What a script took on average, ms.
     script_mean_ms: f64,
 }
 
 impl Boundary {
     pub(crate) fn text(&self) -> String {
-        let slowest = self.slowest_ms.map_or_else(|| "less than 1 ms".to_owned(), |ms| format!("{ms:.1} ms"));
+        let each = self.slow.iter().map(|slow| format!("{} {:.1} ms", slow.command, slow.ms));
+        let slow = Some(each.collect::<Vec<_>>().join(", ")).filter(|all| !all.is_empty());
         format!(
             "{} capped agents at one boundary, one turn each\n\n\
              drained      {:.1} s, {:.0} turns/s\n\
-             scripts      {:.2} ms on average, slowest command {slowest}\n",
-            self.agents, self.drained_seconds, self.turns_per_s, self.script_mean_ms,
+             scripts      {:.2} ms on average\n\
+             slowest      {}\n\
+             over 5 ms    {} command(s)\n",
+            self.agents,
+            self.drained_seconds,
+            self.turns_per_s,
+            self.script_mean_ms,
+            slow.as_deref().unwrap_or("none took a millisecond"),
+            self.slow.iter().map(|slow| slow.long).sum::<usize>(),
         )
     }
 }
@@ -71,9 +80,9 @@ pub(super) async fn run(args: &BenchArgs, agents: usize, mut say: impl FnMut(&st
     load.read_all(agents).await.context("draining")?;
     let drained_seconds = at.elapsed().as_secs_f64();
     let script_mean_ms = (server.scripts().await? - before).mean_ms();
-    let slowest_ms = server.slowest_ms().await?;
+    let slow = server.slow_commands().await?.unwrap_or_default();
     fleet.stop().await;
-    Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slowest_ms, script_mean_ms })
+    Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slow, script_mean_ms })
 }
 
 /// Writes budgets that are used up until an instant, which it answers, as a scheduler leaves them behind.

@@ -39,6 +39,12 @@ pub(super) struct Saturation {
     pub(super) not_ok: u64,
 }
 
+impl Saturation {
+    pub(super) fn turns_per_s(&self) -> f64 {
+        self.turns as f64 / self.seconds
+    }
+}
+
 pub(super) struct Load {
     producer: MultiplexedConnection,
     reader: Mutex<Replies>,

@@ -22,10 +22,12 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::output::Output;
 use boundary::Boundary;
+use lanes::Lanes;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
-use report::Costs;
-use server::Server;
+use report::{Costs, WithoutLimits};
+use scripts::{Scripts, Slow};
+use server::{Cpu, Server};
 use spread::Spread;
 use tool_kind::ToolKind;
 
@@ -72,7 +74,8 @@ pub(crate) struct BenchArgs {
     /// Turns that each of its shards gets at once: it gets the next when all are answered.
     #[arg(long, requires = "primaries", default_value_t = 50)]
     pub(crate) round: u64,
-    /// Limits of the configuration, of which three count every call, and none holds one up.
+    /// Limits of the configuration, of which three count every call, and none holds one up; the same load is run
+    /// without them first.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,
     /// Scheduler processes.
@@ -182,6 +185,8 @@ pub(crate) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<R
 }
 
 async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
+    // What limits cost is told by one run with and without them: each has a Redis of its own, as full as the other's.
+    let without_limits = if args.limits > 0 { Some(without_limits(args, say).await?) } else { None };
     let server = Server::start(args.on.as_deref(), args.aof).await?;
     say("measuring the raw stream cycle");
     let raw =
@@ -195,18 +200,7 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     let steady = load.steady(args.rate, Duration::from_secs(args.steady_seconds)).await.context("the steady phase")?;
 
     say("measuring throughput at saturation");
-    server.note_slow_commands().await?;
-    let (before, scripts_before, counted) = (server.cpu().await?, server.scripts().await?, fleet.counted().await?);
-    let duration = Duration::from_secs(args.seconds);
-    let saturation: Saturation = if args.capped {
-        load.capped(duration).await.context("the capped phase")?
-    } else {
-        load.saturate(duration, args.window).await.context("the saturation phase")?
-    };
-    let cpu = server.cpu().await? - before;
-    let scripts = server.scripts().await? - scripts_before;
-    let slowest_ms = server.slowest_ms().await?;
-    let lanes = fleet.counted().await?.since(counted);
+    let Phase { saturation, cpu, scripts, slow, lanes } = Phase::run(args, &server, &fleet, &load).await?;
     let rss_mb = fleet.rss_mb();
 
     say("measuring key expiry");
@@ -214,6 +208,53 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     fleet.stop().await;
     say("measuring the storage-only baseline");
     let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
-    let costs = Costs { cpu, scripts, slowest_ms, lanes, baseline_us, expiry_us_per_key };
+    let costs = Costs { cpu, scripts, slow, lanes, baseline_us, expiry_us_per_key, without_limits };
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
+}
+
+/// The saturation phase without limits.
+async fn without_limits(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
+    say("measuring throughput without limits");
+    let args = BenchArgs { limits: 0, ..args.clone() };
+    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let fleet = Fleet::start(&server, &Shape::of(&args, args.agents())).await.context("starting the fleet")?;
+    let load = Load::connect(&server, &args).await?;
+    load.warm_up().await.context("warming up")?;
+    let phase = Phase::run(&args, &server, &fleet, &load).await?;
+    fleet.stop().await;
+    Ok(WithoutLimits { turns_per_s: phase.saturation.turns_per_s(), redis_us_per_turn: phase.redis_us_per_turn() })
+}
+
+/// The saturation phase, and what Redis says of it.
+struct Phase {
+    saturation: Saturation,
+    cpu: Cpu,
+    scripts: Scripts,
+    /// None on somebody's server.
+    slow: Option<Vec<Slow>>,
+    lanes: Lanes,
+}
+
+impl Phase {
+    async fn run(args: &BenchArgs, server: &Server, fleet: &Fleet, load: &Load) -> Result<Self> {
+        server.note_slow_commands().await?;
+        let (before, scripts_before, counted) = (server.cpu().await?, server.scripts().await?, fleet.counted().await?);
+        let duration = Duration::from_secs(args.seconds);
+        let saturation = if args.capped {
+            load.capped(duration).await.context("the capped phase")?
+        } else {
+            load.saturate(duration, args.window).await.context("the saturation phase")?
+        };
+        Ok(Self {
+            saturation,
+            cpu: server.cpu().await? - before,
+            scripts: server.scripts().await? - scripts_before,
+            slow: server.slow_commands().await?,
+            lanes: fleet.counted().await?.since(counted),
+        })
+    }
+
+    fn redis_us_per_turn(&self) -> f64 {
+        self.cpu.seconds * 1e6 / self.saturation.all_turns.max(1) as f64
+    }
 }

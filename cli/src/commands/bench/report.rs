@@ -7,7 +7,7 @@ use super::lanes::Lanes;
 use super::load::{Saturation, Steady};
 use super::nodes::Rss;
 use super::raw::Raw;
-use super::scripts::Scripts;
+use super::scripts::{Scripts, Slow};
 use super::server::Cpu;
 
 /// Redis' CPU time.
@@ -16,14 +16,33 @@ pub(super) struct Costs {
     pub(super) cpu: Cpu,
     /// Scripts of that phase.
     pub(super) scripts: Scripts,
-    /// The slowest command of that phase, ms.
-    pub(super) slowest_ms: Option<f64>,
+    /// The slow commands of that phase, the slowest first.
+    pub(super) slow: Option<Vec<Slow>>,
     /// Lanes of that phase.
     pub(super) lanes: Lanes,
     /// CPU time of Redis for what a turn stores, without scripts or decisions, µs.
     pub(super) baseline_us: f64,
     /// CPU time of Redis for one expired key, µs.
     pub(super) expiry_us_per_key: f64,
+    /// The same load without limits, where there are some.
+    pub(super) without_limits: Option<WithoutLimits>,
+}
+
+/// What the same load comes to without limits.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct WithoutLimits {
+    pub(crate) turns_per_s: f64,
+    pub(crate) redis_us_per_turn: f64,
+}
+
+/// What limits cost: the run with them over the one without.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct LimitsCost {
+    pub(crate) without: WithoutLimits,
+    /// Redis' CPU time for a turn, over the same without limits.
+    pub(crate) redis_ratio: f64,
+    /// Turns end to end, over the same without limits.
+    pub(crate) turns_ratio: f64,
 }
 
 /// The figures of a run, or the medians of several.
@@ -58,6 +77,10 @@ pub(crate) struct Report {
     pub(crate) script_mean_ms: f64,
     /// The slowest command at saturation: none where none took a millisecond; on somebody's server nobody looks.
     pub(crate) slowest_command_ms: Option<f64>,
+    /// Which it was: the verb of a script, or Redis' word.
+    pub(crate) slowest_command: Option<String>,
+    /// What limits cost, where there are some.
+    pub(crate) limits: Option<LimitsCost>,
     /// What had to wait on lanes at saturation.
     pub(crate) lanes: Lanes,
     /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
@@ -112,9 +135,15 @@ pub(crate) struct LoadShape {
 
 impl Report {
     pub(super) fn new(args: &BenchArgs, raw: &Raw, steady: &Steady, at: &Saturation, costs: &Costs, rss: Rss) -> Self {
-        let turns_per_s = at.turns as f64 / at.seconds;
+        let turns_per_s = at.turns_per_s();
         let us_per_turn = costs.cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
         let calls = args.calls_per_turn.max(1) as f64;
+        let slowest = costs.slow.as_ref().and_then(|slow| slow.first());
+        let limits = costs.without_limits.map(|without| LimitsCost {
+            without,
+            redis_ratio: us_per_turn / without.redis_us_per_turn,
+            turns_ratio: turns_per_s / without.turns_per_s,
+        });
         Self {
             turns_per_s,
             calls_per_s: turns_per_s * calls,
@@ -129,7 +158,9 @@ impl Report {
             redis_us_per_call: us_per_turn / calls,
             redis_us_floor: costs.baseline_us,
             script_mean_ms: costs.scripts.mean_ms(),
-            slowest_command_ms: costs.slowest_ms,
+            slowest_command_ms: slowest.map(|slow| slow.ms),
+            slowest_command: slowest.map(|slow| slow.command.clone()),
+            limits,
             lanes: costs.lanes,
             expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
@@ -159,6 +190,8 @@ impl Report {
             let mut values: Vec<f64> = runs.iter().map(figure).collect();
             super::load::percentile(&mut values, 0.5)
         };
+        // Of the worst, the worst.
+        let slowest = runs.iter().max_by(|a, b| a.slowest_ms().total_cmp(&b.slowest_ms()));
         Self {
             turns_per_s: of(|r| r.turns_per_s),
             calls_per_s: of(|r| r.calls_per_s),
@@ -180,8 +213,16 @@ impl Report {
             redis_us_per_call: of(|r| r.redis_us_per_call),
             redis_us_floor: of(|r| r.redis_us_floor),
             script_mean_ms: of(|r| r.script_mean_ms),
-            // Of the worst, the worst.
-            slowest_command_ms: runs.iter().filter_map(|r| r.slowest_command_ms).reduce(f64::max),
+            slowest_command_ms: slowest.and_then(|run| run.slowest_command_ms),
+            slowest_command: slowest.and_then(|run| run.slowest_command.clone()),
+            limits: runs[0].limits.map(|_| LimitsCost {
+                without: WithoutLimits {
+                    turns_per_s: of(|r| r.limits.map_or(f64::NAN, |l| l.without.turns_per_s)),
+                    redis_us_per_turn: of(|r| r.limits.map_or(f64::NAN, |l| l.without.redis_us_per_turn)),
+                },
+                redis_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.redis_ratio)),
+                turns_ratio: of(|r| r.limits.map_or(f64::NAN, |l| l.turns_ratio)),
+            }),
             lanes: Lanes {
                 waited_share: of(|r| r.lanes.waited_share),
                 worst_late_ms: runs.iter().map(|r| r.lanes.worst_late_ms).fold(0.0, f64::max),
@@ -196,6 +237,19 @@ impl Report {
                 ..runs[0].load.clone()
             },
         }
+    }
+
+    fn slowest_ms(&self) -> f64 {
+        self.slowest_command_ms.unwrap_or(0.0)
+    }
+
+    /// What limits cost, for people; nothing where there are none.
+    fn limits_line(&self) -> Option<String> {
+        let limits = self.limits?;
+        Some(format!(
+            "limits                 {:>9.2} × Redis' time for a turn without them ({:.1} µs), {:.2} × the turns/s",
+            limits.redis_ratio, limits.without.redis_us_per_turn, limits.turns_ratio
+        ))
     }
 
     /// What was measured.
@@ -220,7 +274,9 @@ impl Report {
     /// The report for people.
     pub(crate) fn text(&self) -> String {
         let l = &self.load;
-        let slowest = self.slowest_command_ms.map_or_else(String::new, |ms| format!(", slowest command {ms:.1} ms"));
+        let slowest = self.slowest_command_ms.zip(self.slowest_command.as_ref());
+        let slowest =
+            slowest.map_or_else(String::new, |(ms, command)| format!(", slowest command {ms:.1} ms ({command})"));
         let mut lines = vec![
             self.shape(),
             String::new(),
@@ -261,6 +317,7 @@ impl Report {
                 self.rss_mb.scheduler, self.rss_mb.worker
             ),
         ];
+        lines.splice(7..7, self.limits_line());
         if self.not_ok > 0 {
             lines.push(format!("WARNING                {} turns had calls that did not succeed", self.not_ok));
         }

@@ -1,8 +1,12 @@
-//! What Redis says of its scripts: how long one takes, and the slowest.
+//! What Redis says of its scripts: how long one takes, and what was slow.
 
+use std::collections::HashMap;
 use std::ops::Sub;
 
 use anyhow::Result;
+use redis::Value;
+use serde::Serialize;
+use tickfleet_store::Scripts as Texts;
 
 use super::server::Server;
 
@@ -10,6 +14,19 @@ use super::server::Server;
 const NOTED_US: u64 = 1_000;
 /// Slow commands that are kept: more than a phase of a minute has.
 const NOTED_MAX: u64 = 100_000;
+/// What should take no longer than this, µs: whoever asks meanwhile waits.
+const LONG_US: u64 = 5_000;
+
+/// A command of which Redis noted some as slow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Slow {
+    /// The verb of a script; else Redis' word.
+    pub(crate) command: String,
+    /// What the slowest took, ms.
+    pub(crate) ms: f64,
+    /// How many took more than 5 ms.
+    pub(crate) long: usize,
+}
 
 /// Scripts that ran, and the time that they took.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,19 +90,47 @@ impl Server {
         Ok(pipe.query_async(&mut connection).await?)
     }
 
-    /// The slowest command since then, ms. None where none took a millisecond, and on somebody's server.
-    pub(super) async fn slowest_ms(&self) -> Result<Option<f64>> {
+    /// The slow commands since then, the slowest first. None on somebody's server.
+    pub(super) async fn slow_commands(&self) -> Result<Option<Vec<Slow>>> {
         if !self.is_private() {
             return Ok(None);
         }
         let noted = redis::cmd("SLOWLOG").arg("GET").arg(NOTED_MAX).to_owned();
-        let noted: Vec<Vec<redis::Value>> = noted.query_async(&mut self.connection().await?).await?;
-        let took = |entry: &Vec<redis::Value>| match entry.get(2) {
-            Some(redis::Value::Int(us)) => us.unsigned_abs(),
-            _ => 0,
-        };
-        Ok(noted.iter().map(took).max().map(|us| us as f64 / 1_000.0))
+        let noted: Vec<Vec<Value>> = noted.query_async(&mut self.connection().await?).await?;
+        Ok(Some(slow(&noted)))
     }
+}
+
+/// What stands in a slow log, a line for each command.
+fn slow(noted: &[Vec<Value>]) -> Vec<Slow> {
+    let texts = Texts::embedded();
+    let verbs: HashMap<String, &str> =
+        texts.iter().map(|(verb, text)| (redis::Script::new(text).get_hash().to_owned(), verb)).collect();
+    let mut found: Vec<Slow> = Vec::new();
+    for entry in noted {
+        let Some((us, command)) = slow_one(entry, &verbs) else { continue };
+        let at = found.iter().position(|slow| slow.command == command).unwrap_or_else(|| {
+            found.push(Slow { command, ms: 0.0, long: 0 });
+            found.len() - 1
+        });
+        let slow = &mut found[at];
+        slow.ms = slow.ms.max(us as f64 / 1_000.0);
+        slow.long += usize::from(us > LONG_US);
+    }
+    found.sort_by(|one, other| other.ms.total_cmp(&one.ms));
+    found
+}
+
+/// What one entry took, µs, and which command it was.
+fn slow_one(entry: &[Value], verbs: &HashMap<String, &str>) -> Option<(u64, String)> {
+    let [_, _, Value::Int(us), Value::Array(arguments), ..] = entry else { return None };
+    let mut words = arguments.iter().map(|argument| match argument {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).to_lowercase(),
+        _ => String::new(),
+    });
+    let word = words.next()?;
+    let verb = (word == "evalsha").then(|| words.next()).flatten().and_then(|digest| verbs.get(&digest).copied());
+    Some((us.unsigned_abs(), verb.map_or(word, str::to_owned)))
 }
 
 #[cfg(test)]
@@ -99,5 +144,25 @@ mod tests {
         let since = Scripts::of(info) - Scripts { calls: 2.0, us: 10_000.0 };
         assert_eq!((since.calls, since.us, since.mean_ms()), (10.0, 20_000.0, 2.0));
         assert_eq!(Scripts::of("").mean_ms(), 0.0);
+    }
+
+    #[test]
+    fn a_slow_script_is_called_by_its_verb() {
+        let texts = Texts::embedded();
+        let (verb, text) = texts.iter().next().unwrap();
+        let digest = redis::Script::new(text).get_hash().to_owned();
+        let entry = |us: i64, words: &[&str]| {
+            let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
+            vec![Value::Int(1), Value::Int(2), Value::Int(us), Value::Array(words.collect())]
+        };
+        let noted = [
+            entry(1_500, &["XREAD", "COUNT"]),
+            entry(2_000, &["EVALSHA", &digest, "1"]),
+            entry(7_000, &["EVALSHA", &digest, "1"]),
+        ];
+        let expected =
+            [Slow { command: verb.into(), ms: 7.0, long: 1 }, Slow { command: "xread".into(), ms: 1.5, long: 0 }];
+        assert_eq!(slow(&noted), expected);
+        assert!(slow(&[]).is_empty());
     }
 }
