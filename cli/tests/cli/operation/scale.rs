@@ -1,8 +1,13 @@
-//! A fleet that follows its load, and what turns cost in memory.
+//! A fleet that follows its load, and what turns and agents cost in memory.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::time::Duration;
 
+use tickfleet_testkit::RedisServer;
+
 use super::scaling;
+use crate::support::process::{Process, pause};
 
 /// A short version of `the_fleet_follows_its_load`, for every run of the tests: 60 times as fast as a cluster.
 #[tokio::test]
@@ -55,5 +60,48 @@ async fn turns_and_agents_cost_what_the_document_says() {
     for (what, bytes) in &costs {
         println!("{bytes:>6} B  {what}");
         assert!((1..5_000).contains(bytes), "{costs:?}");
+    }
+}
+
+/// Agents of a large fleet.
+const AGENTS: usize = 30_000;
+/// What so many cost a process, bytes: some 28 MB were measured. Text, trees or a second copy of them that stay alive are
+/// more than this.
+const AGENTS_COST_MAX: u64 = 50 << 20;
+
+/// Starts a process with so many agents. Answers its resident memory, bytes, once it is no more than `enough`, or does not
+/// become less: what reading took is given back soon.
+async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let mut text = String::from("agents:\n");
+    for agent in 0..agents {
+        writeln!(text, "  a{agent}: {{}}").unwrap();
+    }
+    fs::write(dir.path().join("agents.yaml"), text).unwrap();
+    fs::write(dir.path().join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
+    fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}\n").unwrap();
+    let process = Process::start(role, dir.path(), &redis.url());
+    let seen = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+    };
+    for _ in 0..100 {
+        if seen() <= enough {
+            break;
+        }
+        pause();
+    }
+    seen()
+}
+
+/// With `TICKFLEET_TEST_BINARY` and `--no-capture` it tells the figures of that build.
+#[tokio::test]
+async fn many_agents_cost_a_process_little_more_than_what_decides_about_them() {
+    for role in ["scheduler", "worker"] {
+        let few = resident(role, 1, u64::MAX).await;
+        let many = resident(role, AGENTS, few + AGENTS_COST_MAX).await;
+        println!("{role}: {:.1} MB with one agent, {:.1} MB with {AGENTS}", few as f64 / 1e6, many as f64 / 1e6);
+        assert!(many <= few + AGENTS_COST_MAX, "{role}: {few} and {many} bytes");
     }
 }
