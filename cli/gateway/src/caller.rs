@@ -9,37 +9,49 @@ use chrono::Utc;
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::Shared;
-use crate::keys::{KeyRow, Verb};
+use crate::keys::KeyRow;
 use crate::problem::Problem;
+use crate::verbs::Verb;
 
-/// Whoever sent a request with a key that is good.
+/// Whoever sent a request with a key that is good for one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     row: Arc<KeyRow>,
+    tenant: TenantId,
 }
 
 impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let secret =
-            sent.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, secret)) = secret else {
-            return Err(Problem::unauthorized("send an API key as the header Authorization: Bearer <key>"));
-        };
-        match shared.keys.in_force().find(secret.trim(), now()) {
-            Some(row) => Ok(Self { row }),
-            // Whether it never was one or has ended is not for everybody to know.
-            None => Err(Problem::unauthorized("this API key is not known here, or its time is over")),
-        }
+        let row = row_of(parts, shared)?;
+        let all =
+            || Problem::forbidden(format!("the key {:?} is for operators of all tenants, and for no agent", row.id));
+        let tenant = row.tenant.one().cloned().ok_or_else(all)?;
+        Ok(Self { row, tenant })
     }
+}
+
+/// The row of the key that a request was sent with.
+///
+/// # Errors
+/// 401: there is none, or it is not good.
+pub(crate) fn row_of(parts: &Parts, shared: &Shared) -> Result<Arc<KeyRow>, Problem> {
+    let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let secret =
+        sent.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let Some((_, secret)) = secret else {
+        return Err(Problem::unauthorized("send an API key as the header Authorization: Bearer <key>"));
+    };
+    // Whether it never was one or has ended is not for everybody to know.
+    let unknown = || Problem::unauthorized("this API key is not known here, or its time is over");
+    shared.keys.in_force().find(secret.trim(), now()).ok_or_else(unknown)
 }
 
 impl Caller {
     /// The tenant that the key belongs to.
     pub(crate) fn tenant(&self) -> &TenantId {
-        &self.row.tenant
+        &self.tenant
     }
 
     /// Lets a request pass that the key is for.
@@ -47,10 +59,7 @@ impl Caller {
     /// # Errors
     /// 403, with what the key may not.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        if self.row.verbs.contains(&verb) {
-            return Ok(());
-        }
-        Err(Problem::forbidden(format!("the key {:?} may not {}", self.row.id, verb.as_str())))
+        self.row.may(verb)
     }
 
     /// Lets a request pass that is about an agent that the key covers.

@@ -18,9 +18,9 @@ use utoipa::ToSchema;
 use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{event, named, respond};
-use crate::keys::Verb;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, whole};
+use crate::verbs::Verb;
 
 /// What is said to an agent.
 #[derive(Debug, Deserialize, ToSchema)]

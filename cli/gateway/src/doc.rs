@@ -7,11 +7,16 @@ use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet."),
+    info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet, and the verbs of its operators."),
     paths(
         crate::turns::submit, crate::turns::reply, crate::turns::cancel,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
         crate::tools::list, crate::chat::say,
+        crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits,
+        crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search,
+        crate::operate::approvals::list, crate::operate::approvals::show, crate::operate::approvals::approve,
+        crate::operate::approvals::deny, crate::operate::pauses::list, crate::operate::pauses::pause,
+        crate::operate::pauses::resume,
     ),
     security(("key" = [])),
     modifiers(&Keys)
@@ -48,7 +53,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 9, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 23, "{:?}", paths.keys());
         assert_eq!(document["security"][0]["key"], serde_json::json!([]));
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

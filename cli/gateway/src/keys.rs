@@ -13,8 +13,10 @@ use chrono::{DateTime, Utc};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use tickfleet_model::TenantId;
 use tokio_util::sync::CancellationToken;
+
+use crate::problem::Problem;
+use crate::verbs::{Verb, Whose};
 
 /// Random bytes of a key: nobody finds one by trying, and so a plain hash of it gives nothing away.
 const KEY_BYTES: usize = 32;
@@ -27,33 +29,6 @@ const ID_CHARS_MAX: usize = 64;
 /// The file is looked at so often: a Secret that is mounted changes by swapping links, without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the holder of a key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verb {
-    /// Submit turns, delegate tasks, talk with agents.
-    Submit,
-    /// Read replies, tasks and lists of tools.
-    Read,
-    /// End turns and tasks before their time.
-    Cancel,
-}
-
-impl Verb {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Submit, Self::Read, Self::Cancel];
-
-    /// The verb as the file has it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Submit => "submit",
-            Self::Read => "read",
-            Self::Cancel => "cancel",
-        }
-    }
-}
-
 /// One key's row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,12 +37,15 @@ pub struct KeyRow {
     pub id: String,
     /// SHA-256 of the key, 64 hexadecimal characters.
     pub sha256: String,
-    /// The tenant whose agents it may speak for.
-    pub tenant: TenantId,
+    /// The tenant whose agents it may speak for; `*` for operators of all tenants.
+    pub tenant: Whose,
     /// Those agents; `*` stands for all, at the end of a name for all that begin so.
     pub agents: Vec<String>,
     /// What it may do.
     pub verbs: BTreeSet<Verb>,
+    /// The approver of `permissions.yaml` that decides with it: whoever may approve says as whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approver: Option<String>,
     /// When it ends to be good, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<DateTime<Utc>>,
@@ -81,6 +59,17 @@ impl KeyRow {
             Some(beginning) => agent.starts_with(beginning),
             None => agent == row,
         })
+    }
+
+    /// Lets a request pass that the key is for.
+    ///
+    /// # Errors
+    /// 403, with what the key may not.
+    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
+        if self.verbs.contains(&verb) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("the key {:?} may not {}", self.id, verb.as_str())))
     }
 }
 
@@ -207,7 +196,23 @@ fn check(row: &KeyRow) -> Result<(), String> {
         return Err(format!("key {id:?}: agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
     }
     if verbs.is_empty() {
-        return Err(format!("key {id:?}: verbs: expected at least one of submit, read, cancel"));
+        let all = Verb::ALL.map(Verb::as_str).join(", ");
+        return Err(format!("key {id:?}: verbs: expected at least one of {all}"));
+    }
+    check_operators(row)
+}
+
+/// What operators look at and do is not divided by agents; and nobody submits for all tenants.
+fn check_operators(row: &KeyRow) -> Result<(), String> {
+    let KeyRow { id, tenant, agents, verbs, approver, .. } = row;
+    if tenant.one().is_none() && verbs.iter().any(|verb| !verb.is_of_operators()) {
+        return Err(format!("key {id:?}: tenant: one is expected, for only view, operate and approve are for all"));
+    }
+    if verbs.iter().any(|verb| verb.is_of_operators()) && !agents.iter().any(|row| row == "*") {
+        return Err(format!("key {id:?}: agents: view, operate and approve are for all agents: \"*\" is expected"));
+    }
+    if verbs.contains(&Verb::Approve) != approver.is_some() {
+        return Err(format!("key {id:?}: approver: expected with approve, and only then: who decides with the key"));
     }
     Ok(())
 }
@@ -301,7 +306,7 @@ mod tests {
         assert_ne!(key.secret, other.secret);
         let keys = ApiKeys::parse(&file(&key, "  expires: 2027-01-01T00:00:00Z\n")).unwrap();
         let row = keys.find(&key.secret, at("2026-12-31T23:59:59Z")).unwrap();
-        assert_eq!((row.id.as_str(), row.tenant.as_str()), ("shop", "demo"));
+        assert_eq!((row.id.as_str(), row.tenant.one().unwrap().as_str()), ("shop", "demo"));
         assert!(keys.find(&key.secret, at("2027-01-01T00:00:00Z")).is_none());
         assert!(keys.find(&other.secret, at("2026-01-01T00:00:00Z")).is_none());
         assert!(keys.find(&key.sha256, at("2026-01-01T00:00:00Z")).is_none(), "the hash itself opens nothing");
@@ -324,13 +329,18 @@ mod tests {
         let good = file(&key, "");
         let refused = |text: &str| ApiKeys::parse(text).unwrap_err();
         assert!(refused(&good.replace("[submit]", "[submitt]")).contains("submitt"));
-        assert!(refused(&good.replace("[submit]", "[]")).contains("at least one of submit, read, cancel"));
+        assert!(refused(&good.replace("[submit]", "[]")).contains("at least one of submit, read, cancel, view"));
         assert!(refused(&good.replace("[kelly, fran*]", "[]")).contains("at least one"));
         assert!(refused(&good.replace("fran*", "f*n")).contains("a * at the end"));
         assert!(refused(&good.replace(&key.sha256, &key.secret)).contains("64 hexadecimal characters"));
         assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
         assert!(refused(&format!("{good}{good}")).contains("two keys have the id"));
         assert!(refused(&format!("{good}{}", good.replace("shop", "till"))).contains("the hash of another one"));
+        let all = |text: &str| refused(&good.replace("[submit]", text).replace("[kelly, fran*]", "['*']"));
+        assert!(refused(&good.replace("demo", "'*'")).contains("one is expected"));
+        assert!(refused(&good.replace("[submit]", "[submit, view]")).contains("are for all agents"));
+        assert!(all("[approve]").contains("who decides with the key"));
+        assert!(all("[view]\n  approver: anna").contains("who decides with the key"));
         let two = format!("{good}{}", good.replace("shop", "till").replace(&key.sha256, &other.sha256));
         assert_eq!(ApiKeys::parse(&two).unwrap().len(), 2);
         for none in ["", "[]", "# nobody any more\n"] {

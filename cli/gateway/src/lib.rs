@@ -1,22 +1,26 @@
 //! The HTTP API of a fleet, for services that speak no Redis: turns and their replies, tasks and what happens to them,
-//! conversations with agents, the tools of an agent; and as an MCP server for agents that speak that.
+//! conversations with agents, the tools of an agent; as an MCP server for agents that speak that; and the verbs of
+//! operators.
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
 //! what; `waiting` is how many callers wait on one reader of replies; `mcp` is an agent's MCP server, over HTTP or
-//! [standard input and output](serve_stdio). Every verb is the [`Client`]'s: a gateway decides
+//! [standard input and output](serve_stdio); `operate` is what operators look at and do. Every verb is the [`Client`]'s: a gateway decides
 //! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
 
 mod caller;
 mod chat;
+mod desk;
 mod doc;
 mod events;
 mod keys;
 mod mcp;
+mod operate;
 mod problem;
 mod shapes;
 mod tasks;
 mod tools;
 mod turns;
+mod verbs;
 mod waiting;
 
 use std::net::SocketAddr;
@@ -33,9 +37,11 @@ use tickfleet_model::limits;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
-pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey, Verb};
+pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
+pub use verbs::{Verb, Whose};
 
 use mcp::McpServer;
 use problem::Problem;
@@ -48,6 +54,7 @@ const BODY_SLACK_BYTES: usize = 64 * 1024;
 struct Shared {
     client: Client,
     keys: KeysFile,
+    desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
     /// Cancelled when no request is to wait any longer.
@@ -67,12 +74,13 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// Answers for the fleet of `client` those who have one of `keys`, until `draining`.
+    /// Answers for the fleet of `client` those who have one of `keys`, until `draining`. `desk` tells operators what takes
+    /// the configuration.
     #[must_use]
-    pub fn new(client: Client, keys: KeysFile, draining: CancellationToken) -> Self {
+    pub fn new(client: Client, keys: KeysFile, desk: Arc<dyn Desk>, draining: CancellationToken) -> Self {
         let waiting = Waiting::new(client.clone(), draining.clone());
         let mcp = mcp::http_server(McpServer::for_keys(client.clone(), waiting.clone(), draining.clone()));
-        Self { shared: Arc::new(Shared { client, keys, waiting, mcp, draining }) }
+        Self { shared: Arc::new(Shared { client, keys, desk, waiting, mcp, draining }) }
     }
 
     /// Listens on `addr` (port 0: any free one), and gives the address. When it drains, those who wait are told to ask
@@ -107,6 +115,7 @@ impl Gateway {
             .route("/v1/agents/{agent}/chat", post(chat::say))
             .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
+            .merge(operate::routes())
             .fallback(|| async {
                 Problem::not_found("there is nothing at this path: GET /v1/openapi.json says what there is")
             })

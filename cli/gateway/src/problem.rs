@@ -58,6 +58,18 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message)
+    }
+
+    /// What is told of addresses and users is for those who run the fleet.
+    pub(crate) fn unavailable(reason: &str) -> Self {
+        tracing::warn!(reason, "a request failed");
+        let message =
+            "the fleet's Redis does not answer now, or its configuration cannot be read: the gateway's log says more";
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
     pub(crate) fn method_not_allowed() -> Self {
         let message = "this path takes another method: GET /v1/openapi.json says which";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)

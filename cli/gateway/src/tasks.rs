@@ -18,9 +18,9 @@ use utoipa::{IntoParams, ToSchema};
 use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
-use crate::keys::Verb;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{Reason, Wait, ended, given, named, owned, query, reason, whole};
+use crate::verbs::Verb;
 use crate::waiting::Found;
 
 /// Tasks that are listed where nobody says how many, and at most.

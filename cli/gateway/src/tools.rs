@@ -12,9 +12,9 @@ use utoipa::IntoParams;
 
 use crate::Shared;
 use crate::caller::Caller;
-use crate::keys::Verb;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
+use crate::verbs::Verb;
 
 /// In which form.
 #[derive(Debug, Default, Deserialize, IntoParams)]

@@ -19,8 +19,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::Shared;
 use crate::caller::Caller;
-use crate::keys::Verb;
 use crate::problem::{Problem, ProblemBody};
+use crate::verbs::Verb;
 use crate::waiting::Found;
 
 /// Seconds that a request may wait: below the time-out of most proxies.

@@ -184,7 +184,10 @@ impl Role {
             Self::Scheduler => SCHEDULER.to_vec(),
             Self::Worker => WORKER.to_vec(),
             Self::Operator => OPERATOR.to_vec(),
-            Self::Gateway => vec![Verb::Submit, Verb::Cancel, Verb::Say],
+            // What operators do through it, too.
+            Self::Gateway => {
+                vec![Verb::Submit, Verb::Cancel, Verb::Say, Verb::AtRunTime, Verb::Pause, Verb::DecideApproval]
+            }
             Self::Producer => vec![Verb::Submit],
             Self::Onlooker => Vec::new(),
             Self::Exporter => vec![Verb::Checkpoint, Verb::Notices],

@@ -25,8 +25,8 @@ use tickfleet_store::TurnName;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
-use crate::keys::Verb;
 use crate::problem::Problem;
+use crate::verbs::Verb;
 use crate::waiting::Waiting;
 
 pub(crate) use http::{HttpServer, answer, http_server};

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 use tickfleet_client::Client;
 use tickfleet_client::tasks::TaskStory;
 use tickfleet_engine::active_policy::short_digest;
@@ -164,21 +165,47 @@ struct Asked {
 /// # Errors
 /// Nothing of that name is known.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
+    // What is asked wrongly is told without Redis.
     let asked = asked(args)?;
-    let client = setup.client().await?;
-    let pool = setup.pool()?;
+    let story = gather(setup, (&setup.client().await?, &setup.pool()?), &asked, args).await?;
+    output.show(&story, |story| story::tell(story, output))
+}
+
+/// The same for whoever asks from elsewhere: as data, and line by line in words.
+///
+/// # Errors
+/// Nothing of that name is known.
+pub(crate) async fn told(
+    setup: &Setup,
+    redis: (&Client, &Pool),
+    tenant: Option<&TenantId>,
+    id: &str,
+) -> Result<(Value, Vec<String>), Failure> {
+    let args = Explain { id: id.to_owned(), tenant: tenant.cloned(), since: None, until: None };
+    let story = gather(setup, redis, &asked(&args)?, &args).await?;
+    let lines = story::told(&story);
+    Ok((serde_json::to_value(story).map_err(Failure::failed)?, lines))
+}
+
+/// Everything known of what is asked about.
+async fn gather(
+    setup: &Setup,
+    (client, pool): (&Client, &Pool),
+    asked: &Asked,
+    args: &Explain,
+) -> Result<Story, Failure> {
     let mut found = None;
-    for tenant in tenants(&asked, setup, &client).await? {
+    for tenant in tenants(asked, setup, client).await? {
         let name = TurnName { tenant, turn: asked.turn.clone() };
-        if let Some(story) = story(setup, &client, &pool, &name).await? {
+        if let Some(story) = story(setup, client, pool, &name).await? {
             found = Some((name, story));
             break;
         }
     }
     if found.is_none() {
-        found = remembered_by_audit(&client, &pool, &asked, args).await?;
+        found = remembered_by_audit(client, pool, asked, args).await?;
     }
-    let Some((name, mut story)) = found else { return Err(unknown(&asked, args)) };
+    let Some((name, mut story)) = found else { return Err(unknown(asked, args)) };
     story.position = asked.position;
     if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
         return Err(Failure::usage(format!(
@@ -188,14 +215,14 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
     }
     story.policy = policy_in_force(client.store(&name.tenant)).await?;
     if story.audit.read == 0 {
-        story.audit = audit::of_story(&pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
+        story.audit = audit::of_story(pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
     }
     record::describe_by_audit(&mut story);
     if story.is_task {
         let told = client.task(&name).await?;
         story.task = told.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());
     }
-    output.show(&story, |story| story::tell(story, output))
+    Ok(story)
 }
 
 async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure> {

@@ -25,8 +25,7 @@ const DESCRIPTION_CHARS: usize = 200;
 pub(super) fn tell(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
-    let lines = life(story).into_iter().chain(rules(story)).chain(consents(story)).chain(beside(story));
-    for line in lines {
+    for line in told(story) {
         let _ = writeln!(text, "  {line}");
     }
     let shown: Vec<_> = match story.position {
@@ -38,6 +37,11 @@ pub(super) fn tell(story: &Story, output: &Output) -> String {
     }
     audit(story, &mut text);
     text
+}
+
+/// The steps, rules and consents, a line each.
+pub(super) fn told(story: &Story) -> Vec<String> {
+    life(story).into_iter().chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
 }
 
 /// The audit entries, and whether there may be more.

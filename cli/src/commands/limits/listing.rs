@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Number;
+use tickfleet_client::Client;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::limit::counters::may_debit;
 use tickfleet_model::limit::{Every, amount};
@@ -109,8 +110,7 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
 ///
 /// # Errors
 /// A limit, tenant or agent that is not there; Redis.
-pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure> {
-    let (client, pool) = (setup.client().await?, setup.pool()?);
+pub(super) async fn of(setup: &Setup, (client, pool): (&Client, &Pool), which: &Which) -> Result<Listing, Failure> {
     let active = setup.active();
     with_run_time(&active, client.stores()).await;
     if let Some(tenant) = &which.tenant {
@@ -118,10 +118,10 @@ pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure>
     }
     let policy = &active.load().policy;
     let caller = Caller::of(which, policy)?;
-    let shards = seen::shards(&client).await?;
-    let mut names = seen::names(&pool, &shards, &policy.limits).await?;
+    let shards = seen::shards(client).await?;
+    let mut names = seen::names(pool, &shards, &policy.limits).await?;
     let whose = Whose { tenant: which.tenant.as_ref(), agent: which.agent.as_ref() };
-    let mut caps = caps::of(&pool, &shards, policy, whose, usize::from(which.top)).await?;
+    let mut caps = caps::of(pool, &shards, policy, whose, usize::from(which.top)).await?;
     if let Some(wanted) = &which.limit {
         caps.retain(|cap| cap.name == *wanted);
         if !names.contains(wanted) && caps.is_empty() {
@@ -134,8 +134,8 @@ pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure>
         let limit = known(&policy.limits, &name);
         let met = caller.as_ref().zip(limit).is_none_or(|(caller, limit)| caller.meets(limit));
         if met {
-            let seen = Seen::of(&pool, &shards, (&name, limit), policy).await?;
-            limits.push(view(&pool, &shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
+            let seen = Seen::of(pool, &shards, (&name, limit), policy).await?;
+            limits.push(view(pool, &shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
         }
     }
     let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);

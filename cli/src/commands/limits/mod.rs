@@ -14,7 +14,11 @@ mod views;
 pub(crate) use reset::{by_environment, reason, who};
 
 use clap::{Args, Subcommand};
+use serde_json::Value;
+use tickfleet_client::Client;
+use tickfleet_gateway::LimitsAsked;
 use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::Pool;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -73,10 +77,20 @@ pub(crate) async fn run(setup: &Setup, args: &Limits, output: &Output) -> Result
     if let Some(What::Reset(reset)) = &args.what {
         return reset::run(setup, reset, output).await;
     }
-    let listing = listing::of(setup, &args.which).await?;
+    let listing = listing::of(setup, (&setup.client().await?, &setup.pool()?), &args.which).await?;
     if let Some(hint) = setup.built_in_hint().filter(|_| !output.json) {
         output.note(hint);
     }
     listing.policy.doubts().iter().for_each(|doubt| output.note(doubt));
     output.show(&listing, |listing| show::text(listing, output))
+}
+
+/// The same for whoever asks from elsewhere, as data.
+///
+/// # Errors
+/// A limit, tenant or agent that is not there; Redis.
+pub(crate) async fn told(setup: &Setup, redis: (&Client, &Pool), asked: &LimitsAsked) -> Result<Value, Failure> {
+    let LimitsAsked { limit, tenant, agent, top } = asked.clone();
+    let listing = listing::of(setup, redis, &Which { limit, tenant, agent, top }).await?;
+    serde_json::to_value(listing).map_err(Failure::failed)
 }

@@ -21,8 +21,10 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 use draw::Style;
-use frame::{Frame, Sort};
-use poller::Poller;
+use frame::Sort;
+
+pub(crate) use frame::Frame;
+pub(crate) use poller::Poller;
 
 /// The shortest time between two looks.
 const EVERY_MIN: Duration = Duration::from_millis(100);

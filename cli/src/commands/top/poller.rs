@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::setup::Setup;
 
 /// Looks at all shards, and remembers what the next frame needs of the last look.
-pub(super) struct Poller {
+pub(crate) struct Poller {
     watches: Vec<Watch>,
     window: Window,
     last: Option<Seen>,
@@ -23,7 +23,7 @@ impl Poller {
     ///
     /// # Errors
     /// The URL of Redis is none.
-    pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
+    pub(crate) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
         // In a cluster each shard has a primary of its own.
         let watch = |store: &tickfleet_store::Store| Watch::new(store.connection().clone(), store.keys().clone());
@@ -40,7 +40,7 @@ impl Poller {
     /// # Errors
     /// [`Failure::Redis`], or what Redis refuses.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
-    pub(super) async fn look(&mut self) -> Result<Frame, Failure> {
+    pub(crate) async fn look(&mut self) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());
         let server = match self.watches.first() {
             Some(watch) => watch.server().await?,

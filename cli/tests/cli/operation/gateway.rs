@@ -44,14 +44,20 @@ impl Answer {
     }
 
     /// The code of an error.
-    fn code(&self) -> String {
+    pub(super) fn code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap().to_owned()
     }
 }
 
 impl Gateway {
     pub(super) fn start(url: &str, keys: &Path) -> Self {
-        let mut command = command(&["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()]);
+        Self::start_with(url, keys, &[])
+    }
+
+    /// With more on its command line.
+    pub(super) fn start_with(url: &str, keys: &Path, more: &[&str]) -> Self {
+        let args = ["gateway", "--address", "127.0.0.1:0", "--keys", keys.to_str().unwrap()];
+        let mut command = command(&[&args, more].concat());
         command.env("REDIS_URL", url).env("TICKFLEET_LOG_FORMAT", "json").stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();

@@ -5,6 +5,7 @@ mod deploys;
 mod gateway;
 mod live;
 mod mcp_server;
+mod operators;
 mod run_time;
 mod scale;
 mod scaling;

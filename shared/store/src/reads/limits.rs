@@ -236,7 +236,8 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn waiting_on(&self, keys: &Keys, agent: &str) -> Result<u64, StoreError> {
-        self.at(keys)?.query("lanes", redis::cmd("ZCARD").arg(keys.key(format_args!("lane:{agent}")))).await
+        let lane = keys.key(format_args!("lane:{agent}"));
+        self.at(keys)?.query("lanes", redis::cmd("ZCARD").arg(lane)).await
     }
 
     /// The number of turns on the lane of each of these counters, in their order.

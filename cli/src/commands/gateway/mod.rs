@@ -1,14 +1,18 @@
-//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it.
+//! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] is what it tells operators of the
+//! configuration.
 
+mod desk;
+
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
-use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, Verb, openapi};
-use tickfleet_model::TenantId;
+use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, Verb, Whose, openapi};
 use tickfleet_ops::shutdown::Shutdown;
 
 use crate::failure::Failure;
@@ -23,6 +27,7 @@ use crate::setup::Setup;
     after_help = "\
 Examples:
   tickfleet gateway key --id shop --tenant demo --agent kelly >> keys.yaml
+  tickfleet gateway key --id anna --tenant '*' --role operator >> keys.yaml
   tickfleet gateway --keys keys.yaml --address 127.0.0.1:8080
   curl -H 'Authorization: Bearer tfk_…' 'http://127.0.0.1:8080/v1/turns?wait=30' \\
     -d '{\"agent\":\"kelly\",\"calls\":[{\"name\":\"echo\",\"arguments\":{\"text\":\"hi\"}}]}'"
@@ -51,15 +56,21 @@ struct Key {
     /// A name for people and logs.
     #[arg(long)]
     id: String,
-    /// The tenant whose agents it may speak for.
+    /// The tenant whose agents it may speak for, or that it looks after; '*' looks after all.
     #[arg(long)]
-    tenant: TenantId,
+    tenant: Whose,
     /// An agent, or the beginning of names and a *; repeatable. Without it, all agents.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<String>,
-    /// What it may do; repeatable. Without it, everything.
+    /// What it may do; repeatable. Without it, submit, read and cancel.
     #[arg(long, value_enum, value_name = "VERB")]
     verb: Vec<VerbArg>,
+    /// In place of verbs: what somebody does who looks after the fleet.
+    #[arg(long, value_enum, conflicts_with = "verb")]
+    role: Option<RoleArg>,
+    /// Who decides with it, of the approvers in permissions.yaml; for a key that may approve.
+    #[arg(long, value_name = "NAME")]
+    approver: Option<String>,
     /// How long it is good, such as 90d.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires_in: Option<Duration>,
@@ -74,6 +85,49 @@ enum VerbArg {
     Read,
     /// End turns and tasks before their time.
     Cancel,
+    /// Look at all that operators look at, and change nothing.
+    View,
+    /// Pause and resume, and end many turns.
+    Operate,
+    /// Approve and deny calls that wait for people.
+    Approve,
+}
+
+/// What somebody does who looks after the fleet, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RoleArg {
+    /// Looks, and changes nothing: view.
+    Viewer,
+    /// Looks, pauses, resumes, ends turns: view and operate.
+    Operator,
+    /// Looks, approves and denies: view and approve.
+    Approver,
+}
+
+impl From<VerbArg> for Verb {
+    fn from(verb: VerbArg) -> Self {
+        match verb {
+            VerbArg::Submit => Self::Submit,
+            VerbArg::Read => Self::Read,
+            VerbArg::Cancel => Self::Cancel,
+            VerbArg::View => Self::View,
+            VerbArg::Operate => Self::Operate,
+            VerbArg::Approve => Self::Approve,
+        }
+    }
+}
+
+impl Key {
+    /// What it may do.
+    fn verbs(&self) -> BTreeSet<Verb> {
+        match self.role {
+            Some(RoleArg::Viewer) => [Verb::View].into(),
+            Some(RoleArg::Operator) => [Verb::View, Verb::Operate].into(),
+            Some(RoleArg::Approver) => [Verb::View, Verb::Approve].into(),
+            None if self.verb.is_empty() => Verb::OF_SERVICES.into(),
+            None => self.verb.iter().map(|verb| (*verb).into()).collect(),
+        }
+    }
 }
 
 /// Returns true for what needs neither a configuration nor Redis.
@@ -103,7 +157,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let keys = KeysFile::open(path).map_err(Failure::failed)?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let client = setup.client().await?;
-    let gateway = Gateway::new(client, keys.clone(), shutdown.draining.clone());
+    let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
+    let gateway = Gateway::new(client, keys.clone(), desk, shutdown.draining.clone());
     let (address, serving) = gateway
         .serve(args.address)
         .await
@@ -129,14 +184,15 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     let key = NewKey::random().map_err(Failure::failed)?;
     let expires = args.expires_in.map(ends_after).transpose()?;
     let agents = if args.agent.is_empty() { vec!["*".into()] } else { args.agent.clone() };
-    let verbs = args.verb.iter().map(|verb| match verb {
-        VerbArg::Submit => Verb::Submit,
-        VerbArg::Read => Verb::Read,
-        VerbArg::Cancel => Verb::Cancel,
-    });
-    let verbs = if args.verb.is_empty() { Verb::ALL.into_iter().collect() } else { verbs.collect() };
-    let row =
-        KeyRow { id: args.id.clone(), sha256: key.sha256.clone(), tenant: args.tenant.clone(), agents, verbs, expires };
+    let row = KeyRow {
+        id: args.id.clone(),
+        sha256: key.sha256.clone(),
+        tenant: args.tenant.clone(),
+        agents,
+        verbs: args.verbs(),
+        approver: args.approver.clone(),
+        expires,
+    };
     let rows = [row];
     let text = serde_saphyr::to_string(&rows).map_err(|error| Failure::failed(anyhow::anyhow!("{error}")))?;
     // What could not be read again is not printed.

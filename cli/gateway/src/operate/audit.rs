@@ -1,0 +1,110 @@
+//! Searching the audit log.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::audit::{AuditQuery, Found};
+use utoipa::IntoParams;
+
+use super::{Operator, within};
+use crate::Shared;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::query;
+use crate::verbs::Verb;
+
+/// Entries of a shard that are found where nobody says how many, and at most.
+const FOUND: (usize, usize) = (50, 500);
+/// Entries of a shard that one request reads.
+const READ_MAX: usize = 20_000;
+
+/// What is looked for; all that is given has to fit.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Entries of this tenant.
+    tenant: Option<String>,
+    /// Of this agent.
+    agent: Option<String>,
+    /// Of this tool.
+    tool: Option<String>,
+    /// With this outcome.
+    outcome: Option<String>,
+    /// With this text anywhere in them.
+    text: Option<String>,
+    /// Written at most so many seconds ago.
+    since_s: Option<u32>,
+    /// So many of a shard at most, from 1 to 500; 50 unless said otherwise.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<usize>,
+    /// Go on in one shard where an earlier search has ended: one of its `cursors`.
+    cursor: Option<String>,
+}
+
+/// What was found.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Searched {
+    entries: Vec<Found>,
+    /// Entries that were read.
+    read: usize,
+    /// Where to go on, by shard; empty where all of the time was searched.
+    cursors: Vec<String>,
+}
+
+/// Entries of the audit log, the newest first. It has no index: 20,000 entries of a shard are read at most, and the answer
+/// says where to go on.
+#[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(Wanted),
+    responses((status = 200, description = "`entries`, how many were `read`, and `cursors` where there is more", body = Object),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn search(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Searched>, Problem> {
+    operator.may(Verb::View)?;
+    let wanted = query(wanted)?;
+    let tenant = operator.within(wanted.tenant)?;
+    let at = wanted.cursor.as_deref().map(place).transpose()?;
+    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let asked = AuditQuery {
+        tenant: tenant.clone(),
+        agent: given(wanted.agent),
+        tool: given(wanted.tool),
+        outcome: given(wanted.outcome),
+        text: given(wanted.text),
+        found_max: within("limit", wanted.limit, FOUND.0, FOUND.1)?,
+        read_max: READ_MAX,
+        cursor: at.map(|(_, entry)| entry.to_owned()),
+        ..AuditQuery::default()
+    };
+    let mut searched = Searched::default();
+    for store in shared.client.stores() {
+        let is_elsewhere = tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant));
+        if is_elsewhere || at.is_some_and(|(shard, _)| shard != store.shard()) {
+            continue;
+        }
+        let now_ms = store.now_ms().await?;
+        let from_ms = wanted.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000);
+        let found = AuditQuery { from_ms, ..asked.clone() }.search(store).await?;
+        searched.read += found.read;
+        searched.entries.extend(found.entries);
+        searched.cursors.extend(found.cursor.map(|cursor| format!("{}:{cursor}", store.shard())));
+    }
+    Ok(Json(searched))
+}
+
+/// Reads `0:1700000000000-3`: a shard, and an entry there.
+fn place(text: &str) -> Result<(u32, &str), Problem> {
+    let read = text.split_once(':').and_then(|(shard, entry)| {
+        let (ms, number) = entry.split_once('-')?;
+        let is_entry = ms.parse::<u64>().is_ok() && number.parse::<u64>().is_ok();
+        Some((shard.parse().ok()?, entry)).filter(|_| is_entry)
+    });
+    read.ok_or_else(|| Problem::invalid("cursor: expected one that a search has said, as 0:1700000000000-3"))
+}

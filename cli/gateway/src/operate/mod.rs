@@ -1,0 +1,195 @@
+//! The verbs of operators: what the commands `turns`, `approvals`, `pause`, `explain`, `limits`, `audit search` and `top`
+//! do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
+//! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
+//! decides about approvals as the approver that its row names.
+
+pub(crate) mod approvals;
+pub(crate) mod audit;
+pub(crate) mod pauses;
+pub(crate) mod turns;
+pub(crate) mod views;
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tickfleet_model::{IdError, TenantId, TurnId, limits};
+use tickfleet_store::TurnName;
+use utoipa::ToSchema;
+
+use crate::Shared;
+use crate::caller::row_of;
+use crate::keys::KeyRow;
+use crate::problem::{Problem, ProblemBody};
+use crate::verbs::Verb;
+
+/// The paths of operators.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/v1/operate/me", get(me))
+        .route("/v1/operate/overview", get(views::overview))
+        .route("/v1/operate/explain", get(views::explain))
+        .route("/v1/operate/limits", get(views::limits))
+        .route("/v1/operate/turns", get(turns::list))
+        .route("/v1/operate/cancel", post(turns::cancel))
+        .route("/v1/operate/approvals", get(approvals::list))
+        .route("/v1/operate/approvals/{approval}", get(approvals::show))
+        .route("/v1/operate/approvals/{approval}/approve", post(approvals::approve))
+        .route("/v1/operate/approvals/{approval}/deny", post(approvals::deny))
+        .route("/v1/operate/pauses", get(pauses::list))
+        .route("/v1/operate/pause", post(pauses::pause))
+        .route("/v1/operate/resume", post(pauses::resume))
+        .route("/v1/operate/audit", get(audit::search))
+}
+
+/// The holder of a key that is good. What it is for, each verb asks.
+#[derive(Debug)]
+pub(crate) struct Operator {
+    row: Arc<KeyRow>,
+}
+
+impl FromRequestParts<Arc<Shared>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        Ok(Self { row: row_of(parts, shared)? })
+    }
+}
+
+impl Operator {
+    /// Lets a request pass that the key is for.
+    ///
+    /// # Errors
+    /// 403, with what the key may not.
+    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
+        self.row.may(verb)
+    }
+
+    /// Who it is, for the audit log: the name of the key.
+    pub(crate) fn by(&self) -> &str {
+        &self.row.id
+    }
+
+    /// The approver that decides with this key.
+    ///
+    /// # Errors
+    /// 403: the key's row names none.
+    pub(crate) fn approver(&self) -> Result<&str, Problem> {
+        let nobody = || Problem::forbidden(format!("the row of the key {:?} names no approver", self.row.id));
+        self.row.approver.as_deref().ok_or_else(nobody)
+    }
+
+    /// The tenant that is asked about, where the key is for it; none: all tenants.
+    ///
+    /// # Errors
+    /// 400, 403.
+    pub(crate) fn within(&self, asked: Option<String>) -> Result<Option<TenantId>, Problem> {
+        let asked: Option<TenantId> = optional("tenant", asked)?;
+        match (self.row.tenant.one(), asked) {
+            (None, asked) => Ok(asked),
+            (Some(own), None) => Ok(Some(own.clone())),
+            (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
+            (Some(own), Some(_)) => Err(Problem::forbidden(format!("the key is for the tenant {own} alone"))),
+        }
+    }
+
+    /// Takes `tenant:id` apart; `id` alone is of the key's tenant, or of none that is known yet.
+    ///
+    /// # Errors
+    /// 400, 403.
+    pub(crate) fn parted<'a>(&self, text: &'a str) -> Result<(Option<TenantId>, &'a str), Problem> {
+        match text.split_once(':') {
+            Some((tenant, id)) => Ok((self.within(Some(tenant.to_owned()))?, id)),
+            None => Ok((self.within(None)?, text)),
+        }
+    }
+
+    /// A turn or task by its name.
+    ///
+    /// # Errors
+    /// 400, 403.
+    pub(crate) fn named(&self, text: &str) -> Result<TurnName, Problem> {
+        let (tenant, id) = self.parted(text)?;
+        let turn = TurnId::new(id).map_err(|error| Problem::invalid(format!("{text:?}: {error}")))?;
+        let tenant = tenant.ok_or_else(|| Problem::invalid(format!("{text:?}: expected tenant:id")))?;
+        Ok(TurnName { tenant, turn })
+    }
+
+    /// Lets pass what concerns no tenant in particular.
+    ///
+    /// # Errors
+    /// 403 for a key of one tenant.
+    pub(crate) fn sees_all(&self) -> Result<(), Problem> {
+        match self.row.tenant.one() {
+            None => Ok(()),
+            Some(own) => Err(Problem::forbidden(format!(
+                "the key is for the tenant {own}; the figures of the fleet are for keys of all tenants"
+            ))),
+        }
+    }
+}
+
+/// Who asks, and what the key is for.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Me {
+    /// The name of the key.
+    id: String,
+    /// The one tenant that it is for; absent where it is for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    /// What it may do.
+    verbs: Vec<&'static str>,
+    /// The approver that decides with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approver: Option<String>,
+}
+
+/// Who asks, and what the key is for.
+#[utoipa::path(get, path = "/v1/operate/me", tag = "operators",
+    responses((status = 200, description = "The key, as its row has it", body = Me),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "Not answered here: every good key may ask", body = ProblemBody),
+        (status = 503, description = "Not answered here: Redis is not asked", body = ProblemBody)))]
+pub(crate) async fn me(operator: Operator) -> Json<Me> {
+    let row = &operator.row;
+    Json(Me {
+        id: row.id.clone(),
+        tenant: row.tenant.one().map(ToString::to_string),
+        verbs: row.verbs.iter().map(|verb| verb.as_str()).collect(),
+        approver: row.approver.clone(),
+    })
+}
+
+/// Reads something that may be left out.
+fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
+    let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
+    read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
+}
+
+/// Reads a number that has a default and bounds.
+fn within(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let found = found.unwrap_or(default);
+    if (1..=max).contains(&found) {
+        return Ok(found);
+    }
+    Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
+}
+
+/// Reads a body.
+fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| Problem::invalid(format!("expected {expected}: {error}")))
+}
+
+/// A reason, for the audit log.
+fn because(reason: &str) -> Result<&str, Problem> {
+    let (reason, max) = (reason.trim(), limits::CANCEL_REASON_BYTES_MAX);
+    if reason.is_empty() || reason.len() > max {
+        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes, for the audit log")));
+    }
+    Ok(reason)
+}

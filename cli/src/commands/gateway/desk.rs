@@ -1,0 +1,150 @@
+//! What the gateway tells operators: the views of `top`, `explain` and `limits`, made from the configuration in its folder.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use futures::FutureExt;
+use serde_json::json;
+use tickfleet_client::Client;
+use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Told};
+use tickfleet_model::{Redactor, TenantId};
+use tickfleet_store::{Pool, StoreError};
+use tokio::sync::Mutex;
+
+use crate::commands::top::{Frame, Poller};
+use crate::commands::{explain, limits, tasks};
+use crate::failure::Failure;
+use crate::fleet::python::fingerprint;
+use crate::setup::Setup;
+
+/// A picture of the fleet serves all who ask for so long.
+const FRAME_FRESH: Duration = Duration::from_secs(1);
+/// After so long without a look, rates would be those of a time that nobody thinks of: it looks twice.
+const FRAME_STALE: Duration = Duration::from_secs(15);
+
+/// The desk of this process.
+pub(super) struct HereDesk {
+    client: Client,
+    pool: Pool,
+    /// By the configuration as its folder had it when somebody last asked.
+    setup: ArcSwap<Setup>,
+    /// One for all: each look costs Redis some round trips, whoever watches.
+    pictures: Mutex<Pictures>,
+}
+
+struct Pictures {
+    poller: Poller,
+    last: Option<(Instant, Frame)>,
+}
+
+impl Pictures {
+    #[allow(clippy::disallowed_methods, reason = "the edge: how old a picture is, is a question to the clock")]
+    async fn now(&mut self) -> Result<Frame, Failure> {
+        let age = self.last.as_ref().map(|(at, _)| at.elapsed());
+        match (&self.last, age) {
+            (Some((_, frame)), Some(age)) if age < FRAME_FRESH => return Ok(frame.clone()),
+            (Some(_), Some(age)) if age < FRAME_STALE => {}
+            _ => {
+                self.poller.look().await?;
+                tokio::time::sleep(FRAME_FRESH).await;
+            }
+        }
+        let frame = self.poller.look().await?;
+        self.last = Some((Instant::now(), frame.clone()));
+        Ok(frame)
+    }
+}
+
+impl HereDesk {
+    /// # Errors
+    /// The URL of Redis is none.
+    pub(super) fn new(setup: &Setup, client: &Client) -> Result<Self, Failure> {
+        Ok(Self {
+            client: client.clone(),
+            pool: setup.pool()?,
+            setup: ArcSwap::from_pointee(setup.clone()),
+            pictures: Mutex::new(Pictures { poller: Poller::new(setup)?, last: None }),
+        })
+    }
+
+    /// The setup by the configuration as its folder has it now.
+    ///
+    /// # Errors
+    /// It cannot be read, or is refused.
+    async fn current(&self) -> Result<Arc<Setup>, DeskError> {
+        let known = self.setup.load_full();
+        let read = tokio::task::spawn_blocking(move || -> Result<Arc<Setup>, Failure> {
+            let sources = known.sources();
+            if fingerprint(sources, &tickfleet_config::load_python(sources)) == known.fingerprint {
+                return Ok(known);
+            }
+            let read = Setup::of(sources, &known.extensions, None)?;
+            Ok(Arc::new(read.at(known.url.clone()).sharing(&known.mcp, &known.knowledge)))
+        });
+        let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
+        let setup = read.map_err(|failure| DeskError::Unavailable(failure.message().unwrap_or_default()))?;
+        self.setup.store(Arc::clone(&setup));
+        Ok(setup)
+    }
+}
+
+impl Desk for HereDesk {
+    fn overview(&self) -> Told<'_> {
+        async {
+            let frame = self.pictures.lock().await.now().await.map_err(refused)?;
+            serde_json::to_value(frame).map_err(|error| DeskError::Unavailable(error.to_string()))
+        }
+        .boxed()
+    }
+
+    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a> {
+        async move {
+            let setup = self.current().await?;
+            let told = explain::told(&setup, (&self.client, &self.pool), tenant, id).await;
+            told.map(|(story, lines)| json!({"story": story, "lines": lines})).map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a> {
+        async move {
+            let setup = self.current().await?;
+            limits::told(&setup, (&self.client, &self.pool), asked).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
+        async move {
+            let setup = self.current().await?;
+            tasks::tenants(&setup, &self.client).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
+        async move {
+            // Who was taken out of the file a moment ago decides nothing more, and by a file that cannot be read nobody does.
+            let setup = self.current().await?;
+            Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
+        }
+        .boxed()
+    }
+
+    fn redactor(&self) -> Arc<Redactor> {
+        self.setup.load().report().redactor
+    }
+}
+
+/// Redis away, a wrong question, or nothing of that name.
+fn refused(failure: Failure) -> DeskError {
+    let message = failure.message().unwrap_or_default();
+    match failure {
+        Failure::Usage(_) => DeskError::Invalid(message),
+        Failure::Redis(_) | Failure::RedisTold(_) => DeskError::Unavailable(message),
+        Failure::Failed(reason) if reason.downcast_ref::<StoreError>().is_some() => DeskError::Unavailable(message),
+        Failure::Failed(_) | Failure::Told => DeskError::Unknown(message),
+    }
+}

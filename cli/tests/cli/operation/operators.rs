@@ -1,0 +1,275 @@
+//! The verbs of operators through the gateway: who may look, act and decide, and what the fleet does then.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::gateway::{Answer, Gateway, add_key};
+use crate::support::binary::{DevFleet, Said};
+use crate::support::process::pause;
+
+/// How often something is looked at before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
+
+const PERMISSIONS: &str = "permissions:
+  echo: {everyone: true}
+  sleep: {everyone: true}
+  fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
+";
+const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
+
+/// A fleet, a gateway before it, and a key for each role.
+struct Served {
+    fleet: DevFleet,
+    gateway: Gateway,
+    folder: tempfile::TempDir,
+    redis: RedisServer,
+    keys: Keys,
+}
+
+struct Keys {
+    viewer: String,
+    operator: String,
+    approver: String,
+    service: String,
+    /// Looks at and does all of another tenant.
+    acme: String,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let conf = folder.path().join("conf");
+        std::fs::create_dir(&conf).unwrap();
+        for (name, text) in [
+            ("permissions.yaml", [PERMISSIONS, APPROVERS].concat().as_str()),
+            ("agents.yaml", "agents: {kelly: {}, fran: {}}\n"),
+            ("tenants.yaml", "tenants: {demo: {}, acme: {}}\n"),
+            ("limits.yaml", "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n"),
+            ("tools.yaml", "tools: {}\n"),
+        ] {
+            std::fs::write(conf.join(name), text).unwrap();
+        }
+        let keys = folder.path().join("keys.yaml");
+        let (conf, url) = (conf.to_str().unwrap(), redis.url());
+        let key = |args: &[&str]| add_key(&keys, args);
+        let made = Keys {
+            viewer: key(&["--id", "vera", "--tenant", "*", "--role", "viewer"]),
+            operator: key(&["--id", "otto", "--tenant", "*", "--role", "operator"]),
+            approver: key(&["--id", "ann-phone", "--tenant", "*", "--role", "approver", "--approver", "ann"]),
+            service: key(&["--id", "shop", "--tenant", "demo"]),
+            acme: key(&["--id", "acme", "--tenant", "acme", "--verb", "view", "--verb", "operate"]),
+        };
+        let fleet = DevFleet::start_with(&["--config", conf, "--redis-url", &url], &[("TICKFLEET_CAPS_TICK", "500ms")]);
+        let gateway = Gateway::start_with(&url, &keys, &["--config", conf]);
+        Self { fleet, gateway, folder, redis, keys: made }
+    }
+
+    fn conf(&self) -> String {
+        self.folder.path().join("conf").display().to_string()
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        self.fleet.run(&[&["--config", &self.conf()], args].concat())
+    }
+
+    fn submit(&self, id: &str, call: &str) {
+        self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
+    }
+
+    /// What a key with all looks sees at this path.
+    fn sees(&self, path: &str) -> Value {
+        let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
+        assert_eq!(seen.status, 200, "{path}: {seen:?}");
+        seen.json()
+    }
+
+    fn does(&self, key: &str, path: &str, body: &Value) -> Answer {
+        self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
+    }
+
+    /// Looks until what is seen is as it should be.
+    fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut seen = Value::Null;
+        for _ in 0..LOOKS {
+            seen = self.sees(path);
+            if is_so(&seen) {
+                return seen;
+            }
+            pause();
+        }
+        panic!("{path} did not come to be so within two minutes: {seen}")
+    }
+
+    /// The one approval that waits.
+    fn asked(&self) -> Value {
+        self.until("approvals", |seen| seen["approvals"].as_array().is_some_and(|found| !found.is_empty()))["approvals"]
+            [0]
+        .clone()
+    }
+}
+
+fn count(seen: &Value, name: &str) -> usize {
+    seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
+}
+
+/// Every verb: method, path, body, and which of viewer, operator and approver it is for.
+fn verbs(approval: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
+    const LOOKS: [bool; 3] = [true; 3];
+    let path = |path: &str| format!("/v1/operate/{path}");
+    let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
+    let mut verbs: Vec<_> = ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "pauses", "audit"]
+        .map(|look| ("GET", path(look), Value::Null, LOOKS))
+        .into();
+    verbs.push(("GET", path(&format!("approvals/{approval}")), Value::Null, LOOKS));
+    for (verb, body) in
+        [("pause", why()), ("resume", why()), ("cancel", json!({"ids": ["demo:held"], "reason": "a try"}))]
+    {
+        verbs.push(("POST", path(verb), body, [false, true, false]));
+    }
+    for verb in ["approve", "deny"] {
+        // Denying comes behind the approval, and says so.
+        verbs.push((
+            "POST",
+            path(&format!("approvals/{approval}/{verb}")),
+            json!({"reason": "a try"}),
+            [false, false, true],
+        ));
+    }
+    verbs
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
+    let served = Served::start().await;
+    let Keys { viewer, operator, approver, service, acme } = &served.keys;
+    served.submit("held", "fail");
+    let approval = format!("demo:{}", served.asked()["id"].as_str().unwrap());
+    let verbs = verbs(&approval);
+    // Those who may not, first: then everything is still as it was.
+    for (method, path, body, roles) in &verbs {
+        let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
+        for key in keys.chain([service]) {
+            let refused = served.gateway.ask(key, method, path, body);
+            assert_eq!((refused.status, refused.code().as_str()), (403, "forbidden"), "{method} {path}: {refused:?}");
+        }
+        let unknown = served.gateway.ask("tfk_nobody", method, path, body);
+        assert_eq!(unknown.status, 401, "{method} {path}");
+    }
+    assert_eq!(served.asked()["agreed"], json!([]), "nobody has agreed");
+    assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
+    assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
+    // A key of another tenant, with the same verbs: as if it were not there.
+    for (method, path, body, _) in &verbs {
+        let there = served.gateway.ask(acme, method, path, body);
+        let is_own = there.status == 200 && !there.body.contains("held") && !there.body.contains("fran");
+        assert!(there.status == 403 || is_own, "{method} {path}: {there:?}");
+    }
+    assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nor by them");
+    for (method, path, body, roles) in &verbs {
+        for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
+            // The turn ends by the operator's cancel, so that nothing is left to approve.
+            let expected: &[u16] = if path.ends_with("approve") || path.ends_with("deny") { &[409] } else { &[200] };
+            if *may {
+                let done = served.gateway.ask(key, method, path, body);
+                assert!(expected.contains(&done.status), "{method} {path}: {done:?}");
+            }
+        }
+    }
+    let me = served.gateway.get(approver, "/v1/operate/me").json();
+    assert_eq!((&me["approver"], &me["verbs"]), (&json!("ann"), &json!(["view", "approve"])), "{me}");
+    // What is for agents is not for operators of all tenants, and nothing is asked that makes no sense.
+    let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
+    assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
+    for path in
+        ["turns?limit=0", "turns?from=x", "turns?state=x", "limits?agent=kelly", "audit?cursor=0:x", "explain?id=:"]
+    {
+        assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_who_and_why_in_the_log() {
+    let served = Served::start().await;
+    let key = &served.keys.operator;
+    let whom = json!({"tenant": "demo", "agent": "kelly", "reason": "she writes to the wrong people"});
+    assert_eq!(served.does(key, "pause", &whom).json(), json!({"changed": true}));
+    assert_eq!(served.does(key, "pause", &whom).json(), json!({"changed": false}));
+    for id in ["waits", "ends", "ends-too"] {
+        served.submit(id, "echo");
+    }
+    let found = served.until("turns?tenant=demo&agent=kelly&state=lane", |seen| count(seen, "turns") == 3);
+    assert_eq!(found["turns"][0]["tools"], json!(["echo"]), "{found}");
+    let told = served.sees("explain?id=demo:waits");
+    assert_eq!(
+        (&told["story"]["waits"]["rule"], &told["story"]["waits"]["pause"]["by"]),
+        (&json!("paused"), &json!("otto"))
+    );
+    assert!(told["lines"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("otto")), "{told}");
+    assert_eq!(served.sees("explain?id=waits")["story"]["tenant"], "demo", "looked for at all tenants");
+    let held = served.sees("pauses");
+    assert_eq!(
+        (&held["pauses"][0]["agent"], &held["pauses"][0]["reason"]),
+        (&json!("kelly"), &whom["reason"]),
+        "{held}"
+    );
+    assert_eq!(served.sees("overview")["paused"], 1);
+
+    let ended =
+        served.does(key, "cancel", &json!({"ids": ["demo:ends", "demo:ends-too"], "reason": "sold out"})).json();
+    assert_eq!(ended, json!([{"id": "demo:ends", "answer": "ok"}, {"id": "demo:ends-too", "answer": "ok"}]));
+    let story = served.until("explain?id=demo:ends", |seen| seen["story"]["state"] == "done");
+    assert_eq!(story["story"]["results"][0]["error"]["details"]["reason"], "otto: sold out", "{story}");
+    assert_eq!(served.does(key, "resume", &whom).json(), json!({"changed": true}));
+    let story = served.until("explain?id=demo:waits", |seen| seen["story"]["state"] == "done");
+    assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
+    let entries = served.until("audit?text=otto&since_s=3600", |seen| count(seen, "entries") >= 2);
+    for said in ["otto paused demo:kelly", "otto resumed demo:kelly", "she writes to the wrong people"] {
+        assert!(entries.to_string().contains(said), "no {said:?} in {entries}");
+    }
+    let limits = served.sees("limits?tenant=demo&top=3");
+    assert_eq!(limits["caps"][0]["counters"][0]["counter"], "demo:kelly", "{limits}");
+    assert_eq!(served.gateway.get(key, "/v1/operate/limits?limit=nope").status, 404);
+    let fleet = served.sees("overview");
+    assert!(count(&fleet, "nodes") >= 2 && count(&fleet, "backlog") >= 6, "{fleet}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_names_them() {
+    let served = Served::start().await;
+    let key = &served.keys.approver;
+    served.submit("first", "fail");
+    let approval = served.asked();
+    let name = format!("demo:{}", approval["id"].as_str().unwrap());
+    assert_eq!(served.sees(&format!("approvals/{name}"))["call"], "first/0");
+    let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
+    assert_eq!(bare["tenant"], "demo", "looked for at all tenants");
+    let path = format!("approvals/{name}/approve");
+    // Somebody had changed arguments, as a page that is old says: it is not what is there.
+    let stale = served.does(key, &path, &json!({"reason": "", "narrowed": {"/code": "x"}}));
+    assert_eq!((stale.status, stale.code().as_str()), (409, "conflict"), "{stale:?}");
+    assert_eq!(served.does(key, &path, &json!({"set": {"/text": "other"}})).status, 400, "nothing may be changed");
+    let done = served.does(key, &path, &json!({"reason": "agreed with Ben", "narrowed": null, "set": {}}));
+    assert_eq!((done.status, &done.json()["state"]), (200, &json!("approved")), "{done:?}");
+    assert_eq!(served.does(key, &path, &json!({})).status, 409, "it counts once");
+    let entries = served.until("audit?text=agreed%20with%20Ben", |seen| count(seen, "entries") > 0);
+    assert!(entries.to_string().contains("ann"), "{entries}");
+
+    served.submit("second", "fail");
+    let name = format!("demo:{}", served.asked()["id"].as_str().unwrap());
+    let deny = format!("approvals/{name}/deny");
+    assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
+    // Taken out of the file, or a file that nobody can read: nobody decides by what was.
+    let file = Path::new(&served.conf()).join("permissions.yaml");
+    for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
+    }
+    std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
+    let denied = served.does(key, &deny, &json!({"reason": "not this month"}));
+    assert_eq!((denied.status, &denied.json()["state"]), (200, &json!("denied")), "{denied:?}");
+    let story = served.until("explain?id=demo:second", |seen| seen["story"]["state"] == "done");
+    assert!(story.to_string().contains("not this month"), "{story}");
+    drop(served.redis);
+}
