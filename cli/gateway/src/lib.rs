@@ -4,11 +4,13 @@
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
 //! what; `waiting` is how many callers wait on one reader of replies; `mcp` is an agent's MCP server, over HTTP or
-//! [standard input and output](serve_stdio); `operate` is what operators look at and do. Every verb is the [`Client`]'s: a gateway decides
+//! [standard input and output](serve_stdio); `operate` is what operators look at and do, and
+//! `console` the pages over it. Every verb is the [`Client`]'s: a gateway decides
 //! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
 
 mod caller;
 mod chat;
+mod console;
 mod desk;
 mod doc;
 mod events;
@@ -116,6 +118,7 @@ impl Gateway {
             .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
             .merge(operate::routes())
+            .merge(console::routes())
             .fallback(|| async {
                 Problem::not_found("there is nothing at this path: GET /v1/openapi.json says what there is")
             })
@@ -135,7 +138,8 @@ async fn guarded(mut response: Response) -> Response {
         (header::CACHE_CONTROL, "no-store"),
     ];
     for (name, value) in GUARDS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        // The console's pages have a policy of their own.
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
 }

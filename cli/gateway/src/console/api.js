@@ -1,0 +1,57 @@
+// The gateway's API with the key of this tab. The key is kept for the tab alone, and sent as a header: no other page can
+// make a browser send it.
+
+const STORED = "tickfleet-key";
+let me;
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const hasKey = () => sessionStorage.getItem(STORED) !== null;
+export const whoami = () => me;
+export const may = (verb) => me?.verbs.includes(verb) ?? false;
+
+/** Asks; answers the JSON, or throws what was refused, in words. */
+export async function ask(path, { method = "GET", body, signal } = {}) {
+  const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
+  const sent = body === undefined ? undefined : JSON.stringify(body);
+  let answer;
+  try {
+    answer = await fetch(`../v1/operate/${path}`, { method, headers, body: sent, signal, cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, "The gateway does not answer.");
+  }
+  const json = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
+  return json;
+}
+
+/** A path with its query; what is empty is left out. */
+export function withQuery(path, query) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(given).toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** Takes a key, if it is good and may look. */
+export async function signIn(key) {
+  if (key) sessionStorage.setItem(STORED, key.trim());
+  try {
+    me = await ask("me");
+    if (!may("view")) throw new Refused(403, "This key may not look: the console needs one with view.");
+  } catch (error) {
+    if (error.status !== 0) signOut();
+    throw error;
+  }
+  return me;
+}
+
+export function signOut() {
+  me = undefined;
+  sessionStorage.removeItem(STORED);
+}

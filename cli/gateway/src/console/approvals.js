@@ -1,0 +1,77 @@
+// Calls that wait for people.
+
+import { ask, may, whoami } from "./api.js";
+import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "./dom.js";
+
+const needed = ({ approvers, roles }) => {
+  const who = roles.length ? `of ${roles.join(", ")}` : approvers === 1 ? "approver of any role" : "approvers of any role";
+  return `${approvers} ${who}`;
+};
+const nameOf = (approval) => `${approval.tenant}:${approval.id}`;
+
+/** Other values for arguments, of those that may be changed; what is left empty stays. */
+function changes(approval, data) {
+  const set = {};
+  for (const pointer of approval.may_narrow) {
+    const text = (data.get(`set ${pointer}`) ?? "").trim();
+    if (!text) continue;
+    try {
+      set[pointer] = JSON.parse(text);
+    } catch {
+      set[pointer] = text;
+    }
+  }
+  return set;
+}
+
+async function decide(approval, agrees, refresh) {
+  const name = nameOf(approval);
+  const verb = agrees ? "approve" : "deny";
+  const act = async (data) => {
+    const body = { reason: data.get("reason") };
+    if (agrees) Object.assign(body, { set: changes(approval, data), narrowed: approval.narrowed ?? null });
+    const counted = await ask(`approvals/${encodeURIComponent(name)}/${verb}`, { method: "POST", body });
+    say(counted.missing ? `${name}: noted; ${counted.missing} more have to agree` : `${name} is ${counted.state}`);
+  };
+  const narrow = agrees ? approval.may_narrow.map((pointer) => field(`Another value for ${pointer} (empty: as it is)`, { name: `set ${pointer}` })) : [];
+  const text = `${approval.agent} calls ${approval.tool} with ${JSON.stringify(approval.arguments)}. You decide as ${whoami().approver}.`;
+  const title = agrees ? `Approve ${name}?` : `Deny ${name}?`;
+  const button = agrees ? "Approve" : "Deny";
+  if (await confirm({ title, text, fields: [...narrow, reasonField(!agrees)], button, act })) refresh();
+}
+
+function buttons(approval, refresh) {
+  if (approval.state !== "waiting" || !may("approve")) return null;
+  const button = (agrees, word, kind) => h("button", {
+    class: kind, id: `${word}-${approval.id}`, "aria-label": `${word} ${nameOf(approval)}`, click: () => decide(approval, agrees, refresh),
+  }, word);
+  return h("div", { class: "row" }, button(true, "Approve", "act"), button(false, "Deny"));
+}
+
+/** One approval, with what can be done about it. */
+export function card(approval, nowMs, refresh) {
+  const said = approval.agreed.map((one) => `${one.by} agreed${one.reason ? `: ${one.reason}` : ""}`);
+  if (approval.denied) said.push(`${approval.denied.by} denied it: ${approval.denied.reason}`);
+  const turn = approval.call.replace(/\/[^/]*$/, "");
+  return h("section", { class: "card", "aria-label": `Approval ${nameOf(approval)}` },
+    h("h2", {}, `${approval.agent} calls ${approval.tool}`),
+    h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
+    h("pre", {}, JSON.stringify(approval.arguments, null, 2)),
+    approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, JSON.stringify(approval.narrowed, null, 2))] : null,
+    h("p", {}, `Asked for by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
+    said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
+    h("p", { class: "soft" }, `Asked ${clock(approval.asked_ms)}; until ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),
+    buttons(approval, refresh));
+}
+
+export const approvals = {
+  title: "Approvals",
+  open: () => ({
+    every_ms: 3000,
+    load: () => ask("approvals?limit=100"),
+    draw: ({ approvals: found, now_ms }, refresh) => [
+      may("approve") ? null : h("p", { class: "soft" }, "This key looks on: it may not decide."),
+      found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "Nothing waits for an approval."),
+    ].flat(),
+  }),
+};

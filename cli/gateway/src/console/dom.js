@@ -1,0 +1,93 @@
+// Elements from data. Text is only ever text: what agents and tools wrote is never read as HTML.
+
+/** An element: `h("p", {class: "soft"}, "text", element)`. Functions among the attributes are listeners. */
+export function h(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (typeof value === "function") element.addEventListener(key, value);
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  return element;
+}
+
+/** A table that scrolls by itself where it is wider than the window. Columns: [name, cell of a row, is a number]. */
+export function table(caption, columns, rows) {
+  const kind = (isNumber) => (isNumber ? "number" : undefined);
+  const head = h("tr", {}, columns.map(([name, , number]) => h("th", { scope: "col", class: kind(number) }, name)));
+  const line = (row) => h("tr", {}, columns.map(([, cell, number]) => h("td", { class: kind(number) }, cell(row) ?? "")));
+  const body = h("tbody", {}, rows.map(line));
+  const inner = h("table", {}, h("caption", {}, caption), h("thead", {}, head), body);
+  return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption }, inner);
+}
+
+/** How long something takes or took, in words. */
+export function span(ms) {
+  if (ms === undefined || ms === null) return "";
+  const all = Math.max(0, ms);
+  if (all < 1000) return `${Math.round(all)} ms`;
+  if (all < 60_000) return `${(all / 1000).toFixed(1)} s`;
+  if (all < 3_600_000) return `${Math.floor(all / 60_000)} min ${Math.floor((all % 60_000) / 1000)} s`;
+  if (all < 172_800_000) return `${Math.floor(all / 3_600_000)} h ${Math.floor((all % 3_600_000) / 60_000)} min`;
+  return `${Math.floor(all / 86_400_000)} days`;
+}
+
+/** Where a time lies from now. */
+export function fromNow(atMs, nowMs) {
+  if (!atMs) return "";
+  return atMs >= nowMs ? `in ${span(atMs - nowMs)}` : `${span(nowMs - atMs)} ago`;
+}
+
+/** A time of day, UTC, as the commands write it. */
+export const clock = (ms) => (ms ? `${new Date(ms).toISOString().replace("T", " ").slice(0, 19)} UTC` : "");
+
+/** A link to the story of a turn, task or approval. */
+export const storyLink = (id) => h("a", { href: `#/find?id=${encodeURIComponent(id)}` }, id);
+
+/** Says something to everybody, also to those who do not see it. */
+export function say(text) {
+  document.getElementById("said").textContent = text;
+}
+
+/** A labelled field. */
+export function field(label, attributes, ...options) {
+  const isChoice = options.length > 0;
+  const input = h(isChoice ? "select" : "input", { autocomplete: "off", ...attributes }, options);
+  return h("label", {}, label, h("br"), input);
+}
+
+/**
+ * Asks before something is done, with a reason. `fields` are elements within the form; `act` gets the form's data, and
+ * its error is shown where it was asked. Answers whether it was done.
+ */
+export function confirm({ title, text, fields = [], button, act }) {
+  return new Promise((done) => {
+    const wrong = h("p", { class: "bad", role: "alert" });
+    const go = h("button", { class: "act" }, button);
+    const cancel = h("button", { type: "button", click: () => dialog.close("no") }, "Keep as it is");
+    const form = h("form", { submit }, text ? h("p", {}, text) : null, fields, wrong, h("div", { class: "row" }, go, cancel));
+    const heading = h("h2", { id: "dialog-title" }, title);
+    const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, form);
+    async function submit(event) {
+      event.preventDefault();
+      go.disabled = true;
+      try {
+        await act(new FormData(form));
+        dialog.close("yes");
+      } catch (error) {
+        wrong.textContent = error.message;
+        go.disabled = false;
+      }
+    }
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      done(dialog.returnValue === "yes");
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** The field for a reason, which the audit log keeps. */
+export const reasonField = (required = true) => field("Why (for the audit log)", { name: "reason", required, maxlength: 400 });

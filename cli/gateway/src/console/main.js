@@ -1,0 +1,145 @@
+// The frame: who is signed in, which view is shown, and how often it is looked at again.
+
+import { hasKey, may, signIn, signOut, whoami } from "./api.js";
+import { h, say } from "./dom.js";
+import { approvals } from "./approvals.js";
+import { audit } from "./audit.js";
+import { limits } from "./limits.js";
+import { overview } from "./overview.js";
+import { pauses } from "./pauses.js";
+import { find } from "./story.js";
+import { tools } from "./tools.js";
+import { turns } from "./turns.js";
+
+// A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
+// asked for, and what is drawn of it.
+const VIEWS = { overview, turns, approvals, pauses, limits, tools, audit, find };
+const main = document.getElementById("main");
+let showing;
+
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const name = Object.hasOwn(VIEWS, path) ? path : "overview";
+  return { name, query: new URLSearchParams(query) };
+}
+
+/** Draws data anew without taking the focus from whoever is at one of its buttons. */
+function redraw(into, elements) {
+  const focused = into.contains(document.activeElement) ? document.activeElement.id : "";
+  const open = new Set([...into.querySelectorAll("details[open][id]")].map((one) => one.id));
+  into.replaceChildren(...[elements].flat().filter(Boolean));
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  if (focused) document.getElementById(focused)?.focus();
+}
+
+async function look(view, region, again) {
+  if (view !== showing) return;
+  if (again && (document.hidden || document.querySelector("dialog[open]"))) return;
+  const asked = (view.asked = (view.asked ?? 0) + 1);
+  try {
+    const data = await view.load();
+    if (view === showing && asked === view.asked) redraw(region, view.draw(data, refresh));
+  } catch (error) {
+    if (view !== showing || error.name === "AbortError") return;
+    if (error.status === 401) return leave(error.message);
+    redraw(region, h("p", { class: "bad", role: again ? undefined : "alert" }, error.message));
+  }
+}
+
+/** Looks again now: after something was done. */
+function refresh() {
+  return showing ? look(showing, showing.region, false) : undefined;
+}
+
+function show(moved) {
+  if (!whoami()) return ask_for_key("");
+  const { name, query } = place();
+  clearInterval(showing?.timer);
+  const view = VIEWS[name].open(query, refresh);
+  const region = h("div", {}, h("p", { class: "soft" }, "Looking …"));
+  showing = Object.assign(view, { region });
+  document.title = `${VIEWS[name].title} · Tickfleet console`;
+  main.replaceChildren(h("h1", {}, VIEWS[name].title), ...[view.still ?? []].flat(), region);
+  for (const link of document.querySelectorAll("#views a")) {
+    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (moved) main.focus();
+  look(view, region, false);
+  if (view.every_ms) view.timer = setInterval(() => look(view, region, true), view.every_ms);
+}
+
+function frame(isIn) {
+  document.querySelector("nav").hidden = !isIn;
+  document.getElementById("find").hidden = !isIn;
+  document.getElementById("sign-out").hidden = !isIn;
+  const me = whoami();
+  const role = ["operate", "approve", "view"].filter(may).join(", ");
+  document.getElementById("me").textContent = isIn ? `${me.id} · ${me.tenant ?? "all tenants"} · ${role}` : "";
+}
+
+function leave(why) {
+  signOut();
+  clearInterval(showing?.timer);
+  showing = undefined;
+  frame(false);
+  ask_for_key(why);
+}
+
+function ask_for_key(why) {
+  const wrong = h("p", { class: "bad", role: "alert" }, why ?? "");
+  const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
+  const form = h("form", { class: "sign-in card", submit: enter },
+    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key"), key, wrong, h("button", { class: "act" }, "Sign in"),
+    h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator makes one. It is kept for this tab alone."));
+  async function enter(event) {
+    event.preventDefault();
+    await start(key.value).catch((error) => (wrong.textContent = error.message));
+  }
+  document.title = "Sign in · Tickfleet console";
+  main.replaceChildren(form);
+  key.focus();
+}
+
+async function start(key) {
+  await signIn(key);
+  frame(true);
+  say("");
+  show(true);
+}
+
+function theme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  localStorage.setItem("tickfleet-theme", root.dataset.theme);
+}
+
+function prepare() {
+  const known = localStorage.getItem("tickfleet-theme");
+  if (known === "light" || known === "dark") document.documentElement.dataset.theme = known;
+  document.getElementById("theme").addEventListener("click", theme);
+  document.getElementById("sign-out").addEventListener("click", () => leave(""));
+  const links = Object.entries(VIEWS).filter(([name]) => name !== "find");
+  document.getElementById("views").append(...links.map(([name, view]) => h("li", {}, h("a", { href: `#/${name}` }, view.title))));
+  document.getElementById("find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = document.getElementById("find-id").value.trim();
+    if (id) location.hash = `#/find?id=${encodeURIComponent(id)}`;
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key === "k" && (event.ctrlKey || event.metaKey) && whoami()) {
+      event.preventDefault();
+      document.getElementById("find-id").focus();
+    }
+  });
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  addEventListener("hashchange", () => show(true));
+}
+
+prepare();
+if (hasKey()) start("").catch((error) => ask_for_key(error.message));
+else ask_for_key("");

@@ -1,0 +1,88 @@
+//! The console: pages for people who look after a fleet, over the verbs in [`operate`](crate::operate). They are part of
+//! the program, come from this server alone, and know no more than the key that is typed into them.
+
+use axum::Router;
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::get;
+
+use crate::problem::Problem;
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Name, type and text of each file.
+const FILES: [(&str, &str, &str); 14] = [
+    ("", "text/html; charset=utf-8", include_str!("index.html")),
+    ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
+    ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
+    ("main.js", SCRIPT, include_str!("main.js")),
+    ("dom.js", SCRIPT, include_str!("dom.js")),
+    ("api.js", SCRIPT, include_str!("api.js")),
+    ("overview.js", SCRIPT, include_str!("overview.js")),
+    ("story.js", SCRIPT, include_str!("story.js")),
+    ("turns.js", SCRIPT, include_str!("turns.js")),
+    ("approvals.js", SCRIPT, include_str!("approvals.js")),
+    ("pauses.js", SCRIPT, include_str!("pauses.js")),
+    ("limits.js", SCRIPT, include_str!("limits.js")),
+    ("tools.js", SCRIPT, include_str!("tools.js")),
+    ("audit.js", SCRIPT, include_str!("audit.js")),
+];
+
+/// What a browser is told: scripts, styles and data from this server alone, no frames around it, no forms that send
+/// anything, and no text that becomes a page. The key is sent as a header by the console's own code, so that no other page
+/// can have a browser do something in its name.
+const GUARDS: [(HeaderName, &str); 4] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// The paths of the console.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new()
+        .route("/console", get(async || Redirect::permanent("console/")))
+        .route("/console/", get(async || file("")))
+        .route("/console/{file}", get(named))
+}
+
+async fn named(name: Result<Path<String>, PathRejection>) -> Response {
+    name.map_or_else(|_| file("?"), |Path(name)| file(&name))
+}
+
+fn file(name: &str) -> Response {
+    let Some((_, kind, text)) = FILES.iter().find(|(known, ..)| *known == name) else {
+        return Problem::not_found("the console has no such file").into_response();
+    };
+    let mut response = ([(header::CONTENT_TYPE, *kind)], *text).into_response();
+    for (name, value) in GUARDS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_name_each_other_and_nothing_of_another_host() {
+        for (name, kind, text) in FILES {
+            for word in ["http://", "https://", "innerHTML", "eval(", "document.cookie", "localStorage.setItem(STORED"]
+            {
+                let is_namespace = kind == "image/svg+xml" && word == "http://";
+                assert!(is_namespace || !text.contains(word), "{name} has {word}");
+            }
+            for import in text.split("from \"./").skip(1) {
+                let wanted = import.split('"').next().unwrap_or_default();
+                assert!(FILES.iter().any(|(known, ..)| *known == wanted), "{name} imports {wanted}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+// The fleet as it is now: what waits where and since when, rates, processes.
+
+import { ask, whoami } from "./api.js";
+import { h, span, storyLink, table } from "./dom.js";
+
+const tile = (name, value, more) => h("li", {}, name, h("b", {}, String(value)), h("small", {}, more ?? ""));
+const rate = (found) => (found === null || found === undefined ? "–" : `${found}/s`);
+const megabytes = (bytes) => `${(bytes / 1_048_576).toFixed(1)} MiB`;
+
+function tiles(fleet) {
+  const { backlog, rates, slots, server } = fleet;
+  const waiting = backlog.map((one) => tile(one.state, one.count, one.oldest_ms ? `oldest ${span(one.oldest_ms)}` : one.unit));
+  const bound = server.max_bytes ? `of ${megabytes(server.max_bytes)}` : "no bound is set";
+  return h("ul", { class: "tiles" }, waiting,
+    tile("paused", fleet.paused, "tenants and agents"),
+    tile("calls", rate(rates.calls), "that ended"),
+    tile("turns", rate(rates.turns), "that came in"),
+    tile("slots busy", `${slots.busy} of ${slots.all}`, "of all workers"),
+    tile("memory of Redis", megabytes(server.used_bytes), bound));
+}
+
+function warnings(found) {
+  if (!found.length) return h("p", { class: "good" }, "Nothing that somebody should look at.");
+  return h("ul", {}, found.map((warning) => h("li", { class: "doubt" }, warning)));
+}
+
+const nodes = (found) => table("Schedulers and workers", [
+  ["Process", (node) => node.name],
+  ["Kind", (node) => node.kind],
+  ["Shard", (node) => node.shard, true],
+  ["State", (node) => h("span", { class: node.alive ? "good" : "bad" }, node.alive ? "alive" : "gone")],
+  ["Last heard", (node) => (node.beat_age_ms === null ? "" : `${span(node.beat_age_ms)} ago`)],
+  ["Slots busy", (node) => (node.slots ? `${node.slots.busy} of ${node.slots.all}` : ""), true],
+], found);
+
+const agents = (found, isWhole) => table(isWhole ? "Agents whose turns wait" : "Agents whose turns wait (not all are known yet)", [
+  ["Agent", (agent) => `${agent.tenant}:${agent.agent}`],
+  ["Turns", (agent) => agent.turns, true],
+  ["Oldest", (agent) => span(agent.oldest_ms)],
+  ["Looked at next in", (agent) => span(agent.due_in_ms)],
+  ["Tick used", (agent) => agent.tick_used, true],
+  ["Day used", (agent) => agent.day_used, true],
+], found);
+
+const fleet = {
+  every_ms: 2000,
+  load: () => ask("overview"),
+  draw: (found) => [
+    tiles(found), h("h2", {}, "To look at"), warnings(found.warnings),
+    h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No agent's turns wait for a tick, a day or a limit."),
+    h("h2", {}, "Processes"), nodes(found.nodes),
+    h("p", { class: "soft" }, `Redis ${found.server.version} at ${found.redis}; policy generation ${found.policy_generation}`),
+  ],
+};
+
+/** What a key of one tenant sees: its own, and no figures of others. */
+const ofTenant = {
+  every_ms: 5000,
+  load: async () => ({ page: await ask("turns?limit=200"), approvals: await ask("approvals?limit=500"), pauses: await ask("pauses") }),
+  draw: ({ page, approvals, pauses }) => {
+    const states = ["lane", "ready", "running", "parked", "ending"];
+    const count = (state) => page.turns.filter((turn) => turn.state === state).length;
+    const running = page.turns.filter((turn) => turn.state === "running");
+    return [
+      h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: figures of the whole fleet are for keys of all tenants.`),
+      h("ul", { class: "tiles" }, states.map((state) => tile(state, count(state), page.next ? "of those found so far" : "turns")),
+        tile("approvals", approvals.approvals.length, "wait for people"), tile("paused", pauses.pauses.length, "tenant or agents")),
+      h("h2", {}, "Running"),
+      running.length ? h("ul", {}, running.map((turn) => h("li", {}, storyLink(`${turn.tenant}:${turn.id}`)))) : h("p", {}, "Nothing runs."),
+    ];
+  },
+};
+
+export const overview = {
+  title: "Overview",
+  open: () => ({ ...(whoami().tenant ? ofTenant : fleet) }),
+};
