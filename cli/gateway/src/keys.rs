@@ -242,6 +242,16 @@ impl KeysFile {
         Ok(Self { path: path.to_owned(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
+    /// One key that stands in no file.
+    ///
+    /// # Errors
+    /// [`KeyError::Invalid`]: its row says what makes no sense.
+    pub fn only(row: KeyRow) -> Result<Self, KeyError> {
+        check(&row).map_err(|problem| KeyError::Invalid { path: row.id.clone(), problem })?;
+        let by_hash = [(row.sha256.to_ascii_lowercase(), Arc::new(row))].into();
+        Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(ApiKeys { by_hash })) })
+    }
+
     /// The keys that are in force.
     #[must_use]
     pub fn in_force(&self) -> Arc<ApiKeys> {

@@ -131,6 +131,7 @@ function prepare() {
     if (event.key === "k" && (event.ctrlKey || event.metaKey) && whoami()) {
       event.preventDefault();
       document.getElementById("find-id").focus();
+      document.getElementById("find-id").select();
     }
   });
   document.querySelector(".skip").addEventListener("click", (event) => {

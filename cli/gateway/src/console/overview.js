@@ -33,8 +33,8 @@ const nodes = (found) => table("Schedulers and workers", [
   ["Slots busy", (node) => (node.slots ? `${node.slots.busy} of ${node.slots.all}` : ""), true],
 ], found);
 
-const agents = (found, isWhole) => table(isWhole ? "Agents whose turns wait" : "Agents whose turns wait (not all are known yet)", [
-  ["Agent", (agent) => `${agent.tenant}:${agent.agent}`],
+const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns wait for" : "Agents and limits that turns wait for (not all are known yet)", [
+  ["Agent or limit", (agent) => (agent.tenant ? `${agent.tenant}:${agent.agent}` : agent.agent)],
   ["Turns", (agent) => agent.turns, true],
   ["Oldest", (agent) => span(agent.oldest_ms)],
   ["Looked at next in", (agent) => span(agent.due_in_ms)],

@@ -25,7 +25,7 @@ const results = (found) => table("Results", [
 function auditOf(found) {
   const lines = found.entries.map((entry) => h("li", {}, `${entry.timestamp ?? ""}  ${entry.message ?? JSON.stringify(entry)}`));
   const more = found.complete ? "" : " (there may be more)";
-  return h("details", { id: "audit-of-story" }, h("summary", {}, `${lines.length} audit entries${more}`), h("ul", {}, lines));
+  return h("details", { id: "audit-of-story" }, h("summary", {}, `${lines.length} audit ${lines.length === 1 ? "entry" : "entries"}${more}`), h("ul", {}, lines));
 }
 
 async function end(id, isTask, refresh) {

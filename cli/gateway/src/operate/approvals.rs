@@ -6,6 +6,7 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -23,6 +24,8 @@ use crate::verbs::Verb;
 
 /// Approvals of a tenant that are listed where nobody says how many.
 const LISTED: usize = 50;
+/// Tenants that are asked about at once.
+const TOGETHER: usize = 64;
 
 /// Which approvals are wanted.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -60,8 +63,11 @@ pub(crate) async fn list(
     let wanted = query(wanted)?;
     let limit = within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?;
     let mut approvals = Vec::new();
-    for tenant in tenants(&shared, operator.within(wanted.tenant)?).await? {
-        approvals.extend(shared.client.approvals(&tenant, limit).await?);
+    for some in tenants(&shared, operator.within(wanted.tenant)?).await?.chunks(TOGETHER) {
+        let found = join_all(some.iter().map(|tenant| shared.client.approvals(tenant, limit))).await;
+        for found in found {
+            approvals.extend(found?);
+        }
     }
     approvals.sort_by_key(|approval| approval.until_ms);
     Ok(Json(Waiting { approvals, now_ms: super::views::now_ms(&shared).await? }))
@@ -197,7 +203,10 @@ async fn decide(
         redactor: &shared.desk.redactor(),
     };
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
-    Ok(Json(counted.map_err(|error| refused(error, &approval))?))
+    let counted = counted.map_err(|error| refused(error, &approval))?;
+    // Two keys may decide as one approver: the log tells which it was.
+    tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "an approver has decided");
+    Ok(Json(counted))
 }
 
 /// What had been changed of the arguments when the approver looked, as the record has it. Values are compared, for a

@@ -168,6 +168,7 @@ pub(crate) async fn cancel(
     for name in &names {
         ended.push(Ended { id: name.to_string(), answer: end(&shared, name, &reason).await? });
     }
+    tracing::info!(key = operator.by(), turns = ended.len(), "an operator has asked turns to end");
     Ok(Json(ended))
 }
 

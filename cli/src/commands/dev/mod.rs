@@ -1,5 +1,6 @@
 //! `tickfleet dev`: a whole fleet in one process, with nothing to set up.
 
+mod console;
 pub(crate) mod socket;
 
 use std::fs::DirBuilder;
@@ -13,6 +14,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
+use self::console::Console;
 use self::socket::DIR;
 use crate::failure::Failure;
 use crate::fleet::python;
@@ -28,6 +30,7 @@ use crate::setup::{self, Setup};
 Examples:
   tickfleet dev
   tickfleet dev --port            where a client needs host and port instead of a socket
+  tickfleet dev --console         with pages to watch it by, and the key for them
 What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
 what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.
 Where --redis-url or the variable REDIS_URL names a Redis, that one is used: unset it for a private one.")]
@@ -39,6 +42,9 @@ pub(crate) struct Dev {
     /// then every user of this machine can reach it.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Serve the console, and the HTTP API, on this port of 127.0.0.1, 8080 unless said otherwise; 0 takes any free one.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
+    console: Option<u16>,
 }
 
 /// The setting that makes the trial tools everybody's, as a variable.
@@ -84,13 +90,13 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     }
     if setup.url_chosen {
         setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
-        return serve(setup, None, shutdown, output).await;
+        return serve(setup, None, args, shutdown, output).await;
     }
     keep_out_of_git(&args.dir);
     let listen = args.port.map_or(Listen::Socket, Listen::Loopback);
     let options = ServerOptions { listen, appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
-    let outcome = serve(&setup.at(redis.url()), Some(&redis), shutdown, output).await;
+    let outcome = serve(&setup.at(redis.url()), Some(&redis), args, shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
@@ -117,6 +123,7 @@ fn keep_out_of_git(dir: &Path) {
 async fn serve(
     setup: &Setup,
     redis: Option<&PrivateRedis>,
+    args: &Dev,
     shutdown: Shutdown,
     output: &Output,
 ) -> Result<(), Failure> {
@@ -125,16 +132,25 @@ async fn serve(
         // On a developer's machine nobody else has to see it.
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
+    let draining = shutdown.draining.clone();
     let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
+    let console = match args.console {
+        Some(port) => Some(Console::start(setup, port, draining).await?),
+        None => None,
+    };
     // SIGHUP still ends it: it is what a terminal says that is being closed.
     fleet.follow_configuration(setup, None);
-    output.print(&welcome(setup, redis, &fleet))?;
+    output.print(&welcome(setup, redis, &fleet, console.as_ref()))?;
     // The log has told why it failed.
-    fleet.wait().await.map_err(|_| Failure::Told)
+    fleet.wait().await.map_err(|_| Failure::Told)?;
+    if let Some(console) = console {
+        console.ended().await;
+    }
+    Ok(())
 }
 
 /// Returns the welcome: what runs, and what to do next.
-fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String {
+fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet, console: Option<&Console>) -> String {
     let place = match redis {
         Some(redis) => format!("a private Redis in {}", redis.dir().display()),
         None => format!("Redis at {}", setup.shown_url()),
@@ -145,9 +161,10 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let export = format!("{url}{trial}");
     let by_hand = redis.and_then(redis_cli).unwrap_or_default();
+    let console = console.map(Console::in_words).unwrap_or_default();
     format!(
         "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
-         Health and metrics: http://{}/metrics\n\n\
+         Health and metrics: http://{}/metrics\n{console}\n\
          In another terminal:\n{export}{}{by_hand}\n\
          Ctrl-C drains and stops.\n",
         fleet.health,

@@ -90,6 +90,20 @@ impl HereDesk {
     }
 }
 
+impl HereDesk {
+    /// As [`Self::current`]; where that cannot be read, by the configuration that was read last. Whoever looks for the cause
+    /// of trouble must not be kept from it by a mistake in a file.
+    async fn known(&self) -> Arc<Setup> {
+        match self.current().await {
+            Ok(setup) => setup,
+            Err(error) => {
+                tracing::warn!(%error, "the configuration cannot be read; operators see the fleet by the one before");
+                self.setup.load_full()
+            }
+        }
+    }
+}
+
 impl Desk for HereDesk {
     fn overview(&self) -> Told<'_> {
         async {
@@ -101,7 +115,7 @@ impl Desk for HereDesk {
 
     fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a> {
         async move {
-            let setup = self.current().await?;
+            let setup = self.known().await;
             let told = explain::told(&setup, (&self.client, &self.pool), tenant, id).await;
             told.map(|(story, lines)| json!({"story": story, "lines": lines})).map_err(refused)
         }
@@ -110,7 +124,7 @@ impl Desk for HereDesk {
 
     fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a> {
         async move {
-            let setup = self.current().await?;
+            let setup = self.known().await;
             limits::told(&setup, (&self.client, &self.pool), asked).await.map_err(refused)
         }
         .boxed()
@@ -118,7 +132,7 @@ impl Desk for HereDesk {
 
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
         async move {
-            let setup = self.current().await?;
+            let setup = self.known().await;
             tasks::tenants(&setup, &self.client).await.map_err(refused)
         }
         .boxed()

@@ -14,6 +14,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, Verb, Whose, openapi};
 use tickfleet_ops::shutdown::Shutdown;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -156,13 +158,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let Some(path) = &args.keys else { return Err(Failure::usage("--keys FILE is needed")) };
     let keys = KeysFile::open(path).map_err(Failure::failed)?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let client = setup.client().await?;
-    let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
-    let gateway = Gateway::new(client, keys.clone(), desk, shutdown.draining.clone());
-    let (address, serving) = gateway
-        .serve(args.address)
-        .await
-        .map_err(|error| Failure::failed(anyhow::anyhow!("cannot listen on {}: {error}", args.address)))?;
+    let gateway = of(setup, keys.clone(), shutdown.draining.clone()).await?;
+    let (address, serving) = listen(gateway, args.address).await?;
     tokio::spawn(keys.clone().follow(shutdown.draining.clone()));
     tracing::info!(%address, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
     tokio::select! {
@@ -174,6 +171,25 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         traces.flush().await;
     }
     Ok(())
+}
+
+/// The gateway of this process.
+///
+/// # Errors
+/// Redis is away.
+pub(crate) async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToken) -> Result<Gateway, Failure> {
+    let client = setup.client().await?;
+    let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
+    Ok(Gateway::new(client, keys, desk, draining))
+}
+
+/// Has it listen.
+///
+/// # Errors
+/// The address cannot be had.
+pub(crate) async fn listen(gateway: Gateway, address: SocketAddr) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
+    let served = gateway.serve(address).await;
+    served.map_err(|error| Failure::failed(anyhow::anyhow!("cannot listen on {address}: {error}")))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

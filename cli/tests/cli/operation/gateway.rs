@@ -25,7 +25,8 @@ const REFUSAL: [&str; 4] =
 
 /// A gateway and its file of keys.
 pub(super) struct Gateway {
-    child: Child,
+    /// None where another process has it.
+    child: Option<Child>,
     address: String,
     keys: PathBuf,
 }
@@ -67,7 +68,12 @@ impl Gateway {
         });
         // Whoever logs to a pipe that nobody reads ends.
         drop(std::thread::spawn(move || lines.count()));
-        Self { child, address: address.unwrap(), keys: keys.to_owned() }
+        Self { child: Some(child), address: address.unwrap(), keys: keys.to_owned() }
+    }
+
+    /// The one of another process.
+    pub(super) fn at(address: &str) -> Self {
+        Self { child: None, address: address.to_owned(), keys: PathBuf::new() }
     }
 
     fn connect(&self) -> TcpStream {
@@ -113,16 +119,19 @@ impl Gateway {
     }
 
     fn stop(mut self) -> Option<i32> {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
-        self.child.wait().unwrap().code()
+        let child = self.child.as_mut().unwrap();
+        kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+        child.wait().unwrap().code()
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // Fails only where it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            // Fails only where it has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

@@ -102,11 +102,11 @@ impl Served {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
-    /// The one approval that waits.
-    fn asked(&self) -> Value {
-        self.until("approvals", |seen| seen["approvals"].as_array().is_some_and(|found| !found.is_empty()))["approvals"]
-            [0]
-        .clone()
+    /// The approval that a turn's first call waits for.
+    fn asked(&self, turn: &str) -> Value {
+        let call = format!("{turn}/0");
+        let of = |seen: &Value| seen["approvals"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
+        of(&self.until("approvals", |seen| of(seen).is_some())).unwrap()
     }
 }
 
@@ -145,7 +145,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let served = Served::start().await;
     let Keys { viewer, operator, approver, service, acme } = &served.keys;
     served.submit("held", "fail");
-    let approval = format!("demo:{}", served.asked()["id"].as_str().unwrap());
+    let approval = format!("demo:{}", served.asked("held")["id"].as_str().unwrap());
     let verbs = verbs(&approval);
     // Those who may not, first: then everything is still as it was.
     for (method, path, body, roles) in &verbs {
@@ -157,13 +157,13 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
         let unknown = served.gateway.ask("tfk_nobody", method, path, body);
         assert_eq!(unknown.status, 401, "{method} {path}");
     }
-    assert_eq!(served.asked()["agreed"], json!([]), "nobody has agreed");
+    assert_eq!(served.asked("held")["agreed"], json!([]), "nobody has agreed");
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
     // A key of another tenant, with the same verbs: as if it were not there.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
-        let is_own = there.status == 200 && !there.body.contains("held") && !there.body.contains("fran");
+        let is_own = there.status == 200 && !there.body.contains("demo");
         assert!(there.status == 403 || is_own, "{method} {path}: {there:?}");
     }
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nor by them");
@@ -187,6 +187,41 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     {
         assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_else() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url(), "--console", "0"]);
+    let line = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: http://")).unwrap();
+    let (address, key) = line.split_once("/console/ with the key ").unwrap();
+    let gateway = Gateway::at(address);
+    let page = gateway.get("", "/console/");
+    assert_eq!(page.status, 200);
+    let policy =
+        ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"];
+    for head in
+        policy.into_iter().chain(["content-type: text/html", "nosniff", "referrer-policy: no-referrer", "no-store"])
+    {
+        assert!(page.head.contains(head), "no {head}: {}", page.head);
+    }
+    assert!(!page.head.contains("set-cookie") && !page.head.contains("unsafe"), "{}", page.head);
+    // What the page names is there, and what it does not have is not.
+    let named: Vec<&str> =
+        page.body.split('"').filter(|word| word.ends_with(".js") || word.ends_with(".css")).collect();
+    assert!(named.len() >= 2, "{named:?}");
+    for file in named.into_iter().chain(["icon.svg", "api.js"]) {
+        assert_eq!(gateway.get("", &format!("/console/{file}")).status, 200, "{file}");
+    }
+    for file in ["nothing.js", "..%2fkeys.yaml", "%ff"] {
+        assert_eq!(gateway.get("", &format!("/console/{file}")).status, 404, "{file}");
+    }
+    assert_eq!(gateway.get("", "/console").status, 308);
+    // The pages know nothing: whoever has no key is told nothing.
+    assert_eq!(gateway.get("", "/v1/operate/overview").status, 401);
+    let seen = gateway.get(key, "/v1/operate/overview");
+    assert_eq!(seen.status, 200, "{seen:?}");
+    assert_eq!(fleet.stop(), Some(0), "the gateway ends with the fleet");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +264,9 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
         assert!(entries.to_string().contains(said), "no {said:?} in {entries}");
     }
     let limits = served.sees("limits?tenant=demo&top=3");
-    assert_eq!(limits["caps"][0]["counters"][0]["counter"], "demo:kelly", "{limits}");
+    let names: Vec<&Value> =
+        ["caps", "limits"].iter().flat_map(|kind| limits[*kind].as_array().unwrap()).map(|one| &one["name"]).collect();
+    assert!(names.contains(&&json!("max_actions_per_day")) && names.contains(&&json!("three")), "{limits}");
     assert_eq!(served.gateway.get(key, "/v1/operate/limits?limit=nope").status, 404);
     let fleet = served.sees("overview");
     assert!(count(&fleet, "nodes") >= 2 && count(&fleet, "backlog") >= 6, "{fleet}");
@@ -240,7 +277,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let served = Served::start().await;
     let key = &served.keys.approver;
     served.submit("first", "fail");
-    let approval = served.asked();
+    let approval = served.asked("first");
     let name = format!("demo:{}", approval["id"].as_str().unwrap());
     assert_eq!(served.sees(&format!("approvals/{name}"))["call"], "first/0");
     let bare = served.sees(&format!("approvals/{}", approval["id"].as_str().unwrap()));
@@ -257,7 +294,7 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     assert!(entries.to_string().contains("ann"), "{entries}");
 
     served.submit("second", "fail");
-    let name = format!("demo:{}", served.asked()["id"].as_str().unwrap());
+    let name = format!("demo:{}", served.asked("second")["id"].as_str().unwrap());
     let deny = format!("approvals/{name}/deny");
     assert_eq!(served.does(key, &deny, &json!({"reason": " "})).status, 400, "a denial says why");
     // Taken out of the file, or a file that nobody can read: nobody decides by what was.
@@ -265,6 +302,8 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     for (text, status) in [("permissions: [", 503), (PERMISSIONS, 403)] {
         std::fs::write(&file, text).unwrap();
         assert_eq!(served.does(key, &deny, &json!({"reason": "no"})).status, status, "{text}");
+        // Whoever looks for the mistake sees on.
+        assert_eq!(served.sees("explain?id=demo:second")["story"]["waits"]["rule"], "approval", "{text}");
     }
     std::fs::write(&file, [PERMISSIONS, APPROVERS].concat()).unwrap();
     let denied = served.does(key, &deny, &json!({"reason": "not this month"}));
