@@ -1,9 +1,11 @@
 //! The guards of the scripts, one by one, and what stands there where a test switches one off. A guard that no test
 //! misses is either not tested or not needed: the interleavings and the simulator show that each is missed.
 
+mod followers;
 mod governance;
 mod rests;
 
+pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
 pub use rests::RESTS;
 

@@ -19,6 +19,7 @@ mod budgets;
 mod effects;
 mod external;
 mod facts;
+mod followers;
 mod governed;
 mod inbound;
 mod kept;
