@@ -17,7 +17,7 @@ use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line};
-use tickfleet_proof::whatif::recorded::{Read, Recorded, Reset};
+use tickfleet_proof::whatif::recorded::{Operated, Read, Recorded};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 use tickfleet_proof::whatif::{Difference, Summary};
@@ -36,8 +36,8 @@ const PRINTED_MAX: usize = 100;
 const KEPT_MAX: usize = 10_000;
 /// Calls of one turn that are looked at together.
 const CALLS_MAX: usize = 1_000;
-/// Resets of counters that are followed.
-const RESETS_MAX: usize = 100_000;
+/// Resets of counters that are followed, and pauses.
+const OPERATED_MAX: usize = 100_000;
 
 /// Decide recorded calls anew by another policy: who would have been denied, refused, asked or delayed, and by what.
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ struct Wanted {
 /// The calls of the log, by turn; and what else it says.
 struct Gathered {
     calls: Sorter,
-    resets: Vec<Reset>,
+    operated: Operated,
     is_from_beginning: bool,
     unread: u64,
 }
@@ -130,7 +130,7 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     };
     let mut gathered = Gathered {
         calls: Sorter::default(),
-        resets: Vec::new(),
+        operated: Operated::default(),
         is_from_beginning: wanted.from_ms.is_none(),
         unread: 0,
     };
@@ -176,8 +176,13 @@ impl Gathered {
                 Some(Line::Header(header)) => self.is_from_beginning &= header.from_ms.is_none(),
                 Some(Line::Entry(entry)) => match Read::entry(&entry) {
                     Read::Call(call) => self.call(&call, &line, wanted)?,
-                    Read::Reset(reset) if self.resets.len() < RESETS_MAX => self.resets.push(reset),
-                    Read::Reset(_) | Read::Other => {}
+                    Read::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
+                        self.operated.resets.push(reset);
+                    }
+                    Read::Pause(pause) if self.operated.pauses.len() < OPERATED_MAX => {
+                        self.operated.pauses.push(pause);
+                    }
+                    Read::Reset(_) | Read::Pause(_) | Read::Other => {}
                 },
                 // What went before, its windows have counted, too.
                 Some(Line::Gone(_)) => self.is_from_beginning = false,
@@ -205,7 +210,7 @@ impl Gathered {
 async fn decide(setup: &Setup, gathered: Gathered, mut told: Told) -> Result<Told, Failure> {
     let guards = Guards::new(setup)?;
     told.summary.cannot_say("lines that are none of an export", gathered.unread);
-    let (resets, is_from_beginning) = (gathered.resets, gathered.is_from_beginning);
+    let (operated, is_from_beginning) = (gathered.operated, gathered.is_from_beginning);
     let turns = judged(&guards, gathered.calls, &mut told).await?;
     let fleet = Fleet {
         policy: guards.policy(),
@@ -215,7 +220,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told) -> Result<Tol
     };
     let told = RefCell::new(told);
     let tell = |difference| told.borrow_mut().tell(difference);
-    let mut replay = Replay::new(fleet, &resets, is_from_beginning, tell);
+    let mut replay = Replay::new(fleet, &operated, is_from_beginning, tell);
     let mut lines = turns.sorted().map_err(Failure::failed)?;
     while let Some(line) = lines.next().map_err(Failure::failed)? {
         replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
@@ -271,7 +276,7 @@ fn recorded(line: &str) -> Option<Recorded> {
     match Line::read(line)? {
         Line::Entry(entry) => match Read::entry(&entry) {
             Read::Call(call) => Some(*call),
-            Read::Reset(_) | Read::Other => None,
+            Read::Reset(_) | Read::Pause(_) | Read::Other => None,
         },
         _ => None,
     }

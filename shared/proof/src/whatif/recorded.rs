@@ -202,6 +202,26 @@ pub struct Reset {
     pub counter: String,
 }
 
+/// An operator has kept calls of a tenant, or of one of its agents, from going out; or lets them go out again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// When that was written, ms: from then on, nobody decides otherwise.
+    pub at_ms: i64,
+    /// `<tenant>`, or `<tenant>:<agent>`.
+    pub who: String,
+    /// True if they go out again.
+    pub ends: bool,
+}
+
+/// What operators did that decisions go by, in whatever order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Operated {
+    /// Counters that were set to zero.
+    pub resets: Vec<Reset>,
+    /// Pauses, and their ends.
+    pub pauses: Vec<Pause>,
+}
+
 /// What an entry is, for whoever decides anew.
 #[derive(Debug)]
 pub enum Read {
@@ -209,6 +229,8 @@ pub enum Read {
     Call(Box<Recorded>),
     /// An operator's reset of a counter.
     Reset(Reset),
+    /// An operator's pause, or its end.
+    Pause(Pause),
     /// Something else, or nothing that can be read.
     Other,
 }
@@ -224,6 +246,10 @@ impl Read {
         if said.action == "LIMIT_RESET" {
             let Meta { limit, counter, .. } = said.meta;
             return Self::Reset(Reset { at_ms: ended_ms, shard: entry.shard, limit, counter });
+        }
+        if let "PAUSE" | "RESUME" = &*said.action {
+            let ends = said.action == "RESUME";
+            return Self::Pause(Pause { at_ms: written_ms, who: said.entity_id.into_owned(), ends });
         }
         let position = said.meta.call.rsplit('/').next().and_then(|at| at.parse().ok());
         let (true, Some(position)) = (said.action == "TOOL_CALL", position) else { return Self::Other };

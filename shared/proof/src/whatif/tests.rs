@@ -8,7 +8,7 @@ use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, Lim
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
-use super::recorded::{Arguments, Fate, Read};
+use super::recorded::{Arguments, Fate, Operated, Pause, Read};
 use super::replay::{Fleet, Replay};
 use super::turns::{Decision, Note, Turn, TurnCall, What};
 use super::{Difference, Kind};
@@ -71,9 +71,13 @@ fn go(calls: u32, used: u32, ends_ms: i64) -> What {
 }
 
 fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
+    replay_with(policy, &Operated::default(), turns)
+}
+
+fn replay_with(policy: &Policy, operated: &Operated, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
     let fleet = Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0 };
-    let mut replay = Replay::new(fleet, &[], true, |difference| found.borrow_mut().push(difference));
+    let mut replay = Replay::new(fleet, operated, true, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
     let summary = replay.finish();
     (found.into_inner(), summary)
@@ -121,6 +125,45 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     assert_eq!(told(&places(2), &turns), []);
     assert_eq!(told(&places(1), &turns), [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
+}
+
+#[test]
+fn what_waited_while_its_agent_was_paused_waits_as_it_did_and_not_where_nobody_paused_it() {
+    let act = |at_ms, who: &str, ends| Pause { at_ms, who: who.into(), ends };
+    let waits = |at_ms, until_ms| (at_ms, 0, What::Wait("max_calls_per_tick".into(), until_ms));
+    let turns = [
+        turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
+        turn("b", &[waits(1_000, 5_000), waits(5_010, 10_000), (10_010, 0, go(1, 1, 15_000))]),
+        turn("c", &[(10_020, 0, go(1, 2, 15_000))]),
+    ];
+    let policy = policy(3, vec![]);
+    for who in ["acme", "acme:kelly"] {
+        let pauses = vec![act(1_000, who, false), act(7_000, who, true)];
+        let operated = Operated { pauses, ..Operated::default() };
+        let (found, summary) = replay_with(&policy, &operated, &turns);
+        assert!(found.is_empty() && summary.not_decidable.is_empty(), "{who}: {found:?} {summary:?}");
+    }
+    let another = Operated { pauses: vec![act(1_000, "acme:ben", false)], ..Operated::default() };
+    let (found, _) = replay_with(&policy, &another, &turns);
+    let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
+    assert_eq!(told, [("b/0", Kind::Sooner)]);
+}
+
+#[test]
+fn a_pause_and_its_end_are_read_from_the_log() {
+    let act = |action: &str| {
+        let text = format!(
+            r#"{{"timestamp":"1970-01-01T00:00:05.100Z","level":"info","action":"{action}","entity_type":"agent","entity_id":"acme:kelly","actor_type":"operator","actor_id":"anna","tenant":"acme","message":"anna did it","meta":{{"reason":"late"}}}}"#
+        );
+        let line = lines::entry(0, "5101-0", "", &text);
+        let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
+        match Read::entry(&entry) {
+            Read::Pause(pause) => pause,
+            other => unreachable!("{other:?}"),
+        }
+    };
+    let pause = |ends| Pause { at_ms: 5_101, who: "acme:kelly".into(), ends };
+    assert_eq!((act("PAUSE"), act("RESUME")), (pause(false), pause(true)));
 }
 
 #[test]

@@ -69,7 +69,12 @@ impl Replay<'_> {
         now_ms: i64,
     ) -> Said {
         let turn = &live.turn;
-        let (caps, name) = (self.fleet.policy.caps(whose.owner, whose.policy), agent_of(turn));
+        let (mut caps, name) = (self.fleet.policy.caps(whose.owner, whose.policy), agent_of(turn));
+        let paused_ms = self.pauses.until(turn, on, now_ms);
+        if paused_ms.is_some() {
+            // As schedulers have it.
+            caps.calls_per_tick = 0;
+        }
         let (mut agent, mut tenant_day, known_ms) = self.budgets(whose, turn, caps, on, now_ms);
         let fleet = self.fleet;
         let (mut sides, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
@@ -98,6 +103,10 @@ impl Replay<'_> {
         let (by, lane, until_ms) = match (stop.and_then(|at| sides.get(at)), day_is_full) {
             (Some(side), _) => (side.by.clone(), side.name.clone(), side.debit.counter.end_ms),
             (None, true) => (DAY.to_owned(), name.clone(), agent.day.end_ms),
+            (None, false) if paused_ms.is_some() => {
+                let tick_ms = agent.tick.end_ms;
+                (TICK.to_owned(), name.clone(), paused_ms.map_or(tick_ms, |until_ms| tick_ms.max(until_ms)))
+            }
             // In no tick is there any room: it would wait until it expires.
             (None, false) if caps.calls_per_tick == 0 => (TICK.to_owned(), name.clone(), now_ms + WAIT_MS_MAX + 1),
             (None, false) => (TICK.to_owned(), name.clone(), agent.tick.end_ms),

@@ -5,6 +5,7 @@
 //! in the order in which they came; where it lets calls go that waited or were refused, they go at once, and debit.
 
 mod ask;
+mod pauses;
 mod told;
 mod waiting;
 
@@ -16,9 +17,10 @@ use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use self::ask::Said;
+use self::pauses::Pauses;
 pub use super::counters::Fleet;
 use super::counters::{Books, Side, Whose};
-use super::recorded::Reset;
+use super::recorded::Operated;
 use super::turns::{Decision, EARLIER, ROOM, Turn, What};
 use super::{DAY, Difference, Summary, TICK};
 
@@ -75,6 +77,8 @@ struct Apart {
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
     books: Books,
+    /// Whose calls operators kept from going out, and when.
+    pauses: Pauses,
     turns: HashMap<u64, Live>,
     next_turn: u64,
     order: u64,
@@ -97,12 +101,19 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Decides by `fleet`, and tells what differs.
     ///
-    /// `is_from_beginning`: the log has everything since it began; else nothing is known of what its first windows had used.
+    /// `operated`: what operators did meanwhile. `is_from_beginning`: the log has everything since it began; else nothing is
+    /// known of what its first windows had used.
     #[must_use]
-    pub fn new(fleet: Fleet<'a>, resets: &[Reset], is_from_beginning: bool, tell: impl FnMut(Difference) + 'a) -> Self {
+    pub fn new(
+        fleet: Fleet<'a>,
+        operated: &Operated,
+        is_from_beginning: bool,
+        tell: impl FnMut(Difference) + 'a,
+    ) -> Self {
         let mut replay = Self {
             fleet,
             books: Books::default(),
+            pauses: Pauses::of(&operated.pauses),
             turns: HashMap::new(),
             next_turn: 0,
             order: 0,
@@ -116,7 +127,7 @@ impl<'a> Replay<'a> {
             tell: Box::new(tell),
             summary: Summary::default(),
         };
-        for reset in resets {
+        for reset in &operated.resets {
             let counter = format!("{} {}@{}", reset.shard, reset.limit, reset.counter);
             replay.at(reset.at_ms, 0, 0, Next::Reset(counter));
         }

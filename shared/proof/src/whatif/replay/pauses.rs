@@ -1,0 +1,62 @@
+//! Pauses of tenants and agents: while one lasts, none of their calls fits any tick.
+
+use std::collections::HashMap;
+
+use crate::whatif::recorded::Pause;
+use crate::whatif::turns::{Decision, Turn, What};
+
+/// Whose calls operators kept from going out: `<tenant>` or `<tenant>:<agent>` → from when to when, ms, in order.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(HashMap<String, Vec<(i64, i64)>>);
+
+impl Pauses {
+    /// Those of the log. One whose begin it does not have began before it, and one without an end lasts.
+    pub(super) fn of(acts: &[Pause]) -> Self {
+        let mut acts: Vec<&Pause> = acts.iter().collect();
+        acts.sort_by_key(|act| act.at_ms);
+        let mut pauses: HashMap<String, Vec<(i64, i64)>> = HashMap::new();
+        for act in acts {
+            let of = pauses.entry(act.who.clone()).or_default();
+            let is_open = of.last().is_some_and(|(_, to)| *to == i64::MAX);
+            match (act.ends, of.last_mut()) {
+                (false, _) if !is_open => of.push((act.at_ms, i64::MAX)),
+                (true, Some(last)) if is_open => last.1 = act.at_ms,
+                (true, None) => of.push((i64::MIN, act.at_ms)),
+                // Parts of an export may overlap: it was so already.
+                _ => {}
+            }
+        }
+        Self(pauses)
+    }
+
+    /// Until when a turn's calls may not go out at this moment, ms; none where they may. Of the moment in which a pause began or
+    /// ended, what was decided says on which side of it that was.
+    pub(super) fn until(&self, turn: &Turn, on: Option<&Decision>, now_ms: i64) -> Option<i64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let went = on.is_some_and(|on| matches!(on.what, What::Go(..)));
+        let lasts = |&&(from, to): &&(i64, i64)| {
+            if went { from < now_ms && now_ms < to } else { from <= now_ms && now_ms <= to }
+        };
+        let of = |who: &str| self.0.get(who).and_then(|of| of.iter().find(lasts)).map(|(_, to)| *to);
+        of(&turn.tenant).max(of(&super::agent_of(turn)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn act(at_ms: i64, ends: bool) -> Pause {
+        Pause { at_ms, who: "acme:kelly".into(), ends }
+    }
+
+    #[test]
+    fn a_pause_lasts_from_its_begin_to_its_end_as_far_as_the_log_has_them() {
+        let of = |acts: &[Pause]| Pauses::of(acts).0.remove("acme:kelly").unwrap_or_default();
+        assert_eq!(of(&[act(5, false), act(9, true), act(20, false)]), [(5, 9), (20, i64::MAX)]);
+        assert_eq!(of(&[act(9, true), act(20, false), act(20, false), act(30, true)]), [(i64::MIN, 9), (20, 30)]);
+        assert_eq!(of(&[act(5, false), act(9, true), act(9, true)]), [(5, 9)]);
+    }
+}
