@@ -66,14 +66,29 @@ async fn the_section_on_approvals_shows_what_its_commands_print() {
 
 #[tokio::test]
 async fn the_section_on_what_if_shows_what_its_commands_print() {
-    let text = section("What if");
+    plays("What if", "whatif").await;
+}
+
+#[tokio::test]
+async fn the_section_on_facts_shows_what_its_commands_print() {
+    plays("Facts and sequence", "facts").await;
+}
+
+#[tokio::test]
+async fn the_section_on_what_nobody_knows_shows_what_its_commands_print() {
+    plays("Reconcile", "effects").await;
+}
+
+/// Plays a section against a fleet with the files that it shows, in the folder `of`.
+async fn plays(title: &str, of: &str) {
+    let text = section(title);
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     for (path, text) in files(&text, "yaml") {
         let file = folder.path().join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, text).unwrap();
     }
-    let config = folder.path().join("whatif");
+    let config = folder.path().join(of);
     let fleet = DevFleet::start(&["--config", config.to_str().unwrap(), "--redis-url", &redis.url()]);
     for shown in shown(&text) {
         let said = Said::of(with_binary(&mut fleet.shell(&shown.command)).current_dir(folder.path()), "");
