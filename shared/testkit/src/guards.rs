@@ -322,22 +322,12 @@ pub const LIMITS: &[Guard] = &[
     ),
     (
         1,
-        "one counter of a turn that goes out whole is debited, and the others are not",
+        "one counter of a whole turn is debited, and the others are not",
         "for i = from + 1, upto, 2 do\n    local c, amount",
         "for i = from + 1, from + 1, 2 do\n    local c, amount",
     ),
-    (
-        1,
-        "a turn that goes out whole does not ask how much its counters allow",
-        "or c.used + debits[i + 1] * n > row.max",
-        "",
-    ),
-    (
-        3,
-        "a turn that goes out whole does not ask who waits for its counters",
-        "if c.first or c.shared or row.held",
-        "if c.shared or row.held",
-    ),
+    (1, "a whole turn does not ask for room", "or c.used + debits[i + 1] * n > row.max", ""),
+    (3, "a whole turn asks for nobody who waits", "if c.first or c.shared or row.held", "if c.shared or row.held"),
     (
         1,
         "a counter's window begins anew before it has ended",
