@@ -65,9 +65,9 @@ async fn turns_and_agents_cost_what_the_document_says() {
 
 /// Agents of a large fleet.
 const AGENTS: usize = 30_000;
-/// What so many cost a process, bytes: some 28 MB were measured. Text, trees or a second copy of them that stay alive are
+/// What so many cost a process, bytes: some 14 MB were measured. Text, trees or a second copy of them that stay alive are
 /// more than this.
-const AGENTS_COST_MAX: u64 = 50 << 20;
+const AGENTS_COST_MAX: u64 = 40 << 20;
 
 /// Starts a process with so many agents. Answers its resident memory, bytes, once it is no more than `enough`, or does not
 /// become less: what reading took is given back soon.
