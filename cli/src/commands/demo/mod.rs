@@ -1,6 +1,7 @@
 //! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, with nothing to set up.
 //!
-//! Then a second act: three agents that a model runs ([`agents`], [`model`]).
+//! Then a second act: three agents that a model runs ([`agents`], [`model`]); and a third: an agent whose payments are
+//! governed ([`desk`]).
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
 //! them), [`play`] submits and collects, [`kinds`] has the tools that not every machine can run, [`report`]
@@ -9,6 +10,7 @@
 mod agents;
 mod calendar;
 mod day;
+mod desk;
 mod kinds;
 mod model;
 mod play;
@@ -16,6 +18,7 @@ mod played;
 mod report;
 mod show;
 mod stand_in;
+mod words;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -94,7 +97,7 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let day = probed.playable(day::plan()?);
     let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = both_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), output).await;
+    let outcome = all_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
@@ -107,8 +110,8 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     if report.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// Plays the day, tells what came of it, and plays the second act.
-async fn both_acts(
+/// Plays the day, tells what came of it, and plays the other acts.
+async fn all_acts(
     url: &str,
     dir: &Path,
     (day, probed): (&[Planned], &Probed),
@@ -129,12 +132,19 @@ async fn both_acts(
     let agents = agents::play(&setup, &conf, (stand_in, model), output).await?;
     let broken = agents.broken();
     if !output.json {
-        output.print(&show::verdict_on(&broken, output))?;
-        output.print(&show::next())?;
+        output.print(&show::verdict_on(&broken, show::SECOND_KEPT, output))?;
     }
-    report.ok &= broken.is_empty();
     report.broken.extend(broken);
     report.second_act = Some(agents);
+    let desk = desk::play(url, &dir.join("desk"), output).await?;
+    let broken = desk.broken();
+    if !output.json {
+        output.print(&show::verdict_on(&broken, show::THIRD_KEPT, output))?;
+        output.print(&show::next())?;
+    }
+    report.broken.extend(broken);
+    report.third_act = Some(desk);
+    report.ok = report.broken.is_empty();
     Ok(report)
 }
 

@@ -9,6 +9,7 @@ use tickfleet_model::{CallResult, Outcome};
 
 use super::agents::Agents;
 use super::day::{Answer, Planned};
+use super::desk::Desk;
 use super::kinds::{Kind, Kinds, LeftOut};
 use super::played::{Played, PlayedTurn};
 use super::stand_in::Ledger;
@@ -39,6 +40,8 @@ pub(super) struct Report {
     pub(super) left_out: LeftOut,
     /// What the agents came to that a model runs, once they have played.
     pub(super) second_act: Option<Agents>,
+    /// What was decided about payments, once they were made.
+    pub(super) third_act: Option<Desk>,
 }
 
 /// A turn that waited for its agent's windows.
@@ -158,6 +161,7 @@ impl Report {
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
             left_out: LeftOut::new(),
             second_act: None,
+            third_act: None,
         }
     }
 }

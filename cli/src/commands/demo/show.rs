@@ -12,6 +12,7 @@ use super::CAPPED;
 use super::day::Planned;
 use super::kinds::{Kind, Kinds, LeftOut};
 use super::report::{CallRow, Capped, Report, Row};
+use super::words::{counted, whole_sentences};
 use crate::output::invoked::into_path;
 use crate::output::results::mood;
 use crate::output::time_format::span;
@@ -87,22 +88,6 @@ pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
         came = output.paint(Mood::Bad, "rejected");
     }
     format!("{at:5}  {} {story}: {came}", output.paint(Mood::Strong, &reply.agent))
-}
-
-/// `3 ok, 1 denied` of words that follow each other.
-fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
-    let mut counts: Vec<(String, Mood, usize)> = Vec::new();
-    for (word, mood) in words {
-        match counts.iter_mut().find(|(known, ..)| *known == word) {
-            Some((_, _, count)) => *count += 1,
-            None => counts.push((word, mood, 1)),
-        }
-    }
-    let one = |(word, mood, count): &(String, Mood, usize)| {
-        let text = if *count == 1 { word.clone() } else { format!("{count} {word}") };
-        output.paint(*mood, &text)
-    };
-    counts.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The whole account.
@@ -192,14 +177,6 @@ fn why(call: &CallRow) -> String {
     whole_sentences(&code.map_or_else(|| told.to_owned(), |code| format!("{code}: {told}")), TOLD_CHARS)
 }
 
-/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
-fn whole_sentences(text: &str, chars_max: usize) -> String {
-    let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
-    let mut ends = ends.chain([text.len()]);
-    let fitting = ends.rfind(|end| text[..*end].chars().count() <= chars_max);
-    short(&text[..fitting.unwrap_or(text.len())], chars_max)
-}
-
 fn outcomes(report: &Report, output: &Output) -> String {
     let mut text = String::new();
     for outcome in Outcome::ALL {
@@ -275,10 +252,13 @@ fn verdict(report: &Report, output: &Output) -> String {
     format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
 }
 
-/// What the second act says of itself.
-pub(super) fn verdict_on(broken: &[String], output: &Output) -> String {
+/// What the second and the third act say of themselves where every promise was kept.
+pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
+pub(super) const THIRD_KEPT: &str = "Every payment was decided as it had to be, and nobody was paid twice.";
+
+/// What an act says of itself.
+pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {
     if broken.is_empty() {
-        let kept = "Both tasks were answered, and each post was published once.";
         return format!("\n{}\n", output.paint(Mood::Good, kept));
     }
     let broken: String = broken.iter().map(|promise| format!("  {promise}\n")).collect();
@@ -290,23 +270,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_ends_with_a_sentence_where_one_fits() {
-        assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
-        assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
-        assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
-        assert_eq!(whole_sentences("", 6), "");
-    }
-
-    #[test]
     fn what_an_agent_was_told_stands_below_its_call() {
         let told = ["", "", "No."].map(str::to_owned);
         let text = interleaved("TIME  KIND\n1     http\n2     mcp", &told);
         assert_eq!(text, "TIME  KIND\n1     http\n2     mcp\n        No.\n");
-    }
-
-    #[test]
-    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
-        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
-        assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
     }
 }

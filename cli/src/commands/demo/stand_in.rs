@@ -246,7 +246,7 @@ fn respond(asked: &Asked, answer: Answer, ledger: &Ledger) -> Response {
 }
 
 /// An answer whose connection is lost after its first half.
-fn cut(done: &Value) -> Response {
+pub(super) fn cut(done: &Value) -> Response {
     let whole = done.to_string();
     let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
     let lost = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the line went dead");

@@ -14,6 +14,7 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     assert_eq!(report["left_out"]["python"], Value::Null, "{report:#}");
     plays_its_day(&report);
     second_act(&report);
+    third_act(&report);
 }
 
 #[test]
@@ -23,6 +24,7 @@ fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_wh
     assert!(why.starts_with("/nowhere/python3: it cannot be started") && !why.contains('\n'), "{why}");
     plays_its_day(&report);
     second_act(&report);
+    third_act(&report);
 }
 
 /// Every promise holds, and the counts are those of what this machine can play: one call less where it cannot hold the
@@ -62,6 +64,39 @@ fn second_act(report: &Value) {
     // atlas three times, archy and kelly twice; after the kill, an answer that was lost is asked for once more.
     assert_eq!(rounds[0]["asked"], 7);
     assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
+}
+
+/// Payments are governed: by facts, rules and people, by the ledger of effects and the breaker of loops; an answer is kept;
+/// the records prove it, and tell what another policy would have decided.
+fn third_act(report: &Value) {
+    let desk = &report["third_act"];
+    let turns = desk["turns"].as_array().unwrap();
+    let outcomes: Vec<_> = turns.iter().flat_map(|turn| turn["outcomes"].as_array().unwrap()).collect();
+    let [ok, denied] = ["ok", "denied"];
+    let expected = [ok, denied, ok, ok, ok, ok, ok, denied, ok, ok, ok, ok, ok, denied, ok];
+    assert_eq!(json!(outcomes), json!(expected), "{desk:#}");
+    let told = turns.iter().flat_map(|turn| turn["told"].as_array().unwrap()).map(|told| told.as_str().unwrap());
+    let told: Vec<_> = told.collect();
+    for (told, word) in told.iter().zip([
+        "it is not allowed with the fact \"read_untrusted\"",
+        "the same payment as desk-4/0",
+        "ann agreed, with {\"to\":\"ben\",\"amount\":600}",
+        "amount 9000 exceeds 5000",
+        "find_payment",
+        "again and again, and each time got the same result",
+        "the answer that desk-3/0 got",
+    ]) {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert_eq!(told.len(), 7, "{told:#?}");
+    assert_eq!(desk["paid"], json!([["kim", 80], ["ben", 600], ["zoe", 300]]));
+    assert_eq!(desk["quotes_asked"], 1);
+    let records = &desk["records"];
+    // Each call, and what ann said.
+    assert_eq!((&records["entries"], &records["sealed"]), (&json!(16), &json!(16)), "{records}");
+    assert_eq!((&records["intact"], &records["holds"], &records["shadowed"]), (&true.into(), &true.into(), &2.into()));
+    assert_eq!((&records["by_the_same"], &records["by_a_stricter"]), (&0.into(), &1.into()), "{records}");
+    assert_eq!(records["by"], json!(["permissions.pay.rules.large"]));
 }
 
 const TYPED: [&str; 8] = [

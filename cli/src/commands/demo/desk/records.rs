@@ -1,0 +1,165 @@
+//! What the records say at the end, read by the program's own commands: an export, what it proves, and what another policy
+//! would have decided.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use serde_json::Value;
+use tickfleet_config::Environment;
+use tickfleet_proof::lines::Line;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use super::story::{OTHERWISE, SHADOWED};
+use crate::failure::Failure;
+
+/// Time for the sealer to come to the end of the log.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What is stricter in the other policy: the rule, before and afterwards.
+const STRICTER: (&str, &str) = ("args.amount <= 500\n", "args.amount <= 250\n");
+/// The rule that is in shadow.
+const IN_SHADOW: &str = "permissions.pay.rules.small";
+
+/// What they say.
+#[derive(Debug, Serialize)]
+pub(super) struct Records {
+    /// Entries of the audit log.
+    pub(super) entries: u64,
+    /// Those that seals stand for.
+    pub(super) sealed: u64,
+    /// True if nothing of what is sealed was changed.
+    pub(super) intact: bool,
+    /// True if no cap was exceeded, no call has two results and no effect ran twice.
+    pub(super) holds: bool,
+    /// Calls that a rule in shadow would have stopped.
+    pub(super) shadowed: usize,
+    /// Calls that the same policy would have decided otherwise.
+    pub(super) by_the_same: u64,
+    /// Calls that the stricter one would have.
+    pub(super) by_a_stricter: u64,
+    /// The rules that make that difference.
+    pub(super) by: Vec<String>,
+}
+
+/// The commands of the program, with the desk's configuration.
+pub(super) struct Commands<'a> {
+    /// The environment of the fleet.
+    pub(super) environment: &'a Environment,
+    /// The folder of its configuration.
+    pub(super) conf: &'a Path,
+}
+
+impl Records {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A command cannot be started, or says nothing that can be read.
+    pub(super) async fn read(desk: &Commands<'_>) -> Result<Self, Failure> {
+        let (export, stricter) = (desk.conf.join("desk.jsonl"), desk.conf.join("stricter"));
+        let [export, policy, other] = [&export, desk.conf, &stricter].map(|path| path.to_string_lossy().into_owned());
+        let proved = desk.proved(&export).await?;
+        let same = desk.asked(&["whatif", "--policy", &policy, "--audit", &export]).await?;
+        stricter_policy(&stricter).context("the stricter policy").map_err(Failure::failed)?;
+        let otherwise = desk.asked(&["whatif", "--policy", &other, "--audit", &export]).await?;
+        let (verdict, number) = (&proved["verdict"], |value: &Value| value.as_u64().unwrap_or(u64::MAX));
+        let rules = otherwise["summary"]["by_rule"].as_object();
+        Ok(Self {
+            entries: number(&verdict["entries"]),
+            sealed: number(&verdict["sealed"]),
+            intact: verdict["intact"] == true,
+            holds: proved["proof"]["holds"] == true,
+            shadowed: shadowed(&std::fs::read_to_string(&export).context(export).map_err(Failure::failed)?),
+            by_the_same: number(&same["summary"]["differences"]),
+            by_a_stricter: number(&otherwise["summary"]["differences"]),
+            by: rules.map(|rules| rules.keys().cloned().collect()).unwrap_or_default(),
+        })
+    }
+
+    /// What was promised and not kept.
+    pub(super) fn broken(&self) -> Vec<String> {
+        let all = self.entries > 0 && self.sealed == self.entries;
+        let expected = [
+            (all && self.intact, "the desk's audit log is not sealed, or not as it was written"),
+            (self.holds, "the desk's audit log does not prove what it should"),
+            (self.shadowed == SHADOWED, "a rule in shadow was not told of the calls that it would have stopped"),
+            (self.by_the_same == 0, "the desk's own policy would have decided otherwise than it did"),
+            (self.by_a_stricter == OTHERWISE, "a stricter policy would not have decided what it says"),
+        ];
+        expected.into_iter().filter(|(is, _)| !is).map(|(_, what)| what.to_owned()).collect()
+    }
+}
+
+impl Commands<'_> {
+    fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
+        let program = std::env::current_exe().context("the program's own file is not known")?;
+        let mut command = Command::new(program);
+        command.env_clear().envs(self.environment.iter()).env("TICKFLEET_LOG_LEVEL", "error");
+        command.args(args).arg("--json").arg("--config").arg(self.conf);
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// What a command prints.
+    async fn asked(&self, args: &[&str]) -> Result<Value, Failure> {
+        let said =
+            self.command(args)?.output().await.context("a command cannot be started").map_err(Failure::failed)?;
+        let found = serde_json::from_slice(&said.stdout);
+        found.map_err(|_| {
+            let why = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+            Failure::failed(anyhow!("tickfleet {}: {why}", args.join(" ")))
+        })
+    }
+
+    /// What the log proves, once all of it is sealed: an export of it, written to `export`.
+    async fn proved(&self, export: &str) -> Result<Value, Failure> {
+        let began = Instant::now();
+        loop {
+            // One that is there would be gone on with.
+            drop(std::fs::remove_file(export));
+            let said = self.command(&["audit", "export", "--to", export])?.output().await.map_err(Failure::failed)?;
+            if !said.status.success() {
+                return Err(Failure::failed(anyhow!("{}", String::from_utf8_lossy(&said.stderr).trim())));
+            }
+            let proved = self.asked(&["prove", export]).await?;
+            if proved["verdict"]["unsealed"] == 0 || began.elapsed() > PATIENCE {
+                return Ok(proved);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// A copy of the policy by which half as much may be paid unasked.
+fn stricter_policy(to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for (name, text) in super::FILES {
+        std::fs::write(to.join(name), text.replace(STRICTER.0, STRICTER.1))?;
+    }
+    Ok(())
+}
+
+/// The calls of an export that a rule in shadow would have stopped.
+fn shadowed(export: &str) -> usize {
+    let would_stop = |line: &&str| {
+        let Some(Line::Entry(entry)) = Line::read(line) else { return false };
+        let entry: Value = serde_json::from_str(&entry.text).unwrap_or_default();
+        let rules = entry["meta"]["shadow"].as_array();
+        rules.is_some_and(|rules| rules.iter().any(|one| one["rule"] == IN_SHADOW))
+    };
+    export.lines().filter(would_stop).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stricter_policy_is_another_one() {
+        let permissions = super::super::FILES.iter().find(|(name, _)| *name == "permissions.yaml");
+        assert_eq!(permissions.map(|(_, text)| text.matches(STRICTER.0).count()), Some(1));
+    }
+}

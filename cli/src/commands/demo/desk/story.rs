@@ -1,0 +1,96 @@
+//! What happens at the desk: turns, one after the other, and how each has to end.
+
+/// The answer to the payment of so much is lost.
+pub(super) const LOST: u64 = 300;
+
+/// One turn.
+pub(super) struct Step {
+    pub(super) agent: &'static str,
+    /// The agent's action, as the end of a sentence that begins with its name.
+    pub(super) story: &'static str,
+    /// Tool and arguments of each call.
+    pub(super) calls: &'static [(&'static str, &'static str)],
+    /// How each call has to end.
+    pub(super) expected: &'static [&'static str],
+    /// Where a person has to agree: the amount that she agrees to.
+    pub(super) agrees_to: Option<u64>,
+}
+
+/// Who agrees to what is large.
+pub(super) const APPROVER: &str = "ann";
+
+const QUOTE: (&str, &str) = ("get_quote", r#"{"item":"paper"}"#);
+const KIM: (&str, &str) = ("pay", r#"{"to":"kim","amount":80}"#);
+const PARCEL: (&str, &str) = ("find_parcel", r#"{"id":"p-1"}"#);
+
+/// All of them, in order.
+pub(super) const STEPS: [Step; 10] = [
+    Step {
+        agent: "tina",
+        story: "reads a stranger's mail, and would pay what it asks for",
+        calls: &[("read_mail", "{}"), ("pay", r#"{"to":"eve","amount":90}"#)],
+        expected: &["ok", "denied"],
+        agrees_to: None,
+    },
+    Step { agent: "atlas", story: "looks at it", calls: &[("review", "{}")], expected: &["ok"], agrees_to: None },
+    Step { agent: "tina", story: "asks for a price", calls: &[QUOTE], expected: &["ok"], agrees_to: None },
+    Step { agent: "tina", story: "pays it", calls: &[KIM], expected: &["ok"], agrees_to: None },
+    Step {
+        agent: "tina",
+        story: "plans the same payment once more",
+        calls: &[KIM],
+        expected: &["ok"],
+        agrees_to: None,
+    },
+    Step {
+        agent: "tina",
+        story: "pays 700, to which ann has to agree: she agrees to 600",
+        calls: &[("pay", r#"{"to":"ben","amount":700}"#)],
+        expected: &["ok"],
+        agrees_to: Some(600),
+    },
+    Step {
+        agent: "tina",
+        story: "would pay 9000",
+        calls: &[("pay", r#"{"to":"ben","amount":9000}"#)],
+        expected: &["denied"],
+        agrees_to: None,
+    },
+    Step {
+        agent: "tina",
+        story: "pays 300, and the line to the bank goes dead",
+        calls: &[("pay", r#"{"to":"zoe","amount":300}"#)],
+        expected: &["ok"],
+        agrees_to: None,
+    },
+    Step {
+        agent: "tina",
+        story: "looks for a parcel again and again",
+        calls: &[PARCEL, PARCEL, PARCEL, PARCEL, PARCEL],
+        expected: &["ok", "ok", "ok", "ok", "denied"],
+        agrees_to: None,
+    },
+    Step { agent: "tina", story: "asks for the price again", calls: &[QUOTE], expected: &["ok"], agrees_to: None },
+];
+
+/// What the bank may have paid at the end: each once.
+pub(super) const PAID: [(&str, u64); 3] = [("kim", 80), ("ben", 600), ("zoe", LOST)];
+/// Calls that the rule in shadow would have stopped: those that paid more than 100.
+pub(super) const SHADOWED: usize = 2;
+/// Calls that would have been decided otherwise where half as much may be paid unasked.
+pub(super) const OTHERWISE: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_of_the_story_has_an_end_and_arguments_that_are_json() {
+        for step in &STEPS {
+            assert_eq!(step.calls.len(), step.expected.len(), "{}", step.story);
+            for (_, arguments) in step.calls {
+                assert!(serde_json::from_str::<serde_json::Value>(arguments).is_ok(), "{arguments}");
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Words that all acts tell by: outcomes that follow each other, and sentences that fit.
+
+use crate::output::{Mood, Output, short};
+
+/// `3 ok, 1 denied` of words that follow each other.
+pub(super) fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
+    let mut counts: Vec<(String, Mood, usize)> = Vec::new();
+    for (word, mood) in words {
+        match counts.iter_mut().find(|(known, ..)| *known == word) {
+            Some((_, _, count)) => *count += 1,
+            None => counts.push((word, mood, 1)),
+        }
+    }
+    let one = |(word, mood, count): &(String, Mood, usize)| {
+        let text = if *count == 1 { word.clone() } else { format!("{count} {word}") };
+        output.paint(*mood, &text)
+    };
+    counts.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
+pub(super) fn whole_sentences(text: &str, chars_max: usize) -> String {
+    let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
+    let mut ends = ends.chain([text.len()]);
+    let fitting = ends.rfind(|end| text[..*end].chars().count() <= chars_max);
+    short(&text[..fitting.unwrap_or(text.len())], chars_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_with_a_sentence_where_one_fits() {
+        assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
+        assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
+        assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
+        assert_eq!(whole_sentences("", 6), "");
+    }
+
+    #[test]
+    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
+        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
+        assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
+    }
+}
