@@ -30,8 +30,6 @@ const SLOTS: u32 = 16_384;
 const SPAN: Duration = Duration::from_secs(2);
 /// Replies that do not come for so long will not come.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The time for which an idle fleet is looked at.
-const IDLE: Duration = Duration::from_secs(3);
 /// The time until all nodes have heard of each other.
 const AGREED_WITHIN: Duration = Duration::from_secs(30);
 
@@ -109,14 +107,15 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
         // The first turns fill pipes and do not count.
         side.load.run(Duration::from_secs(1)).await.context("warming up")?;
     }
-    say("looking at idle primaries");
-    (one.idle_ms, several.idle_ms) = futures::future::try_join(one.cluster.idle(), several.cluster.idle()).await?;
-    let mut ratios = Vec::new();
     for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
         say(&format!("measuring both, time {}", number + 1));
-        let (first, second) = (one.measure().await?, several.measure().await?);
-        ratios.push(several.fills(&second.us_per_turn) / one.fills(&first.us_per_turn));
+        one.measure(&mut several).await?;
+        several.measure(&mut one).await?;
     }
+    let ratios = one.spans.iter().zip(&several.spans).map(|(one_span, several_span)| {
+        several.fills(&several.us_per_turn(several_span)) / one.fills(&one.us_per_turn(one_span))
+    });
+    let ratios = ratios.collect();
     let (one, several) = (one.ended().await, several.ended().await);
     let ratio = several.turns_per_s_of_cpu / one.turns_per_s_of_cpu;
     Ok(Spread { shards, round: args.round, one, several, ratio, ratios })
@@ -127,17 +126,19 @@ struct Running {
     cluster: Cluster,
     fleet: Fleet,
     load: Load,
-    /// What each primary takes while nothing is submitted, ms a second.
-    idle_ms: Vec<f64>,
+    /// What each primary took while the other side was loaded, ms a second, each time.
+    idle: Vec<Vec<f64>>,
     spans: Vec<Span>,
 }
 
 /// What was measured while it was loaded once.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Span {
-    us_per_turn: Vec<f64>,
-    scripts_per_turn: f64,
-    turns_per_s: f64,
+    turns: u64,
+    seconds: f64,
+    /// CPU time of each primary, µs.
+    us: Vec<f64>,
+    scripts: f64,
     not_ok: u64,
 }
 
@@ -150,48 +151,62 @@ impl Running {
         let server = Server::of_cluster(cluster.url(), cluster.urls[cluster.nodes_of_shards[0]].clone());
         let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
         let load = Load::connect(args, &cluster, &shape.tenants).await?;
-        Ok(Self { cluster, fleet, load, idle_ms: Vec::new(), spans: Vec::new() })
+        Ok(Self { cluster, fleet, load, idle: Vec::new(), spans: Vec::new() })
     }
 
-    /// Loads it for a while.
-    async fn measure(&mut self) -> Result<Span> {
-        let (before, scripts, started) = (self.cluster.cpu().await?, self.cluster.scripts().await?, now());
+    /// Loads it for a while, in which nothing is submitted to the other one.
+    async fn measure(&mut self, idle: &mut Self) -> Result<()> {
+        let (before, idle_before) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
+        let (scripts, started) = (self.cluster.scripts().await?, now());
         let (turns, not_ok) = self.load.run(SPAN).await?;
-        let took = started.elapsed().as_secs_f64();
-        let (after, scripts) = (self.cluster.cpu().await?, self.cluster.scripts().await? - scripts);
-        let spent = after.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6);
-        let busy = spent.zip(&self.idle_ms).map(|(us, idle_ms)| us - idle_ms * 1e3 * took);
-        let span = Span {
-            us_per_turn: busy.map(|us| us / turns.max(1) as f64).collect(),
-            scripts_per_turn: scripts / turns.max(1) as f64,
-            turns_per_s: turns as f64 / took,
-            not_ok,
+        let seconds = started.elapsed().as_secs_f64();
+        let (after, idle_after) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
+        let us = |after: Vec<Cpu>, before: Vec<Cpu>| {
+            after.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6).collect::<Vec<f64>>()
         };
-        self.spans.push(span.clone());
-        Ok(span)
+        let scripts = self.cluster.scripts().await? - scripts;
+        self.spans.push(Span { turns, seconds, us: us(after, before), scripts, not_ok });
+        idle.idle.push(us(idle_after, idle_before).into_iter().map(|us| us / 1e3 / seconds).collect());
+        Ok(())
+    }
+
+    /// What each primary takes while nothing is submitted, ms a second.
+    fn idle_ms(&self) -> Vec<f64> {
+        let primaries = 0..self.cluster.urls.len();
+        primaries.map(|primary| median(self.idle.iter().filter_map(|idle| idle.get(primary).copied()))).collect()
+    }
+
+    /// CPU time of each primary, µs a turn, beyond what it takes while nothing is submitted.
+    fn us_per_turn(&self, span: &Span) -> Vec<f64> {
+        let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
+        busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
 
     /// Turns a second that fill a core of the busiest primary.
     fn fills(&self, us_per_turn: &[f64]) -> f64 {
-        let fills = us_per_turn.iter().zip(&self.idle_ms).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
+        let fills = us_per_turn.iter().zip(self.idle_ms()).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
         fills.fold(f64::INFINITY, f64::min)
     }
 
     async fn ended(self) -> Side {
-        self.fleet.stop().await;
-        let median = |of: &dyn Fn(&Span) -> f64| percentile(&mut self.spans.iter().map(of).collect::<Vec<_>>(), 0.5);
-        let of_primary = |primary: usize| median(&|span| span.us_per_turn.get(primary).copied().unwrap_or(f64::NAN));
-        let primaries_us_per_turn: Vec<f64> = (0..self.idle_ms.len()).map(of_primary).collect();
-        let fills = primaries_us_per_turn.iter().zip(&self.idle_ms).map(|(us, idle_ms)| (1e6 - idle_ms * 1e3) / us);
-        Side {
-            turns_per_s_of_cpu: fills.fold(f64::INFINITY, f64::min),
-            scripts_per_turn: median(&|span| span.scripts_per_turn),
-            turns_per_s: median(&|span| span.turns_per_s),
-            not_ok: self.spans.iter().map(|span| span.not_ok).sum(),
+        let each: Vec<Vec<f64>> = self.spans.iter().map(|span| self.us_per_turn(span)).collect();
+        let of_primary = |primary: usize| median(each.iter().filter_map(|us| us.get(primary).copied()));
+        let primaries_us_per_turn: Vec<f64> = (0..self.cluster.urls.len()).map(of_primary).collect();
+        let side = Side {
+            turns_per_s_of_cpu: self.fills(&primaries_us_per_turn),
             primaries_us_per_turn,
-            primaries_idle_ms_per_s: self.idle_ms,
-        }
+            primaries_idle_ms_per_s: self.idle_ms(),
+            scripts_per_turn: median(self.spans.iter().map(|span| span.scripts / span.turns.max(1) as f64)),
+            turns_per_s: median(self.spans.iter().map(|span| span.turns as f64 / span.seconds)),
+            not_ok: self.spans.iter().map(|span| span.not_ok).sum(),
+        };
+        self.fleet.stop().await;
+        side
     }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    percentile(&mut values.collect::<Vec<_>>(), 0.5)
 }
 
 /// A tenant for each shard, in order.
@@ -294,15 +309,6 @@ impl Cluster {
 
     async fn connection(&self, node: usize) -> Result<MultiplexedConnection> {
         Server::of_cluster(String::new(), self.urls[node].clone()).connection().await
-    }
-
-    /// What each node uses while nothing is submitted, ms a second.
-    async fn idle(&self) -> Result<Vec<f64>> {
-        let (before, started) = (self.cpu().await?, now());
-        tokio::time::sleep(IDLE).await;
-        let took = started.elapsed().as_secs_f64();
-        let used = self.cpu().await?.into_iter().zip(before);
-        Ok(used.map(|(after, before)| (after - before).seconds * 1e3 / took).collect())
     }
 
     /// The scripts that ran on all nodes since they started.

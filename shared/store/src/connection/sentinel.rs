@@ -298,17 +298,15 @@ mod tests {
     #[test]
     fn the_newest_configuration_counts_then_most_voices_then_the_order_of_the_url() {
         let named = |port, epoch| Ok(Named { host: "a".into(), port, epoch });
-        let first =
-            |answers: &[Result<Named, String>]| ranked(&answers.to_vec()).into_iter().map(|(_, port)| port).collect();
-        let cases: [(&[Result<Named, String>], Vec<u16>); 5] = [
-            (&[named(1, 3), named(1, 3), named(2, 4)], vec![2, 1]),
-            (&[named(1, 0), named(2, 0), named(2, 0)], vec![2, 1]),
-            (&[named(1, 0), named(2, 0)], vec![1, 2]),
-            (&[Err("away".into()), named(2, 7)], vec![2]),
-            (&[Err("away".into())], vec![]),
+        let cases: [(Answers, &[u16]); 5] = [
+            (vec![named(1, 3), named(1, 3), named(2, 4)], &[2, 1]),
+            (vec![named(1, 0), named(2, 0), named(2, 0)], &[2, 1]),
+            (vec![named(1, 0), named(2, 0)], &[1, 2]),
+            (vec![Err("away".into()), named(2, 7)], &[2]),
+            (vec![Err("away".into())], &[]),
         ];
         for (answers, expected) in cases {
-            let found: Vec<u16> = first(answers);
+            let found: Vec<u16> = ranked(&answers).into_iter().map(|(_, port)| port).collect();
             assert_eq!(found, expected, "{answers:?}");
         }
     }
