@@ -2,7 +2,9 @@
 //! cycle on the same payloads in the same run, so that every figure is also a ratio.
 
 mod baseline;
+mod beside;
 mod boundary;
+mod extra;
 mod lanes;
 mod load;
 mod nodes;
@@ -21,7 +23,9 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use beside::Beside;
 use boundary::Boundary;
+use extra::Extra;
 use lanes::Lanes;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
@@ -78,6 +82,10 @@ pub(crate) struct BenchArgs {
     /// without them first.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,
+    /// What the fleet has more: so many pairs of runs as `--runs` says, with it and without, by the CPU time of all processes.
+    /// Nothing else is measured.
+    #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
+    pub(crate) beside: Option<Extra>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) schedulers: usize,
@@ -143,6 +151,7 @@ Examples:
   tickfleet bench --limits 20            twenty limits, of which three count every call
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --primaries 3          a cluster beside one primary, by Redis' CPU time
+  tickfleet bench --beside seal --runs 5   what a sealed audit log costs; likewise rule, fact and all
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
   tickfleet bench --tool-kind http       likewise mcp and shell
@@ -165,6 +174,11 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
         let found = spread::run(args, primaries, |what| spinner.set_message(what.to_owned())).await;
         spinner.finish_and_clear();
         return output.show(&found.map_err(Failure::failed)?, Spread::text);
+    }
+    if let Some(extra) = args.beside {
+        let found = beside::run(args, extra, |what| spinner.set_message(what.to_owned())).await;
+        spinner.finish_and_clear();
+        return output.show(&found.map_err(Failure::failed)?, Beside::text);
     }
     let report = run(args, |what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();

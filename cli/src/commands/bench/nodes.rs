@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::BenchArgs;
+use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
 use super::services::Services;
 use super::tool_kind::{ToolKind, workspaces};
@@ -29,6 +30,8 @@ pub(super) struct Shape {
     pub(super) interpreter: String,
     pub(super) shards: u32,
     pub(super) tenants: Vec<String>,
+    /// What the fleet has more.
+    pub(super) extra: Option<Extra>,
 }
 
 impl Shape {
@@ -45,6 +48,7 @@ impl Shape {
             interpreter: args.interpreter.clone(),
             shards: 1,
             tenants: vec!["bench".into()],
+            extra: None,
         }
     }
 }
@@ -112,6 +116,12 @@ impl Fleet {
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
+    /// CPU time of its schedulers and of its workers, s.
+    pub(super) fn cpu_seconds(&self) -> (f64, f64) {
+        let of = |children: &[Child]| children.iter().filter_map(Child::id).map(cpu_seconds).sum();
+        (of(&self.schedulers), of(&self.workers))
+    }
+
     pub(super) async fn stop(mut self) {
         for child in self.schedulers.iter_mut().chain(&mut self.workers) {
             // A process that is gone already is stopped.
@@ -145,7 +155,7 @@ fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Resu
 }
 
 /// A configuration with many agents under the usual caps. Queues are long: the bench bounds what is on its way.
-async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
+pub(super) async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
         "redis:\n  namespace: {NAMESPACE}\n  shards: {shards}\n\
@@ -167,7 +177,9 @@ async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
     let tenants: String = shape.tenants.iter().map(|tenant| format!("  {tenant}:\n    plan: bench\n")).collect();
     std::fs::write(dir.join("tenants.yaml"), format!("tenants:\n{tenants}"))?;
-    shape.tool_kind.write(dir, &shape.interpreter, shape.slots).await
+    let services = shape.tool_kind.write(dir, &shape.interpreter, shape.slots).await?;
+    shape.extra.map_or(Ok(()), |extra| extra.write(dir, shape.tool_kind.tool()))?;
+    Ok(services)
 }
 
 /// So many limits that hold nothing up: the first three count every call, the others are looked at in vain.
@@ -178,6 +190,14 @@ fn limits(count: usize) -> String {
         None => format!("  l{number}: {{match: {{plans: [another]}}, per: [user], every: day, max: 5}}\n"),
     };
     if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
+}
+
+/// CPU time of a process. The kernel tells it in hundredths of a second, whatever it counts in itself.
+fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program stands in brackets, and may have blanks; behind it, user and system time are the 12th and 13th.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 fn rss_mb(pid: u32) -> f64 {

@@ -1,0 +1,151 @@
+//! What something costs that a fleet is configured with: the same load on a fleet that has it and on one that has not, in
+//! turn, by the CPU time of all its processes. On a busy machine, that says more than turns a second.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::BenchArgs;
+use super::extra::Extra;
+use super::load::{Load, percentile};
+use super::nodes::{Fleet, Shape};
+use super::server::Server;
+
+/// CPU time of a phase for one turn, µs.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Cost {
+    redis_us: f64,
+    schedulers_us: f64,
+    workers_us: f64,
+    turns_per_s: f64,
+    not_ok: u64,
+}
+
+impl Cost {
+    fn together_us(&self) -> f64 {
+        self.redis_us + self.schedulers_us + self.workers_us
+    }
+}
+
+/// What it costs.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Beside {
+    what: &'static str,
+    /// Of each pair of runs, without and with it.
+    pairs: Vec<(Cost, Cost)>,
+    /// CPU time with it over that without, of all processes; of the pairs, the median, the least and the most.
+    together: [f64; 3],
+    /// Turns a second with it over those without: the median of the pairs.
+    turns: f64,
+}
+
+/// Runs it: pairs of runs, of which now the one comes first and now the other.
+pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str)) -> Result<Beside> {
+    let mut pairs = Vec::with_capacity(args.runs.max(1));
+    for pair in 0..args.runs.max(1) {
+        say(&format!("pair {} of {}", pair + 1, args.runs.max(1)));
+        let (first, second) = if pair % 2 == 0 { (None, Some(extra)) } else { (Some(extra), None) };
+        let (one, other) = (measure(args, first).await?, measure(args, second).await?);
+        pairs.push(if pair % 2 == 0 { (one, other) } else { (other, one) });
+    }
+    let ratios = |of: fn(&Cost) -> f64| pairs.iter().map(move |(without, with)| of(with) / of(without));
+    let mut together: Vec<f64> = ratios(Cost::together_us).collect();
+    let mut turns: Vec<f64> = ratios(|cost| cost.turns_per_s).collect();
+    let spread = [percentile(&mut together, 0.5), percentile(&mut together, 0.0), percentile(&mut together, 1.0)];
+    Ok(Beside { what: extra.word(), together: spread, turns: percentile(&mut turns, 0.5), pairs })
+}
+
+async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
+    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let fleet = Fleet::start(&server, &Shape { extra, ..Shape::of(args, args.agents()) }).await;
+    let fleet = fleet.context("starting the fleet")?;
+    let load = Load::connect(&server, args).await?;
+    load.warm_up().await.context("warming up")?;
+    let (redis, processes) = (server.cpu().await?, fleet.cpu_seconds());
+    let saturation = load.saturate(Duration::from_secs(args.seconds), args.window).await.context("the load")?;
+    let (redis, now) = (server.cpu().await? - redis, fleet.cpu_seconds());
+    fleet.stop().await;
+    let of = |seconds: f64| seconds * 1e6 / saturation.all_turns.max(1) as f64;
+    Ok(Cost {
+        redis_us: of(redis.seconds),
+        schedulers_us: of(now.0 - processes.0),
+        workers_us: of(now.1 - processes.1),
+        turns_per_s: saturation.turns as f64 / saturation.seconds,
+        not_ok: saturation.not_ok,
+    })
+}
+
+impl Beside {
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let of = |figure: fn(&Cost) -> f64| {
+            let (mut without, mut with): (Vec<f64>, Vec<f64>) =
+                self.pairs.iter().map(|(without, with)| (figure(without), figure(with))).unzip();
+            (percentile(&mut without, 0.5), percentile(&mut with, 0.5))
+        };
+        let mut text = format!("{}: {} pair(s) of runs\n\n", self.what, self.pairs.len());
+        text += "CPU time of a turn       without         with\n";
+        let rows: [(&str, fn(&Cost) -> f64); 4] = [
+            ("Redis", |cost| cost.redis_us),
+            ("schedulers", |cost| cost.schedulers_us),
+            ("workers", |cost| cost.workers_us),
+            ("together", Cost::together_us),
+        ];
+        for (name, figure) in rows {
+            let (without, with) = of(figure);
+            text += &format!("{name:18} {without:>10.1} µs {with:>9.1} µs  × {:.3}\n", with / without);
+        }
+        let [median, least, most] = self.together;
+        let (without, with) = of(|cost| cost.turns_per_s);
+        text += &format!(
+            "turns/s            {without:>10.0}    {with:>9.0}     × {:.3}\n\n\
+             Of the pairs, together: × {median:.3} ({least:.3} to {most:.3})\n",
+            self.turns
+        );
+        let not_ok: u64 = self.pairs.iter().map(|(without, with)| without.not_ok + with.not_ok).sum();
+        if not_ok > 0 {
+            text += &format!("WARNING            {not_ok} turns had calls that did not succeed\n");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::commands::bench::nodes::write_config;
+    use crate::fleet::extensions::Extensions;
+    use crate::global::Global;
+    use crate::setup::{Setup, sources_in};
+
+    #[derive(Parser)]
+    struct Given {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    #[tokio::test]
+    async fn what_a_fleet_has_more_is_a_configuration_of_its_own() {
+        let args = Given::parse_from(["bench"]).args;
+        for extra in [None, Some(Extra::Seal), Some(Extra::Rule), Some(Extra::Fact), Some(Extra::All)] {
+            let dir = tempfile::tempdir().unwrap();
+            write_config(dir.path(), &Shape { extra, ..Shape::of(&args, 3) }).await.unwrap();
+            let extensions = Extensions::default();
+            let config = Some(dir.path().to_owned());
+            let global = Global { config, redis_url: None, json: false, extensions: extensions.clone() };
+            let setup = Setup::of(&sources_in([].into(), &global).unwrap(), &extensions, None).unwrap();
+            let row = &setup.configuration.policy.permissions.matrix["echo"];
+            let has = |what: Extra| extra.is_some_and(|extra| extra.has(what));
+            assert_eq!(setup.settings().seal.key.is_some(), has(Extra::Seal), "{extra:?}");
+            assert_eq!(
+                (row.rules.len(), row.facts.forbid.len()),
+                (2 * usize::from(has(Extra::Rule)), usize::from(has(Extra::Fact)))
+            );
+        }
+    }
+}

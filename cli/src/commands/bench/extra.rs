@@ -1,0 +1,62 @@
+//! What a fleet of the bench may be configured with beside the usual.
+
+use std::path::Path;
+
+use tickfleet_proof::seal::secret_text;
+
+/// What a fleet may have more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Extra {
+    /// The audit log is sealed, once a second.
+    Seal,
+    /// Two rules about the arguments of each call, one of which would have people asked: each call meets both.
+    Rule,
+    /// Each call goes by a fact of its session, and sets another.
+    Fact,
+    /// All of that.
+    All,
+}
+
+impl Extra {
+    /// In words.
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Seal => "a sealed audit log",
+            Self::Rule => "two rules a call",
+            Self::Fact => "two facts a call",
+            Self::All => "a sealed audit log, two rules and two facts a call",
+        }
+    }
+
+    /// Whether this is among it.
+    pub(super) fn has(self, what: Self) -> bool {
+        self == what || self == Self::All
+    }
+
+    /// Adds it to the configuration in `dir`, in which everybody may call `tool`.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub(super) fn write(self, dir: &Path, tool: &str) -> std::io::Result<()> {
+        if self.has(Self::Seal) {
+            let (key, settings) = (dir.join("seal.key"), dir.join("tickfleet.yaml"));
+            // It keeps no secret: what it signs is gone with the bench.
+            std::fs::write(&key, secret_text(&[7; 32]))?;
+            let before = std::fs::read_to_string(&settings)?;
+            std::fs::write(settings, format!("{before}seal: {{key: 'file:{}'}}\n", key.display()))?;
+        }
+        let mut row = "everyone: true".to_owned();
+        if self.has(Self::Rule) {
+            row += ", rules: [{require: size(args.text) <= 100000}, {require: args.text != 'ask', otherwise: ask}]";
+        }
+        if self.has(Self::Fact) {
+            row += ", facts: {forbid: [read_untrusted], sets: [has_asked]}";
+        }
+        let sets = "  fail: {agents: [a0], facts: {sets: [read_untrusted]}}\n";
+        let (sets, people) =
+            (if self.has(Self::Fact) { sets } else { "" }, if self.has(Self::Rule) { PEOPLE } else { "" });
+        std::fs::write(dir.join("permissions.yaml"), format!("permissions:\n  {tool}: {{{row}}}\n{sets}{people}"))
+    }
+}
+
+const PEOPLE: &str = "approvers: {ann: {roles: [finance]}}\n";
