@@ -22,6 +22,9 @@ struct Cost {
     not_ok: u64,
 }
 
+/// One of its figures.
+type Figure = fn(&Cost) -> f64;
+
 impl Cost {
     fn together_us(&self) -> f64 {
         self.redis_us + self.schedulers_us + self.workers_us
@@ -49,7 +52,7 @@ pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str
         let (one, other) = (measure(args, first).await?, measure(args, second).await?);
         pairs.push(if pair % 2 == 0 { (one, other) } else { (other, one) });
     }
-    let ratios = |of: fn(&Cost) -> f64| pairs.iter().map(move |(without, with)| of(with) / of(without));
+    let ratios = |of: Figure| pairs.iter().map(move |(without, with)| of(with) / of(without));
     let mut together: Vec<f64> = ratios(Cost::together_us).collect();
     let mut turns: Vec<f64> = ratios(|cost| cost.turns_per_s).collect();
     let spread = [percentile(&mut together, 0.5), percentile(&mut together, 0.0), percentile(&mut together, 1.0)];
@@ -79,14 +82,14 @@ async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
 impl Beside {
     /// For people.
     pub(crate) fn text(&self) -> String {
-        let of = |figure: fn(&Cost) -> f64| {
+        let of = |figure: Figure| {
             let (mut without, mut with): (Vec<f64>, Vec<f64>) =
                 self.pairs.iter().map(|(without, with)| (figure(without), figure(with))).unzip();
             (percentile(&mut without, 0.5), percentile(&mut with, 0.5))
         };
         let mut text = format!("{}: {} pair(s) of runs\n\n", self.what, self.pairs.len());
         text += "CPU time of a turn       without         with\n";
-        let rows: [(&str, fn(&Cost) -> f64); 4] = [
+        let rows: [(&str, Figure); 4] = [
             ("Redis", |cost| cost.redis_us),
             ("schedulers", |cost| cost.schedulers_us),
             ("workers", |cost| cost.workers_us),
