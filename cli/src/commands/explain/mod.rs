@@ -181,7 +181,9 @@ pub(crate) async fn told(
     tenant: Option<&TenantId>,
     id: &str,
 ) -> Result<(Value, Vec<String>), Failure> {
-    let args = Explain { id: id.to_owned(), tenant: tenant.cloned(), since: None, until: None };
+    // Whose it is stands before the first colon: were it left out, one within `id` would name somebody else's.
+    let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
+    let args = Explain { id, tenant: None, since: None, until: None };
     let story = gather(setup, redis, &asked(&args)?, &args).await?;
     let lines = story::told(&story);
     Ok((serde_json::to_value(story).map_err(Failure::failed)?, lines))

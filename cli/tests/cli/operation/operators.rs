@@ -166,6 +166,10 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
         let is_own = there.status == 200 && !there.body.contains("demo");
         assert!(there.status == 403 || is_own, "{method} {path}: {there:?}");
     }
+    for id in ["acme:demo:held", "acme:demo:held/0"] {
+        let there = served.gateway.get(acme, &format!("/v1/operate/explain?id={id}"));
+        assert!([400, 404].contains(&there.status), "behind its own name another tenant is none: {there:?}");
+    }
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nor by them");
     for (method, path, body, roles) in &verbs {
         for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
