@@ -252,14 +252,10 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
 
 /// Whose it may be.
 async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
-    if let Some(tenant) = &asked.tenant {
-        return Ok([tenant.clone()].into());
+    match &asked.tenant {
+        Some(tenant) => Ok([tenant.clone()].into()),
+        None => super::tasks::tenants(setup, client).await,
     }
-    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
-    for store in client.stores() {
-        tenants.extend(store.at_run_time().await?.declared.into_keys());
-    }
-    Ok(tenants)
 }
 
 /// Returns what is known under this name; none if nothing is.
