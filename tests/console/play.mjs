@@ -9,11 +9,11 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
 
-const require = createRequire(resolve("target/console/package.json"));
+const [binary, packages, screens] = process.argv.slice(2);
+const require = createRequire(join(resolve(packages), "package.json"));
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
 
-const [binary = "target/debug/tickfleet", screens] = process.argv.slice(2);
 const program = resolve(binary);
 const folder = mkdtempSync(join(tmpdir(), "tickfleet-console-"));
 let findings = 0;

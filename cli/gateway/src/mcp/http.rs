@@ -20,14 +20,17 @@ use crate::{BODY_SLACK_BYTES, Shared};
 /// What takes requests apart and writes answers.
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
+/// Pages of the machine itself, whatever their port.
+const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
+
 pub(crate) fn http_server(server: McpServer) -> HttpServer {
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
         // Keys are sent by whoever knows one, never by a browser by itself: the name of the host protects nothing here. A
-        // page of another origin is refused all the same, as the specification asks.
+        // page from elsewhere than the machine in front of its user is refused all the same, as the specification asks.
         .disable_allowed_hosts()
-        .enforce_origin_validation()
+        .with_allowed_origins(LOCAL_ORIGINS)
         .with_max_request_body_bytes(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES);
     StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config)
 }

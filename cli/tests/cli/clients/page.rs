@@ -21,7 +21,7 @@ fn every_step_of_the_clients_page_does_what_it_says() {
         fs::write(folder.path().join(name), lines.join("\n")).unwrap();
     }
     // The page is for machines that have Node.js.
-    let node = Node::unless_skipped().filter(|node| node.fetched.is_none());
+    let node = Node::unless_skipped().filter(Node::is_installed);
     let (mut fleet, mut steps) = (None::<DevFleet>, 0);
     for step in shown(&text) {
         steps += 1;

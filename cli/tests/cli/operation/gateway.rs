@@ -27,7 +27,7 @@ const REFUSAL: [&str; 4] =
 pub(super) struct Gateway {
     /// None where another process has it.
     child: Option<Child>,
-    address: String,
+    pub(super) address: String,
     keys: PathBuf,
 }
 

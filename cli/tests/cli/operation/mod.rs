@@ -1,9 +1,12 @@
 //! A fleet in operation: live configuration, scaling, traces, alerts.
 
+mod browser;
 mod cluster;
 mod deploys;
+mod fuzzed;
 mod gateway;
 mod live;
+mod mcp_conformance;
 mod mcp_server;
 mod operators;
 mod run_time;

@@ -4,6 +4,7 @@ pub mod binary;
 pub mod certificates;
 pub mod documents;
 pub mod node;
+pub mod packages;
 pub mod process;
 pub mod prometheus;
 pub mod python;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use super::documents::REPOSITORY;
 
-/// The environment variable that, set to `1`, lets tests of the TypeScript client pass without running.
+/// The environment variable that, set to `1`, lets tests that need Node.js pass without running.
 const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_NODE";
 /// What the package is built of.
 const PARTS: [&str; 5] = ["package.json", "package-lock.json", "tsconfig.json", "README.md", "src"];
@@ -18,37 +18,43 @@ const MAJOR_MIN: u32 = 20;
 pub struct Node {
     /// The folder of the built package.
     pub package: PathBuf,
-    /// Where `node` was fetched to; none where it is the machine's own, with npm.
-    pub fetched: Option<PathBuf>,
+    runtime: Runtime,
 }
 
-impl Node {
-    /// Builds the package where needed; none where [`SKIP_VARIABLE`] is `1`.
-    #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
-    pub fn unless_skipped() -> Option<Self> {
-        if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
-            eprintln!("{SKIP_VARIABLE}=1: the client in TypeScript is not tried");
-            return None;
-        }
-        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
-        fs::create_dir_all(&home).unwrap();
-        // The lock ends with the file: also when this process dies.
-        let lock = File::create(home.join("lock")).unwrap();
-        lock.lock().unwrap();
-        let fetched = (!is_installed()).then(|| fetch(&home));
-        let node = Self { package: home.join("package"), fetched };
-        let from = Path::new(REPOSITORY).join("typescript");
-        let wanted = PARTS.map(|part| contents(&from.join(part))).concat();
-        if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
-            node.build(&from);
-            fs::write(home.join("made-of"), wanted).unwrap();
-        }
-        Some(node)
+/// Node.js with npm.
+pub struct Runtime {
+    /// Where it was fetched to; none where it is the machine's own.
+    fetched: Option<PathBuf>,
+}
+
+/// Returns true if tests do without Node.js, and says so.
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+pub fn is_skipped() -> bool {
+    let skipped = env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1");
+    if skipped {
+        eprintln!("{SKIP_VARIABLE}=1: what needs Node.js is not tried");
+    }
+    skipped
+}
+
+impl Runtime {
+    /// The machine's own where it is of this version or later, else one that is fetched into `home`.
+    pub fn find(home: &Path, major_min: u32) -> Self {
+        Self { fetched: (!is_installed(major_min)).then(|| fetch(home, major_min)) }
     }
 
     /// `node`.
-    pub fn command(&self) -> Command {
+    pub fn node(&self) -> Command {
         self.program("node", &["bin/node"])
+    }
+
+    /// Installs what the lock file in a folder pins, and nothing else.
+    pub fn install(&self, folder: &Path) {
+        let mut npm = self.program("npm", &["bin/node", "lib/node_modules/npm/bin/npm-cli.js"]);
+        let output = npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let hint = format!("This needs the registry of npm; {SKIP_VARIABLE}=1 does without.");
+        assert!(output.status.success(), "npm ci:\n{}\n{hint}", String::from_utf8_lossy(&said));
     }
 
     #[allow(clippy::disallowed_methods, reason = "what is fetched goes before what the machine has")]
@@ -61,6 +67,38 @@ impl Node {
         command.env("PATH", env::join_paths(paths).unwrap());
         command
     }
+}
+
+impl Node {
+    /// Builds the package where needed; none where [`SKIP_VARIABLE`] is `1`.
+    pub fn unless_skipped() -> Option<Self> {
+        if is_skipped() {
+            return None;
+        }
+        let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("typescript");
+        fs::create_dir_all(&home).unwrap();
+        // The lock ends with the file: also when this process dies.
+        let lock = File::create(home.join("lock")).unwrap();
+        lock.lock().unwrap();
+        let node = Self { package: home.join("package"), runtime: Runtime::find(&home, MAJOR_MIN) };
+        let from = Path::new(REPOSITORY).join("typescript");
+        let wanted = PARTS.map(|part| contents(&from.join(part))).concat();
+        if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
+            node.build(&from);
+            fs::write(home.join("made-of"), wanted).unwrap();
+        }
+        Some(node)
+    }
+
+    /// `node`.
+    pub fn command(&self) -> Command {
+        self.runtime.node()
+    }
+
+    /// Returns true if it is the machine's own.
+    pub const fn is_installed(&self) -> bool {
+        self.runtime.fetched.is_none()
+    }
 
     /// What is pinned, and nothing else; the package's own `prepare` builds it.
     fn build(&self, from: &Path) {
@@ -69,33 +107,29 @@ impl Node {
             let copied = Command::new("cp").arg("-R").arg(from.join(part)).arg(&self.package).status().unwrap();
             assert!(copied.success(), "{part}");
         }
-        let mut npm = self.program("npm", &["bin/node", "lib/node_modules/npm/bin/npm-cli.js"]);
-        let output = npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(&self.package).output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let hint = format!("The client in TypeScript needs the registry of npm; {SKIP_VARIABLE}=1 does without.");
-        assert!(output.status.success(), "npm ci:\n{}\n{hint}", String::from_utf8_lossy(&said));
+        self.runtime.install(&self.package);
     }
 }
 
 /// Whether the machine has a Node.js that will do, with npm.
-fn is_installed() -> bool {
+fn is_installed(major_min: u32) -> bool {
     let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
     let version = said("node").map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let major = version.trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
-    major.is_some_and(|major| major >= MAJOR_MIN) && said("npm").is_some()
+    major.is_some_and(|major| major >= major_min) && said("npm").is_some()
 }
 
 /// Fetches one, pinned, from PyPI.
-fn fetch(home: &Path) -> PathBuf {
+fn fetch(home: &Path, major_min: u32) -> PathBuf {
     let script = Path::new(REPOSITORY).join("tests/data/node.py");
     let output = Command::new("python3").arg("-B").arg(script).arg(home).output().expect("python3");
-    let hint = format!("There is no Node.js {MAJOR_MIN} or later; {SKIP_VARIABLE}=1 does without.");
+    let hint = format!("There is no Node.js {major_min} or later; {SKIP_VARIABLE}=1 does without.");
     assert!(output.status.success(), "{}\n{hint}", String::from_utf8_lossy(&output.stderr));
     home.join("node")
 }
 
 /// All that stands in a file, or in the files of a folder, with their names.
-fn contents(path: &Path) -> String {
+pub fn contents(path: &Path) -> String {
     if !path.is_dir() {
         return format!("{}\n{}", path.display(), fs::read_to_string(path).unwrap());
     }

@@ -36,3 +36,22 @@ pub fn interpreter_with(name: &str, extras: &str) -> PathBuf {
     }
     made
 }
+
+/// A place of its own with what a file of tests/data pins; answers the folder of its programs.
+pub fn installed(name: &str) -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
+    fs::create_dir_all(&home).unwrap();
+    // The lock ends with the file: also when this process dies.
+    let lock = File::create(home.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let pins = format!("{REPOSITORY}/tests/data/{name}.txt");
+    let wanted = fs::read_to_string(&pins).unwrap();
+    if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
+        python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
+        let mut pip = Command::new(home.join("venv/bin/python"));
+        let output = pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "-r", &pins]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::write(home.join("made-of"), wanted).unwrap();
+    }
+    home.join("venv/bin")
+}

@@ -1,0 +1,28 @@
+//! The console in a real browser: an operator's work, and every view before axe.
+
+use std::env;
+
+use crate::support::packages::Packages;
+
+/// The environment variable that, set to `1`, lets the test pass without a browser.
+const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BROWSER";
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+fn an_operator_does_a_days_work_in_the_console_and_axe_finds_nothing() {
+    if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
+        eprintln!("{SKIP_VARIABLE}=1: the console is not tried in a browser");
+        return;
+    }
+    let Some(packages) = Packages::unless_skipped() else { return };
+    let output = packages
+        .node()
+        .arg("tests/console/play.mjs")
+        .arg(env!("CARGO_BIN_EXE_tickfleet"))
+        .arg(&packages.folder)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("no findings"), "{said}");
+}

@@ -1,0 +1,45 @@
+//! The HTTP API before schemathesis, which reads its document and sends what it allows, and what it does not.
+
+use std::fs;
+use std::process::Command;
+
+use tickfleet_testkit::RedisServer;
+
+use super::gateway::{Gateway, add_key};
+use crate::support::binary::DevFleet;
+use crate::support::python::installed;
+
+/// What an answer must not be: a fault of the gateway, of a status, a type or a shape that the document does not name.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
+const VERBS: [&str; 6] = ["submit", "read", "cancel", "view", "operate", "approve"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it_does_not_name() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    fs::create_dir(&conf).unwrap();
+    fs::write(
+        conf.join("permissions.yaml"),
+        "permissions: {echo: {everyone: true}}\napprovers: {ann: {roles: [finance]}}\n",
+    )
+    .unwrap();
+    let config = ["--config", conf.to_str().unwrap()];
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    let keys = folder.path().join("keys.yaml");
+    let verbs: Vec<&str> = VERBS.iter().flat_map(|verb| ["--verb", verb]).collect();
+    let key = add_key(&keys, &[&["--id", "all", "--tenant", "demo", "--approver", "ann"], &verbs[..]].concat());
+    let gateway = Gateway::start_with(&redis.url(), &keys, &config);
+
+    // Waiting for what never comes is tried elsewhere.
+    fs::write(folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
+    let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
+    fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
+    fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat"]);
+    fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing", "--workers", "4"]);
+    let output = fuzzer.current_dir(folder.path()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("Tested: 22"), "verbs of the document were left out: {said}");
+    println!("{said}");
+}
