@@ -122,8 +122,19 @@ impl Load {
         Ok(())
     }
 
-    /// One turn at a time at a steady rate, whether replies come or not.
+    /// Latencies of one turn at a time at a steady rate, whether replies come or not.
     pub(super) async fn steady(&self, rate: u64, duration: Duration) -> Result<Steady> {
+        let mut latencies = self.latencies(rate, duration).await?;
+        Ok(Steady {
+            turns: latencies.len(),
+            p50: percentile(&mut latencies, 0.5),
+            p99: percentile(&mut latencies, 0.99),
+            p999: percentile(&mut latencies, 0.999),
+        })
+    }
+
+    /// The same, each, ms.
+    pub(super) async fn latencies(&self, rate: u64, duration: Duration) -> Result<Vec<f64>> {
         let total = usize::try_from(rate * duration.as_secs()).unwrap_or(usize::MAX);
         let produce = async {
             let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(rate.max(1)).unwrap_or(1));
@@ -144,13 +155,8 @@ impl Load {
             }
             Ok::<_, anyhow::Error>(latencies)
         };
-        let ((), mut latencies) = tokio::try_join!(produce, consume)?;
-        Ok(Steady {
-            turns: latencies.len(),
-            p50: percentile(&mut latencies, 0.5),
-            p99: percentile(&mut latencies, 0.99),
-            p999: percentile(&mut latencies, 0.999),
-        })
+        let ((), latencies) = tokio::try_join!(produce, consume)?;
+        Ok(latencies)
     }
 
     /// As many turns as go through, with at most `window` on their way.

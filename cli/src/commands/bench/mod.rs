@@ -15,6 +15,7 @@ mod server;
 mod services;
 mod spread;
 mod tool_kind;
+mod via;
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
 use spread::Spread;
 use tool_kind::ToolKind;
+use via::{Door, Via};
 
 pub(crate) use report::Report;
 
@@ -86,6 +88,10 @@ pub(crate) struct BenchArgs {
     /// Nothing else is measured.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
     pub(crate) beside: Option<Extra>,
+    /// Latency of turns that go in over a gateway, by its HTTP API and its MCP server, beside those straight to Redis.
+    /// Nothing else is measured.
+    #[arg(long, value_enum, value_name = "DOOR", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
+    pub(crate) via: Option<Door>,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) schedulers: usize,
@@ -152,6 +158,7 @@ Examples:
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --primaries 3          a cluster beside one primary, by Redis' CPU time
   tickfleet bench --beside seal --runs 5   what a sealed audit log costs; likewise rule, fact and all
+  tickfleet bench --via gateway          what HTTP and MCP add to a turn's latency
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
   tickfleet bench --tool-kind http       likewise mcp and shell
@@ -179,6 +186,11 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
         let found = beside::run(args, extra, |what| spinner.set_message(what.to_owned())).await;
         spinner.finish_and_clear();
         return output.show(&found.map_err(Failure::failed)?, Beside::text);
+    }
+    if let Some(Door::Gateway) = args.via {
+        let found = via::run(args, |what| spinner.set_message(what.to_owned())).await;
+        spinner.finish_and_clear();
+        return output.show(&found.map_err(Failure::failed)?, Via::text);
     }
     let report = run(args, |what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();

@@ -110,6 +110,11 @@ impl Fleet {
         &self.schedulers_at
     }
 
+    /// The folder of its configuration.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The largest process of each kind.
     pub(super) fn rss_mb(&self) -> Rss {
         let largest = |children: &[Child]| children.iter().filter_map(Child::id).map(rss_mb).fold(0.0, f64::max);
@@ -133,15 +138,27 @@ impl Fleet {
 }
 
 /// Addresses that nobody listened on just now: somebody may be quicker than we are, and then the process says so.
-fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+pub(super) fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
     let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
     listeners.iter().map(TcpListener::local_addr).collect()
 }
 
 fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Result<Child> {
+    process_with(role, &[], address, dir, server)
+}
+
+/// A process with more on its command line.
+pub(super) fn process_with(
+    role: &str,
+    more: &[String],
+    address: SocketAddr,
+    dir: &Path,
+    server: &Server,
+) -> Result<Child> {
     let binary = std::env::current_exe().context("finding our own binary")?;
     Command::new(binary)
         .arg(role)
+        .args(more)
         .arg("--config")
         .arg(dir)
         .arg("--redis-url")

@@ -1,0 +1,188 @@
+//! What a gateway adds to a turn's way: the same turns at a steady rate straight over Redis, by `POST /v1/turns?wait=…` and by
+//! MCP's `tools/call`, in turn, on one fleet.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::json;
+use tickfleet_gateway::NewKey;
+use tokio::process::Child;
+
+use super::BenchArgs;
+use super::load::{Load, now, percentile, words};
+use super::nodes::{Fleet, Shape, free_addresses, process_with};
+use super::server::Server;
+
+/// Rounds, in each of which every way has its turn, so that all meet the machine's moods.
+const ROUNDS: u64 = 5;
+/// What is not answered in so long is no figure.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The ways that turns go in by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Door {
+    /// The gateway's HTTP API and its MCP server.
+    Gateway,
+}
+
+/// Latencies of one way, ms.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Way {
+    name: &'static str,
+    turns: usize,
+    p50: f64,
+    p99: f64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Via {
+    rate: u64,
+    ways: Vec<Way>,
+}
+
+/// Runs it: for `--steady-seconds` a way, at `--rate` turns a second.
+pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
+    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
+    let gateway = Gateway::start(&server, &fleet).await.context("starting a gateway")?;
+    let load = Load::connect(&server, args).await?;
+    load.warm_up().await.context("warming up")?;
+    let round = Duration::from_secs((args.steady_seconds / ROUNDS).max(1));
+    let mut latencies: [Vec<f64>; 3] = Default::default();
+    for number in 1..=ROUNDS {
+        say(&format!("round {number} of {ROUNDS}"));
+        latencies[0].extend(load.latencies(args.rate, round).await.context("over Redis")?);
+        for (way, path) in [(1, Path::Turns), (2, Path::Mcp)] {
+            latencies[way].extend(gateway.latencies(path, args, round).await.context("over the gateway")?);
+        }
+    }
+    drop(gateway);
+    fleet.stop().await;
+    let names = ["Redis", "POST /v1/turns", "MCP tools/call"];
+    let ways = names.into_iter().zip(latencies).map(|(name, mut of)| Way {
+        name,
+        turns: of.len(),
+        p50: percentile(&mut of, 0.5),
+        p99: percentile(&mut of, 0.99),
+    });
+    Ok(Via { rate: args.rate, ways: ways.collect() })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Path {
+    Turns,
+    Mcp,
+}
+
+/// The process of `tickfleet gateway`, and a client.
+struct Gateway {
+    _child: Child,
+    _keys: tempfile::NamedTempFile,
+    address: SocketAddr,
+    client: reqwest::Client,
+    key: String,
+}
+
+impl Gateway {
+    async fn start(server: &Server, fleet: &Fleet) -> Result<Self> {
+        let key = NewKey::random()?;
+        let keys = tempfile::NamedTempFile::with_suffix(".yaml").context("a file of keys")?;
+        let verbs = "verbs: [submit, read, cancel]";
+        let row = format!("- {{id: bench, sha256: {}, tenant: bench, agents: ['*'], {verbs}}}\n", key.sha256);
+        std::fs::write(keys.path(), row)?;
+        let address = free_addresses(1)?[0];
+        let more = ["--address".into(), address.to_string(), "--keys".into(), keys.path().display().to_string()];
+        let child = process_with("gateway", &more, address, fleet.dir(), server)?;
+        let client = reqwest::Client::builder().timeout(PATIENCE).build()?;
+        let gateway = Self { _child: child, _keys: keys, address, client, key: key.secret };
+        for _ in 0..600 {
+            if gateway.client.get(gateway.url("v1/openapi.json")).send().await.is_ok() {
+                return Ok(gateway);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        anyhow::bail!("it did not answer within 30 s")
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    /// One call, and its result.
+    async fn call(&self, path: Path, agent: &str, tool: &str, text: &str) -> Result<()> {
+        let arguments = json!({"text": text});
+        let request = match path {
+            Path::Turns => {
+                let turn = json!({"agent": agent, "calls": [{"id": "call_0", "name": tool, "arguments": arguments}]});
+                self.client.post(self.url("v1/turns?wait=30")).json(&turn)
+            }
+            Path::Mcp => {
+                let params = json!({"name": tool, "arguments": arguments});
+                let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+                let request = self.client.post(self.url(&format!("v1/agents/{agent}/mcp"))).json(&call);
+                request
+                    .header("accept", "application/json, text/event-stream")
+                    .header("mcp-protocol-version", "2025-11-25")
+            }
+        };
+        let answer = request.bearer_auth(&self.key).send().await?;
+        let (status, said) = (answer.status(), answer.text().await?);
+        let ok = said.contains("\"success\":true") || said.contains("\"isError\":false");
+        ensure!(status.as_u16() == 200 && ok, "answered with {status}: {said}");
+        Ok(())
+    }
+
+    /// Calls at a steady rate, whether answers come or not.
+    async fn latencies(&self, path: Path, args: &BenchArgs, duration: Duration) -> Result<Vec<f64>> {
+        let (total, agents) = (args.rate * duration.as_secs(), args.agents() as u64);
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / u32::try_from(args.rate.max(1)).unwrap_or(1));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Burst);
+        let tool = args.tool_kind.tool();
+        let (found, failed) = (Arc::new(parking_lot::Mutex::new(Vec::new())), Arc::new(parking_lot::Mutex::new(None)));
+        let calls = futures::stream::unfold((0, ticks), |(number, mut ticks)| async move {
+            if number == total {
+                return None;
+            }
+            ticks.tick().await;
+            Some((number, (number + 1, ticks)))
+        });
+        futures::StreamExt::for_each_concurrent(calls, None, |number| {
+            let (found, failed) = (Arc::clone(&found), Arc::clone(&failed));
+            async move {
+                let (agent, text) = (format!("a{}", number % agents), words(number, args.payload_bytes / 2));
+                let began = now();
+                match self.call(path, &agent, tool, &text).await {
+                    Ok(()) => found.lock().push(began.elapsed().as_secs_f64() * 1_000.0),
+                    Err(error) => *failed.lock() = Some(error),
+                }
+            }
+        })
+        .await;
+        if let Some(error) = failed.lock().take() {
+            return Err(error);
+        }
+        let found = std::mem::take(&mut *found.lock());
+        Ok(found)
+    }
+}
+
+impl Via {
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut text =
+            format!("{} turns a second, one call each\n\nlatency                p50         p99\n", self.rate);
+        let first = self.ways.first().cloned().unwrap_or_default();
+        for way in &self.ways {
+            text += &format!("{:17} {:>6.2} ms   {:>6.2} ms", way.name, way.p50, way.p99);
+            if way.name != first.name {
+                text += &format!("   {:+.2} ms  {:+.2} ms", way.p50 - first.p50, way.p99 - first.p99);
+            }
+            text += "\n";
+        }
+        text
+    }
+}
