@@ -20,6 +20,7 @@ mod operate;
 mod problem;
 mod shapes;
 mod tasks;
+mod tls;
 mod tools;
 mod turns;
 mod verbs;
@@ -34,6 +35,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{any, get, post};
+use axum::serve::Listener;
 use tickfleet_client::Client;
 use tickfleet_model::limits;
 use tokio::net::TcpListener;
@@ -43,10 +45,12 @@ pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
+pub use tls::{TlsError, TlsFiles};
 pub use verbs::{Verb, Whose};
 
 use mcp::McpServer;
 use problem::Problem;
+use tls::TlsListener;
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -85,23 +89,32 @@ impl Gateway {
         Self { shared: Arc::new(Shared { client, keys, desk, waiting, mcp, draining }) }
     }
 
-    /// Listens on `addr` (port 0: any free one), and gives the address. When it drains, those who wait are told to ask
+    /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask
     /// again, open requests end, and nothing new is taken.
     ///
     /// # Errors
     /// The address cannot be had.
-    pub async fn serve(self, addr: SocketAddr) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
+    pub async fn serve(
+        self,
+        addr: SocketAddr,
+        tls: Option<TlsFiles>,
+    ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
         let listener = TcpListener::bind(addr).await?;
         let bound = listener.local_addr()?;
-        let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
-        let serving = tokio::spawn(async move {
-            let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
-            if let Err(error) = served {
-                tracing::error!(%error, "the gateway's server ended");
-            }
-            shared.waiting.ended().await;
-        });
+        let serving = match tls {
+            Some(files) => tokio::spawn(self.serve_on(TlsListener::new(listener, files)?)),
+            None => tokio::spawn(self.serve_on(listener)),
+        };
         Ok((bound, serving))
+    }
+
+    async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L) {
+        let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
+        let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the gateway's server ended");
+        }
+        shared.waiting.ended().await;
     }
 
     fn router(self) -> Router {

@@ -25,7 +25,7 @@ impl Console {
         let key = NewKey::random().map_err(Failure::failed)?;
         let keys = KeysFile::only(row(setup, &key)).map_err(Failure::failed)?;
         let gateway = gateway::of(setup, keys, draining).await?;
-        let (address, serving) = gateway::listen(gateway, SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await?;
+        let (address, serving) = gateway::listen(gateway, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), None).await?;
         Ok(Self { address, secret: key.secret, serving })
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
-use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, Verb, Whose, openapi};
+use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, TlsFiles, Verb, Whose, openapi};
 use tickfleet_ops::shutdown::Shutdown;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -40,9 +40,15 @@ pub(crate) struct GatewayArgs {
     /// The file of API keys: rows as `tickfleet gateway key` prints them. It is read again when it changes.
     #[arg(long, value_name = "FILE", required = true)]
     keys: Option<PathBuf>,
-    /// Where to listen. TLS is for what stands before it.
+    /// Where to listen.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     address: SocketAddr,
+    /// A certificate in PEM, with those that lead to its root: then it speaks TLS. It is read again when it changes.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's key, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -132,6 +138,14 @@ impl Key {
     }
 }
 
+impl GatewayArgs {
+    /// What it speaks TLS with.
+    fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        TlsFiles::open(certificate, key).map(Some).map_err(|error| Failure::usage(error.to_string()))
+    }
+}
+
 /// Returns true for what needs neither a configuration nor Redis.
 pub(crate) const fn needs_nothing(args: &GatewayArgs) -> bool {
     args.what.is_some()
@@ -157,11 +171,16 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let traces = setup.start_log()?;
     let Some(path) = &args.keys else { return Err(Failure::usage("--keys FILE is needed")) };
     let keys = KeysFile::open(path).map_err(Failure::failed)?;
+    let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let gateway = of(setup, keys.clone(), shutdown.draining.clone()).await?;
-    let (address, serving) = listen(gateway, args.address).await?;
+    if let Some(files) = tls.clone() {
+        tokio::spawn(files.follow(shutdown.draining.clone()));
+    }
+    let (address, serving) = listen(gateway, args.address, tls).await?;
     tokio::spawn(keys.clone().follow(shutdown.draining.clone()));
-    tracing::info!(%address, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
+    let tls = args.tls_cert.is_some();
+    tracing::info!(%address, tls, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
     tokio::select! {
         ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}
@@ -187,8 +206,12 @@ pub(crate) async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToke
 ///
 /// # Errors
 /// The address cannot be had.
-pub(crate) async fn listen(gateway: Gateway, address: SocketAddr) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
-    let served = gateway.serve(address).await;
+pub(crate) async fn listen(
+    gateway: Gateway,
+    address: SocketAddr,
+    tls: Option<TlsFiles>,
+) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
+    let served = gateway.serve(address, tls).await;
     served.map_err(|error| Failure::failed(anyhow::anyhow!("cannot listen on {address}: {error}")))
 }
 

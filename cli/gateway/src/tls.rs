@@ -1,0 +1,187 @@
+//! TLS of the gateway: a certificate and its key from files, read again when they change, and a listener that shakes hands
+//! aside, so that a client that never does holds nobody up.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use axum::serve::Listener;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+
+/// A Secret that is mounted changes by swapping links, without an event: the files are looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Bytes of either file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Handshakes under way at once; who comes then waits in the system's queue.
+const HANDSHAKES_MAX: usize = 256;
+/// A client that has not shaken hands by then is cut off.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
+/// When the system has no more sockets, others get time to give theirs back.
+const REST: Duration = Duration::from_secs(1);
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("the file {path} cannot be read: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("the file {path}: {problem}")]
+    Invalid {
+        /// Which.
+        path: String,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+}
+
+/// A certificate and its key, of files that are read again when they change. What cannot be read leaves what was in force.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    config: Arc<ArcSwap<ServerConfig>>,
+}
+
+impl TlsFiles {
+    /// Reads them: PEM, the certificate first and then those that lead to its root.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn open(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let config = config(certificate, key, &read(certificate)?, &read(key)?)?;
+        let config = Arc::new(ArcSwap::from_pointee(config));
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), config })
+    }
+
+    /// Follows the files until `stop`: who connects a few seconds after they have changed gets the new certificate.
+    pub async fn follow(self, stop: CancellationToken) {
+        let both = || Ok::<_, TlsError>((read(&self.certificate)?, read(&self.key)?));
+        let mut known = both().ok();
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+            let found = both();
+            let texts = found.as_ref().ok().cloned();
+            if texts == known {
+                continue;
+            }
+            known = texts;
+            match found.and_then(|(certificate, key)| config(&self.certificate, &self.key, &certificate, &key)) {
+                Ok(config) => {
+                    tracing::info!("the certificate was read again");
+                    self.config.store(Arc::new(config));
+                }
+                Err(error) => tracing::error!(%error, "the certificate stays what it was"),
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let shown = path.display().to_string();
+    let failed = |source| TlsError::File { path: path.display().to_string(), source };
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > FILE_BYTES_MAX {
+        let problem = format!("it has {length} bytes; at most {FILE_BYTES_MAX} are read");
+        return Err(TlsError::Invalid { path: shown, problem });
+    }
+    std::fs::read(path).map_err(failed)
+}
+
+fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) -> Result<ServerConfig, TlsError> {
+    let wrong = |path: &Path, problem: String| TlsError::Invalid { path: path.display().to_string(), problem };
+    let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| wrong(certificate, format!("expected certificates in PEM: {error}")))?;
+    if chain.is_empty() {
+        return Err(wrong(certificate, "expected a certificate in PEM; there is none".into()));
+    }
+    // What is wrong with a key is said without a word of it.
+    let secret = PrivateKeyDer::from_pem_slice(secret);
+    let secret = secret.map_err(|_| wrong(key, "expected a private key in PEM, not encrypted".into()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let built = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let built = built.and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
+    let mut config =
+        built.map_err(|error| wrong(key, format!("it does not go with {}: {error}", certificate.display())))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Accepts connections that have shaken hands.
+pub(crate) struct TlsListener {
+    ready: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl TlsListener {
+    pub(crate) fn new(listener: TcpListener, files: TlsFiles) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (ended, ready) = mpsc::channel(1);
+        Ok(Self { ready, address, accepting: tokio::spawn(accept(listener, files, ended)) })
+    }
+}
+
+impl Drop for TlsListener {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        match self.ready.recv().await {
+            Some(connection) => connection,
+            // It accepts for as long as this lives.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.address)
+    }
+}
+
+async fn accept(listener: TcpListener, files: TlsFiles, ready: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>) {
+    let room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let (stream, from) = match listener.accept().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        let (acceptor, ready) = (TlsAcceptor::from(files.config.load_full()), ready.clone());
+        tokio::spawn(async move {
+            let shaken = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await;
+            drop(permit);
+            match shaken {
+                // Fails only when nobody listens any more.
+                Ok(Ok(stream)) => drop(ready.send((stream, from)).await),
+                Ok(Err(error)) => tracing::debug!(%error, %from, "a client did not agree on TLS"),
+                Err(_) => tracing::debug!(%from, "a client did not shake hands in time"),
+            }
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! Gateways that are killed in the middle of tasks, over and over, while clients of MCP go on: no task is lost, and none runs
+//! twice. `TICKFLEET_MCP_KILLS=1000` plays as many.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::gateway::{Gateway, add_key};
+use crate::support::binary::{DevFleet, tickfleet};
+use crate::support::process::pause;
+
+/// Clients that each have a task under way.
+const CLIENTS: usize = 6;
+/// How long a task runs: longer than the gateway waits before it tells of a task.
+const TASK_MS: u64 = 4_000;
+
+/// What the clients share.
+struct Front {
+    key: String,
+    /// Where the two gateways are now.
+    addresses: Mutex<[String; 2]>,
+    over: AtomicBool,
+    /// Requests, and those that broke off.
+    asked: AtomicUsize,
+    broken: AtomicUsize,
+    ended: Mutex<BTreeSet<String>>,
+}
+
+impl Front {
+    /// A request to one of the gateways; none where it was killed meanwhile.
+    fn try_ask(&self, which: usize, method: &str, params: &Value) -> Option<Value> {
+        let address = self.addresses.lock().unwrap()[which % 2].clone();
+        let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(Duration::from_mins(1))).ok()?;
+        let head = format!(
+            "host: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\naccept: application/json, \
+             text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\nmcp-name: {name}\r\n",
+            self.key
+        );
+        let length = body.len();
+        write!(stream, "POST /v1/agents/kelly/mcp HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        // What is cut off is no answer.
+        serde_json::from_str(body).ok()
+    }
+
+    /// The same to one gateway after the other, until it is answered.
+    fn ask(&self, first: usize, method: &str, params: &Value) -> Value {
+        for which in first.. {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if let Some(answer) = self.try_ask(which, method, params) {
+                assert!(answer["error"].is_null(), "{method} {params}: {answer}");
+                return answer["result"].clone();
+            }
+            self.broken.fetch_add(1, Ordering::Relaxed);
+            pause();
+        }
+        unreachable!("numbers do not end")
+    }
+
+    /// A client: one task after the other.
+    fn client(&self, client: usize) {
+        for number in 0.. {
+            if self.over.load(Ordering::Relaxed) {
+                return;
+            }
+            let turn = format!("task-{client}-{number}");
+            let mut told = self.ask(client + number, "tools/call", &sleeping(&turn));
+            while told["resultType"] == "task" || told["status"] == "working" {
+                let task = with_meta(json!({"taskId": told["taskId"]}));
+                pause();
+                told = self.ask(client + number, "tasks/get", &task);
+            }
+            let result = if told["result"].is_null() { &told } else { &told["result"] };
+            assert_eq!(result["isError"], false, "{turn}: {told}");
+            assert!(self.ended.lock().unwrap().insert(turn));
+        }
+    }
+}
+
+fn with_meta(mut params: Value) -> Value {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2026-07-28");
+    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "1"});
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] =
+        json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    params
+}
+
+/// A call under an id of the client's own, so that it may be sent again.
+fn sleeping(turn: &str) -> Value {
+    let call = json!({"name": "sleep", "arguments": {"ms": TASK_MS}, "_meta": {"tickfleet/turn_id": turn}});
+    with_meta(call)
+}
+
+/// Kills one gateway after the other, each when the one before is back.
+fn kill_gateways(front: &Front, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
+    for kill in 0..kills {
+        let which = kill % 2;
+        // Now a gateway is killed that waits for results, now one whose clients ask for their tasks.
+        let since = front.asked.load(Ordering::Relaxed);
+        while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
+            pause();
+        }
+        gateways[which] = {
+            let next = Gateway::start(url, keys);
+            front.addresses.lock().unwrap()[which].clone_from(&next.address);
+            next
+        };
+    }
+    front.over.store(true, Ordering::Relaxed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
+    let kills = env::var("TICKFLEET_MCP_KILLS").map_or(12, |kills| kills.parse().unwrap());
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
+        .unwrap();
+    std::fs::write(conf.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}\n").unwrap();
+    let config = conf.to_str().unwrap();
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", config]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let mut gateways = [0, 1].map(|_| Gateway::start(&redis.url(), &keys));
+    let addresses = Mutex::new(gateways.each_ref().map(|gateway| gateway.address.clone()));
+    let front = Front {
+        key,
+        addresses,
+        over: AtomicBool::new(false),
+        asked: AtomicUsize::new(0),
+        broken: AtomicUsize::new(0),
+        ended: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let front = &front;
+            scope.spawn(move || front.client(client));
+        }
+        kill_gateways(&front, &mut gateways, kills, &redis.url(), &keys);
+    });
+
+    let (ended, broken) = (front.ended.into_inner().unwrap(), front.broken.into_inner());
+    println!("{kills} gateways killed, {} tasks ended, {broken} requests broke off", ended.len());
+    assert!(ended.len() >= CLIENTS && broken > 0, "{} tasks, {broken} requests broke off", ended.len());
+    let args = [
+        "audit",
+        "search",
+        "--redis-url",
+        &redis.url(),
+        "--config",
+        config,
+        "--text",
+        "sleep",
+        "--limit",
+        "100000",
+        "--json",
+    ];
+    let found = tickfleet(&args).exits(0).json();
+    let ran = found["entries"].as_array().unwrap().iter().map(|entry| entry["audit"]["meta"]["turn"].as_str().unwrap());
+    let mut ran: Vec<String> = ran.map(str::to_owned).collect();
+    ran.sort();
+    assert_eq!(ran, ended.into_iter().collect::<Vec<_>>(), "each task has one entry of its call");
+}
