@@ -80,6 +80,9 @@ pub(crate) struct BenchArgs {
     /// Turns that each of its shards gets at once: it gets the next when all are answered.
     #[arg(long, requires = "primaries", default_value_t = 50)]
     pub(crate) round: u64,
+    /// Load all primaries at once, in place of one after the other: they share this machine's cores then.
+    #[arg(long, requires = "primaries")]
+    pub(crate) at_once: bool,
     /// Limits of the configuration, of which three count every call, and none holds one up; the same load is run
     /// without them first.
     #[arg(long, default_value_t = 0)]

@@ -3,8 +3,9 @@
 //!
 //! A turn costs less in a larger batch, and batches are what gathers while a process waits for Redis: a busy primary has larger
 //! ones than three that wait for a processor. So that both do the same work, each shard gets so many turns in one step, and the
-//! next when these are answered. Both are there at once and take turns of a second or two, so that a machine that is busy for a
-//! while is busy for both.
+//! next when these are answered. Primaries have nothing in common, so they are loaded one after the other, as the one is: three
+//! that share two cores push each other's data out of the caches. All are there at once and take turns of a second or two, so
+//! that a machine that is busy for a while is busy for all.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,12 +106,12 @@ pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(
     let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;
     for side in [&mut one, &mut several] {
         // The first turns fill pipes and do not count.
-        side.load.run(Duration::from_secs(1)).await.context("warming up")?;
+        side.load.run(Duration::from_secs(1), None).await.context("warming up")?;
     }
     for number in 0..args.seconds.div_ceil(SPAN.as_secs()).max(3) {
         say(&format!("measuring both, time {}", number + 1));
-        one.measure(&mut several).await?;
-        several.measure(&mut one).await?;
+        one.measure(&mut several, args.at_once).await?;
+        several.measure(&mut one, args.at_once).await?;
     }
     let ratios = one.spans.iter().zip(&several.spans).map(|(one_span, several_span)| {
         several.fills(&several.us_per_turn(several_span)) / one.fills(&one.us_per_turn(one_span))
@@ -140,6 +141,22 @@ struct Span {
     us: Vec<f64>,
     scripts: f64,
     not_ok: u64,
+    /// Of how many it was put together.
+    parts: f64,
+}
+
+impl Span {
+    /// This, and what was measured while `primary` alone was loaded: as if each primary had had as many turns as it had in the
+    /// mean.
+    fn and(mut self, other: Self, primary: usize) -> Self {
+        let mean = self.turns as f64 / self.parts;
+        self.us[primary] = other.us[primary] * mean / other.turns.max(1) as f64;
+        self.turns = (mean * (self.parts + 1.0)).round() as u64;
+        self.scripts += other.scripts * mean / other.turns.max(1) as f64;
+        self.not_ok += other.not_ok;
+        self.parts += 1.0;
+        self
+    }
 }
 
 impl Running {
@@ -154,20 +171,34 @@ impl Running {
         Ok(Self { cluster, fleet, load, idle: Vec::new(), spans: Vec::new() })
     }
 
-    /// Loads it for a while, in which nothing is submitted to the other one.
-    async fn measure(&mut self, idle: &mut Self) -> Result<()> {
+    /// Loads its primaries one after the other, or all at once, while nothing is submitted to the other side.
+    async fn measure(&mut self, idle: &mut Self, at_once: bool) -> Result<()> {
+        let primaries = self.cluster.urls.len();
+        let mut all: Option<Span> = None;
+        for only in if at_once { vec![None] } else { (0..primaries).map(Some).collect() } {
+            let span = self.measure_once(idle, only).await?;
+            all = Some(match (all, only) {
+                (Some(all), Some(primary)) => all.and(span, primary),
+                _ => span,
+            });
+        }
+        self.spans.extend(all);
+        Ok(())
+    }
+
+    /// Loads one of its primaries, or all, for a while.
+    async fn measure_once(&self, idle: &mut Self, only: Option<usize>) -> Result<Span> {
         let (before, idle_before) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
         let (scripts, started) = (self.cluster.scripts().await?, now());
-        let (turns, not_ok) = self.load.run(SPAN).await?;
+        let (turns, not_ok) = self.load.run(SPAN, only).await?;
         let seconds = started.elapsed().as_secs_f64();
         let (after, idle_after) = (self.cluster.cpu().await?, idle.cluster.cpu().await?);
         let us = |after: Vec<Cpu>, before: Vec<Cpu>| {
             after.into_iter().zip(before).map(|(after, before)| (after - before).seconds * 1e6).collect::<Vec<f64>>()
         };
         let scripts = self.cluster.scripts().await? - scripts;
-        self.spans.push(Span { turns, seconds, us: us(after, before), scripts, not_ok });
         idle.idle.push(us(idle_after, idle_before).into_iter().map(|us| us / 1e3 / seconds).collect());
-        Ok(())
+        Ok(Span { turns, seconds, us: us(after, before), scripts, not_ok, parts: 1.0 })
     }
 
     /// What each primary takes while nothing is submitted, ms a second.
@@ -178,6 +209,7 @@ impl Running {
 
     /// CPU time of each primary, µs a turn, beyond what it takes while nothing is submitted.
     fn us_per_turn(&self, span: &Span) -> Vec<f64> {
+        // Each was loaded for as long.
         let busy = span.us.iter().zip(self.idle_ms()).map(|(us, idle_ms)| us - idle_ms * 1e3 * span.seconds);
         busy.map(|us| us / span.turns.max(1) as f64).collect()
     }
@@ -197,7 +229,7 @@ impl Running {
             primaries_us_per_turn,
             primaries_idle_ms_per_s: self.idle_ms(),
             scripts_per_turn: median(self.spans.iter().map(|span| span.scripts / span.turns.max(1) as f64)),
-            turns_per_s: median(self.spans.iter().map(|span| span.turns as f64 / span.seconds)),
+            turns_per_s: median(self.spans.iter().map(|span| span.turns as f64 / span.parts / span.seconds)),
             not_ok: self.spans.iter().map(|span| span.not_ok).sum(),
         };
         self.fleet.stop().await;
@@ -351,6 +383,8 @@ struct Load {
 }
 
 struct Shard {
+    /// The primary that it lies on.
+    node: usize,
     prefix: String,
     tenant: String,
     producer: MultiplexedConnection,
@@ -368,6 +402,7 @@ impl Load {
         for (shard, tenant) in tenants.iter().enumerate() {
             let node = cluster.nodes_of_shards[shard];
             shards.push(Shard {
+                node,
                 prefix: format!("{{{NAMESPACE}:{shard}}}:"),
                 tenant: tenant.clone(),
                 producer: cluster.connection(node).await?,
@@ -386,10 +421,11 @@ impl Load {
         })
     }
 
-    /// Rounds in all shards, each as many as go through: so many turns at once, and the next when all are answered. Answers
+    /// Rounds in all shards, or those of one primary, each as many as go through: so many turns at once, and the next when all are answered. Answers
     /// how many turns, and how many of them failed.
-    async fn run(&self, duration: Duration) -> Result<(u64, u64)> {
-        let all = self.shards.iter().map(|shard| self.of(shard, duration));
+    async fn run(&self, duration: Duration, only: Option<usize>) -> Result<(u64, u64)> {
+        let these = self.shards.iter().filter(|shard| only.is_none_or(|only| shard.node == only));
+        let all = these.map(|shard| self.of(shard, duration));
         let ended = futures::future::try_join_all(all).await?;
         Ok(ended.into_iter().fold((0, 0), |(turns, failed), (more, of_them)| (turns + more, failed + of_them)))
     }
