@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a copy of a built binary in which one guard of the scripts is off: what does the checker of `make chaos` say to it?
+"""Makes a copy of a built binary in which a guard of the scripts is off: what does the checker of `make chaos` say to it?
 
     python3 tests/sabotaged.py                        names the guards
     python3 tests/sabotaged.py --check                only that each is there; tests do that
     python3 tests/sabotaged.py debit target/debug/tickfleet target/debug/sabotaged
     make chaos SECONDS=60 BINARY=target/debug/sabotaged
+
+Several names, with commas between, switch off as many guards.
 
 Scripts are texts in the binary. What is longer or shorter than the guard is made up for by a comment of the same script, so
 that all else stays in its place.
@@ -92,13 +94,18 @@ def main() -> int:
             assert len(sabotaged(text, name).encode()) == len(text.encode()), name
             print(f"{name:14} {what}")
         return 0
-    name, source, target = names
-    whole, text = pathlib.Path(source).read_bytes(), script(GUARDS[name][1]).encode()
-    changed = sabotaged(text.decode(), name).encode()
-    if whole.count(text) == 0:
-        raise SystemExit(f"{source} has not the script {GUARDS[name][1]} of these sources: build it first")
+    these, source, target = names
+    whole = pathlib.Path(source).read_bytes()
+    changed = {}
+    for name in these.split(","):
+        path = GUARDS[name][1]
+        changed[path] = sabotaged(changed.get(path, script(path)), name)
+    for path, text in changed.items():
+        if whole.count(script(path).encode()) == 0:
+            raise SystemExit(f"{source} has not the script {path} of these sources: build it first")
+        whole = whole.replace(script(path).encode(), text.encode())
     copy = pathlib.Path(target)
-    copy.write_bytes(whole.replace(text, changed))
+    copy.write_bytes(whole)
     copy.chmod(0o755)
     return 0
 
