@@ -12,6 +12,7 @@ use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
+use tickfleet_model::tool::Reconcile;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_ops::gen_ai;
 use tickfleet_ops::metrics::Metrics;
@@ -310,9 +311,8 @@ impl Setup {
     /// Every tool that cannot be used.
     pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
-        // Trial tools are there for whom a row names, and for nobody else.
-        let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
-        typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
+        // Trial tools are there for whom a row names, or for a tool that reconciles by them, and for nobody else.
+        typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || self.is_named(&tool.spec().name));
         typed.extend(self.atlas_tools(store, active)?);
         typed.extend(self.workspace_tools(runs)?);
         self.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
@@ -387,9 +387,18 @@ impl Setup {
         Ok(tools)
     }
 
-    /// Whether a row names a tool that comes with the program, and nothing else has taken its name.
-    fn is_wanted(&self, name: &str) -> bool {
+    /// Whether a row names a tool, or another tool reconciles by it: that is a question of the fleet's own, which needs no
+    /// permission.
+    fn is_named(&self, name: &str) -> bool {
+        let asks = |by: &Option<Reconcile>| by.as_ref().is_some_and(|by| by.tool == name);
         self.configuration.policy.permissions.matrix.contains_key(name)
+            || self.configuration.tools.tools.values().any(|def| asks(&def.reconcile))
+            || self.extensions.tools_now().iter().any(|tool| asks(&tool.spec().reconcile))
+    }
+
+    /// Whether a row or a `reconcile` names a tool that comes with the program, and nothing else has taken its name.
+    fn is_wanted(&self, name: &str) -> bool {
+        self.is_named(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
             && !self.extensions.tools_now().iter().any(|tool| tool.spec().name == name)
             && !self.python.as_ref().is_some_and(|python| python.offers(name))
