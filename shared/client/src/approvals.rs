@@ -158,6 +158,10 @@ pub(crate) async fn find(store: &Store, tenant: &TenantId, id: &str) -> Result<O
     Ok(store.approval(tenant, id).await?.map(|facts| Approval::of(tenant, facts)))
 }
 
+pub(crate) async fn find_any(store: &Store, tenants: &[&TenantId], id: &str) -> Result<Option<Approval>, StoreError> {
+    Ok(store.approval_of_any(tenants, id).await?.map(|(tenant, facts)| Approval::of(tenant, facts)))
+}
+
 pub(crate) async fn decide(
     store: &Store,
     tenant: &TenantId,

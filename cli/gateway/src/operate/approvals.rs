@@ -99,12 +99,8 @@ pub(crate) async fn show(
 
 async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {
     let (tenant, id) = operator.parted(name)?;
-    for tenant in tenants(shared, tenant).await? {
-        if let Some(approval) = shared.client.approval(&tenant, id).await? {
-            return Ok(approval);
-        }
-    }
-    Err(Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
+    let found = shared.client.approval_of_any(&tenants(shared, tenant).await?, id).await?;
+    found.ok_or_else(|| Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
 }
 
 /// Why, and with which arguments.

@@ -6,6 +6,7 @@ pub(crate) mod tell;
 use std::collections::BTreeSet;
 
 use clap::{Args, Subcommand};
+use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::APPROVALS_LISTED_MAX;
@@ -23,6 +24,8 @@ use crate::setup::Setup;
 
 /// Approvals of a tenant that are listed where nobody says how many.
 const LISTED: usize = 50;
+/// Tenants that are asked at the same time.
+const TOGETHER: usize = 64;
 
 /// List the calls that wait for a person's consent, show one, approve or deny it.
 #[derive(Debug, Args)]
@@ -169,12 +172,16 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         Some(tenant) => BTreeSet::from([tenant.clone()]),
         None => crate::commands::tasks::tenants(setup, client).await?,
     };
-    let mut found = Vec::new();
-    let mut now_ms = 0;
-    for tenant in &tenants {
-        found.extend(client.approvals(tenant, args.limit).await?);
-        now_ms = client.store(tenant).now_ms().await?;
+    let (mut found, tenants) = (Vec::new(), Vec::from_iter(tenants));
+    for some in tenants.chunks(TOGETHER) {
+        for of_tenant in try_join_all(some.iter().map(|tenant| client.approvals(tenant, args.limit))).await? {
+            found.extend(of_tenant);
+        }
     }
+    let now_ms = match tenants.last() {
+        Some(tenant) => client.store(tenant).now_ms().await?,
+        None => 0,
+    };
     found.sort_by_key(|approval| approval.until_ms);
     output.show(&found, |found| tell::listed(found, now_ms))
 }

@@ -165,14 +165,18 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// The rules on arguments and context that stopped a call, or would have, were they in force.
+/// The rules on arguments and context, and the conditions on facts, that stopped a call, or would have, were they in force.
 fn rules(story: &Story) -> Vec<String> {
     let told = |verdict: &str, call: &str, details: &Value, message: &str| {
         let rule = details.get("rule").and_then(Value::as_str)?;
         let reason = details.get("reason").and_then(Value::as_str);
-        let by_rule = matches!(reason, Some("rule_not_met" | "rule_undecided" | "limit_reached"));
+        let what = match reason? {
+            "rule_not_met" | "rule_undecided" | "limit_reached" => "rule",
+            "fact_missing" | "fact_forbidden" => "condition on facts",
+            _ => return None,
+        };
         let call = call.rsplit('/').next().unwrap_or_default();
-        by_rule.then(|| format!("The rule {rule} {verdict} call /{call}: {message}"))
+        Some(format!("The {what} {rule} {verdict} call /{call}: {message}"))
     };
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let mut lines = Vec::new();
@@ -196,9 +200,16 @@ fn rules(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Who has agreed to calls that needed it.
+/// Who has agreed to calls that needed it, and who has denied them.
 fn consents(story: &Story) -> Vec<String> {
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
+    let denial = |result: &CallResult| {
+        let details = result.error.as_ref()?.details.as_ref().filter(|_| here(&result.call))?;
+        let of = |name: &str| details.get(name)?.as_str();
+        let by = of("by").filter(|_| of("reason") == Some("denied"))?;
+        let call = result.call.rsplit('/').next().unwrap_or_default();
+        Some(format!("{by} denied call /{call} ({})", of("approval")?))
+    };
     let consent = |result: &CallResult| {
         let approval = result.approval.as_ref().filter(|_| here(&result.call))?;
         let (by, id) = (approval.by.join(" and "), &approval.id);
@@ -207,7 +218,7 @@ fn consents(story: &Story) -> Vec<String> {
             approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", short(given.get(), 200)));
         Some(format!("{by} approved call /{call} ({id}){}", others.unwrap_or_default()))
     };
-    story.results.iter().filter_map(consent).collect()
+    story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
 }
 
 /// What is to be said of calls beside their results: whose answer they got, and that their agent goes in circles.

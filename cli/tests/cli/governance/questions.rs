@@ -1,4 +1,4 @@
-//! Twenty questions of the kind "why did this not run, who or what decided, when can it?", and what `explain` answers.
+//! Thirty questions of the kind "why did this not run, who or what decided, when can it?", and what `explain` answers.
 
 use std::path::Path;
 
@@ -44,11 +44,11 @@ const SETTINGS: &str = "caps: {tick: 1h}\nloops: {tell_after: 2, refuse_after: 1
 
 impl Asked {
     async fn start() -> Self {
-        Self::with("").await
+        Self::with("", PERMISSIONS).await
     }
 
-    /// With more tools than the usual ones.
-    async fn with(more_tools: &str) -> Self {
+    /// With more tools than the usual ones, and other permissions.
+    async fn with(more_tools: &str, permissions: &str) -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let dir = folder.path();
         let tool = |more: &str| {
@@ -63,7 +63,7 @@ impl Asked {
         );
         write(dir, "agents.yaml", AGENTS);
         write(dir, "tenants.yaml", "tenants: {demo: {}, small: {max_actions_per_day: 1}}\n");
-        write(dir, "permissions.yaml", PERMISSIONS);
+        write(dir, "permissions.yaml", permissions);
         write(dir, "limits.yaml", LIMITS);
         write(dir, "tickfleet.yaml", SETTINGS);
         let (dir, url) = (dir.to_str().unwrap().to_owned(), redis.url());
@@ -233,7 +233,7 @@ const SLEEP_ONCE: &str = "  sleep: {description: Waits., effect: once, effect_ke
 
 #[tokio::test(flavor = "multi_thread")]
 async fn and_of_the_ledger_of_effects() {
-    let asked = Asked::with(SLEEP_ONCE).await;
+    let asked = Asked::with(SLEEP_ONCE, PERMISSIONS).await;
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
     asked.answers("demo:first", &["It is held by"]);
@@ -248,4 +248,52 @@ async fn and_of_the_ledger_of_effects() {
     // 25 And one that comes later, under another id? The same is told: nobody knows whether it happened.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &told);
+}
+
+/// Large values need a person; what was read of strangers keeps `echo` back until somebody has looked; `list_tools` needs a quote.
+const GOVERNED: &str = "permissions:
+  echo:
+    everyone: true
+    rules: [{name: large, require: args.value <= 500, message: 'amount {args.value} exceeds 500', otherwise: ask, approval: {by: [finance], expires: 1h}}]
+    facts: {forbid: [{fact: read_untrusted, message: Ask a person to look.}]}
+  sleep: {everyone: true, facts: {sets: [quoted], require: [{fact: looked, message: Call fail first.}]}}
+  fail: {everyone: true, facts: {sets: [{fact: read_untrusted, for: 1h}, looked]}}
+approvers: {ann: {roles: [finance]}, ben: {roles: [legal]}}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn and_of_approvals_and_facts() {
+    let asked = Asked::with("", GOVERNED).await;
+    let echo = |value: i64| ("echo", json!({"value": value}));
+    // 26 Why does it not run, who may decide, and until when?
+    asked.submit("demo", "kelly", "large", &calls(&[echo(700)]));
+    let waits = ["waits for an approval", "by permissions.echo.rules.large (amount 700 exceeds 500)"];
+    asked.answers("demo:large", &[waits[0], waits[1], "Who may give it: 1 of finance. It ends ", " (in 59 min"]);
+    let approval = || {
+        let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
+        format!("demo:{}", found[0]["id"].as_str().unwrap())
+    };
+    // 27 Who decided that it ran?
+    asked.run(&["approvals", "approve", &approval(), "--by", "ann"]).exits(0);
+    asked.answers("demo:large", &["has ended", "ann approved call /0 (apr-"]);
+    // 28 Who decided that it did not, and why?
+    asked.submit("demo", "kelly", "denied", &calls(&[echo(900)]));
+    asked.answers("demo:denied", &["waits for an approval"]);
+    asked.run(&["approvals", "deny", &approval(), "--by", "ann", "--reason", "not this month"]).exits(0);
+    asked.answers("demo:denied", &["ann denied call /0 (apr-", "denied it: not this month. It was not executed."]);
+    // 29 What happened before it that stopped it, who did that and when, and what helps?
+    asked.submit("demo", "free", "read", &calls(&[("fail", json!({"outcomes": ["ok"]})), echo(1)]));
+    let forbidden = [
+        "The condition on facts permissions.echo.facts.forbid.read_untrusted stopped call /1",
+        "which read/0 set at ",
+        "Ask a person to look.",
+    ];
+    asked.answers("demo:read", &forbidden);
+    // 30 What has not happened that it needs?
+    asked.submit("demo", "calm", "early", &calls(&[("sleep", json!({"ms": 1}))]));
+    let missing = [
+        "permissions.sleep.facts.require.looked stopped call /0",
+        "which nothing in this session has set. Call fail first.",
+    ];
+    asked.answers("demo:early", &missing);
 }

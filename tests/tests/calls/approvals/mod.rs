@@ -161,6 +161,12 @@ async fn a_call_waits_for_a_person_without_a_slot_and_runs_once_that_one_agrees(
         (&*format!("{turn}/1"), "kelly", "pay")
     );
     assert_eq!(asked.arguments.get(), r#"{"to":"kim","amount":700}"#);
+    // By its id alone it is found among more tenants than are asked at once, and nobody else has it.
+    let client = Client::over(vec![fleet.store.clone()]);
+    let mut tenants: Vec<TenantId> = (0..1_100).map(|it| TenantId::new(format!("t{it}")).unwrap()).collect();
+    assert!(client.approval_of_any(&tenants, &asked.id).await.unwrap().is_none());
+    tenants.push(acme());
+    assert_eq!(client.approval_of_any(&tenants, &asked.id).await.unwrap().unwrap().call, asked.call);
     assert_eq!(
         (asked.asked_by[0].place.as_str(), asked.needs[0].in_words().as_str()),
         ("tools.pay.approval", "1 of finance")

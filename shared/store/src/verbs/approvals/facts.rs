@@ -106,6 +106,9 @@ impl ApprovalFacts {
     }
 }
 
+/// Tenants that are asked for one approval in one round trip.
+const TENANTS_TOGETHER: usize = 1_000;
+
 fn demand(text: &str) -> Option<(u32, Vec<String>)> {
     let (quorum, roles) = text.split_once(':')?;
     let roles = roles.split(',').filter(|role| !role.is_empty()).map(str::to_owned).collect();
@@ -121,6 +124,30 @@ impl Store {
         let command = redis::cmd("HGETALL").arg(self.keys.key(format_args!("approval:{tenant}:{id}"))).to_owned();
         let fields: HashMap<String, String> = self.connection.query(Question::Approvals, &command).await?;
         Ok(ApprovalFacts::read(id, fields))
+    }
+
+    /// The approval of this id, whichever of these tenants it is of; none where no one of them has it. It is looked for at
+    /// [`TENANTS_TOGETHER`] of them in one round trip.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn approval_of_any<'a>(
+        &self,
+        tenants: &[&'a TenantId],
+        id: &str,
+    ) -> Result<Option<(&'a TenantId, ApprovalFacts)>, StoreError> {
+        for some in tenants.chunks(TENANTS_TOGETHER) {
+            let mut pipe = redis::pipe();
+            for tenant in some {
+                pipe.cmd("HGETALL").arg(self.keys.key(format_args!("approval:{tenant}:{id}")));
+            }
+            let found: Vec<HashMap<String, String>> = self.connection.pipeline(Question::Approvals, &pipe).await?;
+            let mut found = some.iter().zip(found);
+            if let Some(found) = found.find_map(|(tenant, fields)| Some((*tenant, ApprovalFacts::read(id, fields)?))) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 
     /// The approvals of a tenant that wait for people, `count` at most, those first that end first. One whose call has gone
