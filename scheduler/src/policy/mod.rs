@@ -266,6 +266,9 @@ impl<'a> Reckoning<'a> {
         let row = rows.limit_number(of, || {
             let row = LimitRow::new(&limit, self.shard, tick_ms, day_ms);
             match places {
+                Some(places) if matches!(limit.bound, LimitBound::Part(_)) => {
+                    row.with_max(places).part_of(self.clock.slots.count())
+                }
                 Some(places) => row.with_max(places),
                 None => row,
             }

@@ -109,6 +109,11 @@ impl Slots {
         waits || (known.load.slots > 0 && known.out(now_ms) > known.depth())
     }
 
+    /// The slots of the workers, as far as they are known.
+    pub(crate) fn count(&self) -> u64 {
+        self.known.lock().slots()
+    }
+
     /// A tenant has turns that wait for a place of a limit.
     pub(crate) fn waits(&self, limit: &str, tenant: &TenantId, weight: u64, now_ms: i64) {
         let mut known = self.known.lock();
@@ -128,10 +133,7 @@ impl Slots {
         }
         let mut known = self.known.lock();
         let places = match limit.bound {
-            LimitBound::Part(percent) => {
-                let places = known.slots() * percent / 100;
-                if limit.is_of_tenants() { places } else { places / u64::from(shards.max(1)) }
-            }
+            LimitBound::Part(percent) => limit.places_of(percent, known.slots(), shards),
             _ => {
                 let (depth, weight) = (known.depth(), limit.bound.max());
                 let others = known.waiting.get_mut(&limit.name).map_or(0, |waiting| {

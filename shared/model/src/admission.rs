@@ -57,6 +57,8 @@ pub struct WaitNote {
     pub cause: WaitCause,
     /// When there may be room, ms; 0 where nobody knows.
     pub until_ms: i64,
+    /// The slots that the workers had, where a part of them was too few.
+    pub slots: Option<u64>,
 }
 
 /// What calls wait for before they are admitted.
@@ -75,8 +77,8 @@ pub enum WaitCause {
 }
 
 impl WaitNote {
-    /// Reads the notes of a log: `L<now>,<limit>,<until>` and `W<now>,<t, d, l or r>,<until>`; entries are separated by `;`,
-    /// and those of another kind are left out.
+    /// Reads the notes of a log: `L<now>,<limit>,<until>[,<slots>]` and `W<now>,<t, d, l or r>,<until>`; entries are
+    /// separated by `;`, and those of another kind are left out.
     #[must_use]
     pub fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
@@ -96,7 +98,34 @@ impl WaitNote {
             ('W', "r") => WaitCause::Room,
             _ => return None,
         };
-        Some(Self { at_ms, cause, until_ms })
+        let slots = part().and_then(|slots| slots.parse().ok());
+        Some(Self { at_ms, cause, until_ms, slots })
+    }
+}
+
+/// What the log of a turn says behind an admission, where more than the agent's and the tenant's budgets decided.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AdmissionMore {
+    /// Of the turn's task: the calls that it has used with these, and how many it was granted.
+    pub task: Option<(u32, u32)>,
+    /// The slots that the workers had, where these calls hold places of a part of them.
+    pub slots: Option<u64>,
+}
+
+impl AdmissionMore {
+    /// Reads what stands behind an admission: `T<used>,<granted>` and `P<slots>`; entries are separated by `;`, and those of
+    /// another kind are left out.
+    #[must_use]
+    pub fn read(entry: &str) -> Self {
+        let mut more = Self::default();
+        for note in entry.split(';') {
+            if let Some((used, max)) = note.strip_prefix('T').and_then(|task| task.split_once(',')) {
+                more.task = used.parse().ok().zip(max.parse().ok());
+            } else if let Some(slots) = note.strip_prefix('P') {
+                more.slots = slots.parse().ok();
+            }
+        }
+        more
     }
 }
 
@@ -113,7 +142,11 @@ mod tests {
         let entry = "A9000,1,1,10,10000,13,100;L2000,mails,10000;W7000,t,9000;Wx;W1,q,2";
         assert_eq!(AdmissionNote::read(entry).map(|note| note.day_used), Some(13));
         let waits = WaitNote::read_all(entry);
-        let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000 };
-        assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000 }]);
+        let mails = WaitNote { at_ms: 2_000, cause: WaitCause::Limit("mails".into()), until_ms: 10_000, slots: None };
+        assert_eq!(waits, [mails, WaitNote { at_ms: 7_000, cause: WaitCause::Tick, until_ms: 9_000, slots: None }]);
+        let entry = "A9000,1,1,10,10000,13,100;T5,20;P64;L2000,part,0,48";
+        assert_eq!(AdmissionMore::read(entry), AdmissionMore { task: Some((5, 20)), slots: Some(64) });
+        assert_eq!(WaitNote::read_all(entry)[0].slots, Some(48));
+        assert_eq!(AdmissionMore::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionMore::default());
     }
 }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use tickfleet_config::TaskHandlerDef;
 use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::Unknown;
-use tickfleet_model::{AgentId, Policy, TenantId};
+use tickfleet_model::{AgentId, Limit, Policy, TenantId};
 use tickfleet_proof::whatif::recorded::{Arguments, Fate, Recorded};
-use tickfleet_proof::whatif::{Difference, Kind};
+use tickfleet_proof::whatif::{self, Difference, Kind};
 use tickfleet_tools::Registry;
 use worker::calls::recalled::{Recall, Recalled};
 
@@ -44,10 +46,44 @@ impl Guards {
         &self.active.policy
     }
 
+    /// Names the limits that no log can be decided anew by, whether or not anything met them.
+    pub(super) fn name_undecided(&self, told: &mut Told) {
+        let policy = self.policy();
+        for limit in policy.limits.iter() {
+            match limit.bound {
+                LimitBound::Tokens(_) | LimitBound::Money(_) => {
+                    told.summary.name_undecided(&whatif::limit(&limit.name), whatif::OF_MODELS);
+                }
+                // One tenant alone has all slots.
+                LimitBound::Share(_) if policy.tenants.len() > 1 => {
+                    told.summary.name_undecided(&whatif::limit(&limit.name), whatif::SHARE);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Counts a task for each budget of tokens or money that its requests may have debited.
+    fn budgets_of_models(&self, task: &Recorded, told: &mut Told) {
+        let names = TenantId::new(task.tenant.as_str()).ok().zip(AgentId::new(task.agent.as_str()).ok());
+        let Some((tenant, agent)) = names else { return };
+        if !matches!(self.active.task_handlers.get(&agent), Some(TaskHandlerDef::Llm(_))) {
+            return;
+        }
+        let Ok((owner, policy)) = self.active.policy.look_up(&tenant, &agent) else { return };
+        let counts = |limit: &&Limit| {
+            limit.bound.is_of_models() && limit.matches.fits_agent(&agent, policy) && limit.matches.fits_tenant(owner)
+        };
+        for limit in self.active.policy.limits.iter().filter(counts) {
+            told.summary.cannot_say_of(&whatif::limit(&limit.name), whatif::OF_MODELS, 1);
+        }
+    }
+
     /// Judges a call, and tells where that is not as it was.
     pub(super) async fn judge(&self, call: &Recorded, told: &mut Told) {
         told.summary.calls += 1;
         if call.is_task {
+            self.budgets_of_models(call, told);
             return told.summary.cannot_say(NO_TOOL, 1);
         }
         if call.fate == Fate::NotReached {

@@ -67,6 +67,9 @@ pub(crate) struct WhatIf {
     /// And before this one.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     to: Option<Past>,
+    /// How many slots the workers had, where the log does not say it: a limit of a part of them needs it.
+    #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..))]
+    slots: Option<u64>,
     /// Write every difference into this file, a line of JSON each.
     #[arg(long, value_name = "FILE")]
     differences: Option<PathBuf>,
@@ -145,7 +148,7 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
         File::create(path).map(BufWriter::new).with_context(|| path.display().to_string()).map_err(Failure::failed)
     });
     let told = Told { summary: Summary::default(), differences: Vec::new(), file: file.transpose()?, failed: None };
-    let told = decide(&setup, gathered, told).await?;
+    let told = decide(&setup, gathered, told, args.slots).await?;
     output.show(&told, |told| shown::text(told, &args.policy, PRINTED_MAX))?;
     if told.summary.differences == 0 { Ok(()) } else { Err(Failure::Told) }
 }
@@ -207,9 +210,10 @@ impl Gathered {
 }
 
 /// Decides about all calls, turn by turn; then about when they go out, in the order in which that was.
-async fn decide(setup: &Setup, gathered: Gathered, mut told: Told) -> Result<Told, Failure> {
+async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option<u64>) -> Result<Told, Failure> {
     let guards = Guards::new(setup)?;
     told.summary.cannot_say("lines that are none of an export", gathered.unread);
+    guards.name_undecided(&mut told);
     let (operated, is_from_beginning) = (gathered.operated, gathered.is_from_beginning);
     let turns = judged(&guards, gathered.calls, &mut told).await?;
     let fleet = Fleet {
@@ -217,6 +221,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told) -> Result<Tol
         shards: setup.settings().redis.shards,
         agent_stagger: stagger_ms,
         counter_stagger: counter_stagger_ms,
+        slots,
     };
     let told = RefCell::new(told);
     let tell = |difference| told.borrow_mut().tell(difference);

@@ -47,9 +47,7 @@ pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
             text.push_str(&format!("  {calls} calls: {why}\n"));
         }
     }
-    text.push_str(
-        "\nNot looked at: what had no end yet when the log was read, budgets of tasks, tokens and money of models.\n",
-    );
+    text.push_str("\nNot looked at: what had no end yet when the log was read, and what models were asked.\n");
     text
 }
 

@@ -186,3 +186,93 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
         .says("would be denied")
         .says(small);
 }
+
+const PLACES: &str = "limits:
+  part: {match: {tools: [sleep]}, concurrent: 25%}
+  never: {match: {agents: [archy], tools: [fail]}, per: [agent], max: 9, every: 1d, on_reach: reject}
+";
+
+/// A configuration for what is held, and for a task's budget.
+fn configure_places(folder: &Path, name: &str, limits: &str) -> String {
+    let dir = folder.join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    for (file, text) in [
+        (
+            "tickfleet.yaml",
+            "audit: {admissions: true, premises: true}\ncaps: {tick: 1s, max_calls_per_tick: 100}\nworker: {slots: 8}\n",
+        ),
+        (
+            "permissions.yaml",
+            "permissions: {echo: {everyone: true}, sleep: {everyone: true}, fail: {everyone: true}}\n",
+        ),
+        ("limits.yaml", limits),
+        ("agents.yaml", "agents: {ben: {}, archy: {task_handler: {external: {lease_ms: 60000}}}}\n"),
+        ("tenants.yaml", "tenants: {demo: {}}\n"),
+        ("tools.yaml", "tools: {}\n"),
+    ] {
+        std::fs::write(dir.join(file), text).unwrap();
+    }
+    dir.to_str().unwrap().to_owned()
+}
+
+/// Three calls that want places at once, and a turn under a task whose budget is too small for it.
+fn play_places(fleet: &DevFleet, config: &str) {
+    let submit = |agent: &str, id: &str, more: Value, calls: &[(&str, Value)]| {
+        let calls: Vec<Value> = calls.iter().map(|(tool, args)| json!({"name": tool, "arguments": args})).collect();
+        let mut turn = json!({"turn_id": id, "calls": calls});
+        turn.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        let args = ["submit", "--config", config, "--tenant", "demo", "--agent", agent, "-"];
+        fleet.run_with(&args, &turn.to_string()).exits(0);
+    };
+    let slow = || ("sleep", json!({"ms": 100}));
+    let echo = || ("echo", json!({"value": 1}));
+    let delegate = ["delegate", "--config", config, "--tenant", "demo", "--to", "archy", "--task-id", "job"];
+    fleet.run(&[&delegate[..], &["--budget", "2", "Do"]].concat());
+    // However slow this is, they all want to go at once.
+    fleet.run(&["pause", "demo", "--config", config, "--reason", "they are to meet", "--by", "ann"]).exits(0);
+    for number in 0..3 {
+        submit("ben", &format!("b{number}"), json!({}), &[slow()]);
+    }
+    let until = |id: &str, told: &str| {
+        let began = Instant::now();
+        while !fleet.run(&["explain", id, "--config", config]).stdout.contains(told) {
+            assert!(began.elapsed() < PATIENCE, "{id}: {told}");
+        }
+    };
+    until("demo:b2", "waits on its agent's lane");
+    fleet.run(&["resume", "demo", "--config", config, "--reason", "now", "--by", "ann"]).exits(0);
+    until("demo:job", "accepted");
+    let fail = ("fail", json!({"outcomes": ["ok"]}));
+    submit("archy", "under", json!({"task_id": "job"}), &[echo(), fail, echo(), echo()]);
+}
+
+#[tokio::test]
+async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let config = configure_places(folder.path(), "old", PLACES);
+    let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
+    play_places(&fleet, &config);
+    let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 7);
+    assert_eq!(fleet.stop(), Some(0));
+
+    let same = whatif(&config, &export);
+    let log = || std::fs::read_to_string(&export).unwrap();
+    assert_eq!((same.code, &same.json()["summary"]["not_decidable"]), (0, &json!({})), "{}\n{}", same.stdout, log());
+    assert!(log().contains(";P8") && log().contains(";T2,2"), "{}", log());
+    let other = |name: &str, from: &str, to: &str| {
+        assert!(PLACES.contains(from));
+        let said = whatif(&configure_places(folder.path(), name, &PLACES.replace(from, to)), &export);
+        (differ(&said), said)
+    };
+    // Two places were too few for three calls, and eight are enough.
+    let (found, said) = other("more", "25%", "100%");
+    assert_eq!(found, expected(&[("b2/0", "sooner", "limits.part")]), "{}", said.stdout);
+    // What a limit refuses leaves its place in the task's budget to the next call.
+    let (found, said) = other("never", "max: 9", "max: 0");
+    let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
+    assert_eq!(found, expected(&of_task), "{}", said.stdout);
+    // Of what a limit counts by that the log does not have, each limit is told by its name.
+    let budgets = "limits:\n  tokens: {per: [tenant], tokens: 10, every: day}\n";
+    let said = whatif(&configure_places(folder.path(), "tokens", budgets), &export);
+    assert!(said.json()["summary"]["not_decidable"].to_string().contains("limits.tokens"), "{}", said.stdout);
+}

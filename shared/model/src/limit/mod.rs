@@ -260,6 +260,14 @@ impl Limit {
         if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
     }
 
+    /// The places that so many per cent of the workers' slots are, for one counter in one of `shards`: one at least.
+    #[must_use]
+    pub fn places_of(&self, percent: u64, slots: u64, shards: u32) -> u64 {
+        let places = slots.saturating_mul(percent) / 100;
+        let places = if self.is_of_tenants() { places } else { places / u64::from(shards.max(1)) };
+        places.max(1)
+    }
+
     /// The length of a window, ms, where that is fixed. A task's counter outlives the task.
     #[must_use]
     pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {

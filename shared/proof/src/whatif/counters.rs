@@ -26,6 +26,8 @@ pub struct Fleet<'a> {
     pub agent_stagger: fn(&TenantId, &AgentId, i64) -> i64,
     /// Where windows of a counter begin: of a limit, by the counter's name, ms within one.
     pub counter_stagger: fn(&str, &str, i64) -> i64,
+    /// How many slots the workers had, where the log does not say it.
+    pub slots: Option<u64>,
 }
 
 /// Who makes the calls of a turn, as the policy has them.
@@ -44,6 +46,8 @@ pub(super) struct Books {
     pub(super) counters: HashMap<String, Counter>,
     /// Places that are taken.
     pub(super) held: HashMap<String, u64>,
+    /// The slots that the workers had when the log said it last.
+    pub(super) slots: Option<u64>,
     days: HashMap<String, (i64, i64)>,
     kept: usize,
 }
@@ -65,10 +69,15 @@ pub(super) struct NotKnown {
     pub(super) why: &'static str,
 }
 
-pub(super) const NO_ARGUMENTS: &str = "a limit counts by arguments that the log does not have whole";
-pub(super) const NO_CONTEXT: &str =
-    "a limit counts by user, session or task, which entries do not say (audit.premises)";
-pub(super) const NO_SLOTS: &str = "a limit counts parts of the workers' slots, which the log does not have";
+const NO_ARGUMENTS: &str = "counts by arguments that the log does not have whole";
+const NO_CONTEXT: &str = "counts by user, session or task, which entries do not say (audit.premises)";
+const NO_SLOTS: &str =
+    "is a part of the workers' slots, and the log does not say how many these were (--slots says it)";
+/// Why a share of the slots is not decided anew.
+pub const SHARE: &str =
+    "is a share of the workers' slots, which follows from what waited everywhere: a wait for it stands as it was";
+/// Why a budget of models is not decided anew.
+pub const OF_MODELS: &str = "counts requests to models, which the log does not have: tasks that it counts";
 
 impl Books {
     /// The day of a zone that holds `now_ms`.
@@ -126,10 +135,14 @@ impl Books {
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
-            match why_not(&limit, &debits, turn, from) {
-                Some(why) => unknown.push(NotKnown { by: super::limit(&limit.name), why }),
-                None => sides.push(self.side(fleet, whose, &limit, debits, (turn.shard, now_ms))),
-            }
+            let max = match (why_not(&limit, &debits, turn, from), self.max(fleet, &limit, turn.shard)) {
+                (None, Some(max)) => max,
+                (why, _) => {
+                    unknown.push(NotKnown { by: super::limit(&limit.name), why: why.unwrap_or(NO_SLOTS) });
+                    continue;
+                }
+            };
+            sides.push(self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms)));
         }
         // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
         let of_tasks = |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task);
@@ -139,12 +152,22 @@ impl Books {
         (sides, unknown)
     }
 
+    /// The most that a counter may reach; none where it hangs on slots that nobody knows.
+    fn max(&self, fleet: &Fleet<'_>, limit: &Limit, shard: u32) -> Option<u64> {
+        match limit.bound {
+            LimitBound::Part(percent) => {
+                self.slots.or(fleet.slots).map(|slots| limit.places_of(percent, slots, fleet.shards))
+            }
+            _ => Some(limit.share(shard, fleet.shards)),
+        }
+    }
+
     fn side(
         &mut self,
         fleet: &Fleet<'_>,
         whose: &Whose<'_>,
         limit: &Limit,
-        debits: Debits,
+        (debits, max): (Debits, u64),
         (shard, now_ms): (u32, i64),
     ) -> Side {
         let name = format!("{shard} {}@{}", limit.name, debits.key);
@@ -168,7 +191,6 @@ impl Books {
             (LimitMode::Enforce, OnReach::Wait) => Reach::Wait,
             (LimitMode::Enforce, OnReach::Reject) => Reach::Reject,
         };
-        let max = limit.share(shard, fleet.shards);
         let debit = Debit { counter, window, max, reach, amounts: debits.amounts, others_wait: false };
         Side { name, by: super::limit(&limit.name), debit }
     }
@@ -193,9 +215,6 @@ impl Books {
 
 /// Why it is not known what calls debit of a limit's counter.
 fn why_not(limit: &Limit, debits: &Debits, turn: &Turn, from: usize) -> Option<&'static str> {
-    if limit.bound.is_of_slots() {
-        return Some(NO_SLOTS);
-    }
     let counted = |(at, amount): (usize, &Option<u64>)| (*amount != Some(0)).then(|| &turn.calls[from + at]);
     let mut calls = debits.amounts.iter().enumerate().filter_map(counted);
     let by_arguments = matches!(limit.bound, LimitBound::Sum { .. })

@@ -15,6 +15,7 @@ pub mod replay;
 pub mod turns;
 
 mod counters;
+mod tasks;
 
 use std::collections::BTreeMap;
 
@@ -25,11 +26,16 @@ pub const TICK: &str = "max_calls_per_tick";
 /// The caps of a day, of an agent and of a tenant.
 pub const DAY: &str = "max_actions_per_day";
 
+/// The budget of calls that a task was granted.
+pub const TASK: &str = "task_budget";
+
 /// A limit, as differences name it.
 #[must_use]
 pub fn limit(name: &str) -> String {
     format!("limits.{name}")
 }
+
+pub use counters::{OF_MODELS, SHARE};
 
 /// What would have become of a call that was decided otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -149,6 +155,16 @@ impl Summary {
         if difference.kind == Kind::Delayed {
             self.delayed_ms = self.delayed_ms.saturating_add(difference.by_ms.unwrap_or(0));
         }
+    }
+
+    /// Names a limit that nothing is decided anew by.
+    pub fn name_undecided(&mut self, limit: &str, why: &str) {
+        add(&mut self.not_decidable, &format!("{limit} {why}"), 0);
+    }
+
+    /// Counts calls about which a limit cannot say anything.
+    pub fn cannot_say_of(&mut self, limit: &str, why: &str, calls: u64) {
+        self.cannot_say(&format!("{limit} {why}"), calls);
     }
 
     /// Counts calls of which something cannot be said.

@@ -304,7 +304,7 @@ fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refus
     let by = match error.code.as_str() {
         "daily_cap_reached" => Some(super::DAY.to_owned()),
         "limit_reached" => error.detail("limit").map(super::limit),
-        "task_budget_reached" => None,
+        "task_budget_reached" => Some(super::TASK.to_owned()),
         _ => return None,
     };
     let resets_ms = error.detail("resets_at").and_then(at_ms).unwrap_or(0);

@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
 use super::recorded::{Arguments, Fate, Operated, Pause, Read};
 use super::replay::{Fleet, Replay};
-use super::turns::{Decision, Note, Turn, TurnCall, What};
+use super::turns::{Decision, Note, Turn, TurnCall, TurnContext, What};
 use super::{Difference, Kind};
 use crate::lines::{self, Line};
 
@@ -49,8 +49,12 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
             written_ms: at_ms + 100,
         }));
     }
-    let decision =
-        |(at_ms, first, what): &(i64, usize, What)| Decision { at_ms: *at_ms, first: *first, what: what.clone() };
+    let decision = |(at_ms, first, what): &(i64, usize, What)| Decision {
+        at_ms: *at_ms,
+        first: *first,
+        what: what.clone(),
+        slots: None,
+    };
     Turn {
         shard: 0,
         tenant: "acme".into(),
@@ -67,7 +71,7 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
 
 /// An admission in a tick of five seconds.
 fn go(calls: u32, used: u32, ends_ms: i64) -> What {
-    What::Go(calls as usize, Note { calls, tick: (used, 3, ends_ms), day: (0, 1_000) })
+    What::Go(calls as usize, Note { calls, tick: (used, 3, ends_ms), day: (0, 1_000), task: None })
 }
 
 fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
@@ -76,7 +80,7 @@ fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) 
 
 fn replay_with(policy: &Policy, operated: &Operated, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
-    let fleet = Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0 };
+    let fleet = Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
     let mut replay = Replay::new(fleet, operated, true, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
     let summary = replay.finish();
@@ -125,6 +129,93 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     assert_eq!(told(&places(2), &turns), []);
     assert_eq!(told(&places(1), &turns), [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
+}
+
+/// A turn for the task `k1`, with what its admissions say of the task's budget.
+fn of_task(mut turn: Turn, budgets: &[(u32, u32)]) -> Turn {
+    let context = TurnContext { task: Some("k1".into()), user: None, session: None, parallel_reads: false };
+    turn.context = Some(context);
+    let notes = turn.decisions.iter_mut().filter_map(|one| match &mut one.what {
+        What::Go(_, note) => Some(note),
+        _ => None,
+    });
+    notes.zip(budgets).for_each(|(note, budget)| note.task = Some(*budget));
+    turn
+}
+
+#[test]
+fn a_tasks_budget_refuses_what_it_refused_and_lets_go_what_others_no_longer_use_up() {
+    let refused = |at_ms, first, calls| (at_ms, first, What::Refuse(calls, Some("task_budget".into())));
+    // Three calls of the budget of five were carved off for a task below it, between the two turns.
+    let turns = [
+        of_task(turn("a", &[(1_000, 0, go(1, 1, 5_000))]), &[(1, 5)]),
+        of_task(turn("b", &[(1_200, 0, go(1, 2, 5_000)), (1_300, 1, refused(0, 0, 2).2)]), &[(5, 5)]),
+    ];
+    assert_eq!(told(&policy(9, vec![]), &turns), []);
+    let few = |max| policy(9, vec![limit(LimitBound::Calls(max), Every::Period(60_000), OnReach::Reject)]);
+    let told =
+        |policy: &Policy| -> Vec<_> { told(policy, &turns).into_iter().map(|one| (one.0, one.1, one.2)).collect() };
+    let of = |call: &str, kind, by: &str| (call.to_owned(), kind, by.to_owned());
+    assert_eq!(told(&few(9)), []);
+    // Whoever is refused by a limit leaves its place in the budget to the next one.
+    let mut refuses_a = few(1);
+    let mut only_a = limit(LimitBound::Calls(0), Every::Period(60_000), OnReach::Reject);
+    only_a.matches.tools = vec!["never".into()];
+    refuses_a.limits = Arc::new(vec![only_a]);
+    assert_eq!(told(&refuses_a), []);
+    let capped = told(&few(0));
+    assert!(capped.iter().all(|one| one.2 == "limits.few"), "{capped:?}");
+    let mut named = turns.clone();
+    named[0].calls[0].tool = "never".into();
+    let found: Vec<_> = super::tests::told(&refuses_a, &named).into_iter().map(|one| (one.0, one.1, one.2)).collect();
+    let expected = [of("a/0", Kind::Capped, "limits.few"), of("b/1", Kind::LetGo, "task_budget")];
+    assert_eq!(found, expected);
+    // Without a note of the budget, nobody says what was left of it.
+    let silent = [turn("c", &[refused(1_000, 0, 1)])];
+    let (found, summary) = replay(&policy(9, vec![]), &silent);
+    assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+}
+
+/// The slots that the workers had, as decisions of these turns say it.
+fn with_slots(mut turns: Vec<Turn>, slots: u64) -> Vec<Turn> {
+    turns.iter_mut().flat_map(|turn| &mut turn.decisions).for_each(|one| one.slots = Some(slots));
+    turns
+}
+
+#[test]
+fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
+    let part = |percent| policy(9, vec![limit(LimitBound::Part(percent), Every::Held, OnReach::Wait)]);
+    let waits = (1_050, 0, What::Wait("limits.few".into(), 0));
+    let turns = vec![
+        turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
+        turn("b", &[(1_010, 0, go(1, 2, 5_000))]),
+        turn("c", &[waits, (1_100, 0, go(1, 3, 5_000))]),
+    ];
+    let said = with_slots(turns.clone(), 8);
+    assert_eq!(told(&part(25), &said), []);
+    assert_eq!(told(&part(50), &said), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
+    let less: Vec<_> = told(&part(12), &said).into_iter().map(|one| (one.0, one.1)).collect();
+    assert!(less.contains(&("b/0".into(), Kind::Delayed)), "{less:?}");
+    // With twice as many slots, a quarter of them is no less than half was.
+    let more = with_slots(turns.clone(), 16);
+    assert_eq!(told(&part(25), &more), [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(50))]);
+    // Where the log says nothing of slots, it is told of this limit, and what was decided stands.
+    let (found, summary) = replay(&part(25), &turns);
+    let why: Vec<&String> = summary.not_decidable.keys().collect();
+    assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a part of"), "{found:?} {why:?}");
+}
+
+#[test]
+fn a_wait_for_a_share_of_the_slots_stands_and_is_told_as_not_decided() {
+    let mut share = limit(LimitBound::Share(1), Every::Held, OnReach::Wait);
+    share.per = BTreeSet::from([LimitKey::Tenant]);
+    let waits = (1_050, 0, What::Wait("limits.few".into(), 0));
+    let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits, (1_400, 0, go(1, 2, 5_000))])];
+    let (found, summary) = replay(&policy(9, vec![share]), &turns);
+    let why: Vec<&String> = summary.not_decidable.keys().collect();
+    assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a share"), "{found:?} {why:?}");
+    // Without such a limit, nobody would have waited.
+    assert_eq!(told(&policy(9, vec![]), &turns), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(350))]);
 }
 
 #[test]

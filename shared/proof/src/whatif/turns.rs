@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::{AdmissionNote, WaitCause, WaitNote};
+use tickfleet_model::{AdmissionMore, AdmissionNote, WaitCause, WaitNote};
 
 use super::recorded::{Arguments, Recorded};
 
@@ -27,6 +27,8 @@ pub struct Note {
     pub tick: (u32, u32, i64),
     /// Calls of the agent's day with these, and how many it may have.
     pub day: (u32, u32),
+    /// Calls of the turn's task with these, and how many it was granted; none where there is no task, or nothing is said.
+    pub task: Option<(u32, u32)>,
 }
 
 /// A moment at which something was decided about a turn's next calls.
@@ -38,6 +40,8 @@ pub struct Decision {
     pub first: usize,
     /// What.
     pub what: What,
+    /// The slots that the workers had, where that decided.
+    pub slots: Option<u64>,
 }
 
 /// One call of a turn.
@@ -152,13 +156,15 @@ impl Turn {
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
                 let AdmissionNote { at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap } = note;
-                let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap) };
-                self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note) });
+                let AdmissionMore { task, slots } = AdmissionMore::read(&call.admitted);
+                let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
+                self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots });
             } else if let Some(refused) = &call.refused {
                 // The entry is written when somebody has come to tell it: never in a later window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let at_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
-                self.decisions.push(Decision { at_ms, first: at, what: What::Refuse(count, refused.by.clone()) });
+                let what = What::Refuse(count, refused.by.clone());
+                self.decisions.push(Decision { at_ms, first: at, what, slots: None });
             } else if call.fate != super::recorded::Fate::NotReached {
                 self.unknown += count as u64;
             }
@@ -175,7 +181,7 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = What::Wait(cause(&wait.cause), wait.until_ms);
-            self.decisions.push(Decision { at_ms: wait.at_ms, first, what });
+            self.decisions.push(Decision { at_ms: wait.at_ms, first, what, slots: wait.slots });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What the policy says of a turn's next calls, with the counters as they would be.
 
 use tickfleet_model::Caps;
+use tickfleet_model::decision::Reason;
 use tickfleet_model::decision::admission::{Chain, Rules, Verdict, decide};
 use tickfleet_model::decision::budget::{AgentBudgets, Budget};
 use tickfleet_model::decision::limits::Debit;
@@ -8,7 +9,7 @@ use tickfleet_model::decision::limits::Debit;
 use super::{Live, Replay, WAIT_MS_MAX, agent_of};
 use crate::whatif::counters::{NotKnown, Side, Whose};
 use crate::whatif::turns::{Decision, Turn, What};
-use crate::whatif::{DAY, TICK};
+use crate::whatif::{DAY, TASK, TICK};
 
 /// What the policy says of a turn's next calls.
 pub(super) struct Said {
@@ -23,6 +24,8 @@ pub(super) struct Said {
     pub(super) unknown: Vec<NotKnown>,
     /// Since when the tick and the day of the agent are known, ms.
     pub(super) known_ms: (i64, i64),
+    /// Whether it is known how much of the budget of the turn's task was used.
+    pub(super) knows_task: bool,
 }
 
 impl Replay<'_> {
@@ -79,7 +82,7 @@ impl Replay<'_> {
         let fleet = self.fleet;
         let (mut sides, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
         if on.is_some_and(|on| !matches!(on.what, What::Wait(..))) {
-            unknown.iter().for_each(|unknown| self.summary.cannot_say(unknown.why, 1));
+            unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
         }
         for side in &mut sides {
             side.debit.others_wait = lane != Some(side.name.as_str()) && self.lanes.contains_key(&side.name);
@@ -88,7 +91,9 @@ impl Replay<'_> {
         let is_behind = lane != Some(name.as_str()) && self.lanes.contains_key(&name);
         let rules = Rules { caps, epoch_ms: 0, room: !is_behind };
         let (agent_now, day_now) = (&mut agent, &mut tenant_day);
-        let mut chain = Chain { agent: agent_now, tenant_day: day_now, task: None, limits: &mut debits, cut: None };
+        let mut task = self.tasks.of(turn);
+        let mut chain =
+            Chain { agent: agent_now, tenant_day: day_now, task: task.as_mut(), limits: &mut debits, cut: None };
         let verdict = decide(wanted, rules, &mut chain);
         let stop = match verdict {
             Verdict::WaitFor(at, _) => Some(at),
@@ -100,8 +105,10 @@ impl Replay<'_> {
         }
         let day_is_full =
             agent.day.used >= caps.calls_per_day || caps.tenant_calls_per_day.is_some_and(|cap| tenant_day.used >= cap);
+        let is_task = matches!(verdict, Verdict::End(Reason::TaskBudgetReached, _));
         let (by, lane, until_ms) = match (stop.and_then(|at| sides.get(at)), day_is_full) {
             (Some(side), _) => (side.by.clone(), side.name.clone(), side.debit.counter.end_ms),
+            _ if is_task => (TASK.to_owned(), name.clone(), now_ms),
             (None, true) => (DAY.to_owned(), name.clone(), agent.day.end_ms),
             (None, false) if paused_ms.is_some() => {
                 let tick_ms = agent.tick.end_ms;
@@ -113,6 +120,6 @@ impl Replay<'_> {
         };
         self.books.agents.insert(name, agent);
         self.books.tenant_days.insert(turn.tenant.clone(), tenant_day);
-        Said { verdict, by, lane, until_ms, sides, unknown, known_ms }
+        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task: task.is_some() }
     }
 }

@@ -13,16 +13,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
 use tickfleet_model::decision::admission::Verdict;
+use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::Unknown;
-use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_model::{AgentId, Limit, TenantId, limits};
 
 use self::ask::Said;
 use self::pauses::Pauses;
 pub use super::counters::Fleet;
-use super::counters::{Books, Side, Whose};
+use super::counters::{Books, SHARE, Side, Whose};
 use super::recorded::Operated;
+use super::tasks::Tasks;
 use super::turns::{Decision, EARLIER, ROOM, Turn, What};
-use super::{DAY, Difference, Summary, TICK};
+use super::{DAY, Difference, Summary, TASK, TICK};
 
 /// Turns that wait under the policy at once, at most; what comes beyond is told as not decidable.
 const WAITING_MAX: usize = 100_000;
@@ -34,6 +36,7 @@ const LIMIT: &str = "a limit";
 
 const NOT_ADMITTED: &str = "how it was admitted is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it had begun before the log did";
+const NO_TASK: &str = "the budget of its task refused it, and how much of that was used is not in the log";
 const TOO_MANY: &str = "more calls would wait than are followed";
 
 /// What happens next.
@@ -77,6 +80,7 @@ struct Apart {
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
     books: Books,
+    tasks: Tasks,
     /// Whose calls operators kept from going out, and when.
     pauses: Pauses,
     turns: HashMap<u64, Live>,
@@ -113,6 +117,7 @@ impl<'a> Replay<'a> {
         let mut replay = Self {
             fleet,
             books: Books::default(),
+            tasks: Tasks::default(),
             pauses: Pauses::of(&operated.pauses),
             turns: HashMap::new(),
             next_turn: 0,
@@ -202,6 +207,8 @@ impl<'a> Replay<'a> {
         live.left -= 1;
         self.unpark(&mut live);
         let decision = live.turn.decisions[index].clone();
+        self.books.slots = decision.slots.or(self.books.slots);
+        self.tasks.before(&live.turn, &decision);
         // What waits here goes on by itself; what is ahead was decided before.
         let behind = match &decision.what {
             What::Go(calls, _) | What::Refuse(calls, _) => decision.first + calls,
@@ -215,6 +222,7 @@ impl<'a> Replay<'a> {
             live.next = decision.first;
             self.compare(number, &mut live, &decision, now_ms);
         }
+        self.tasks.after(&live.turn, &decision);
         if live.left > 0 || live.apart.is_some() {
             self.turns.insert(number, live);
         }
@@ -284,6 +292,10 @@ impl<'a> Replay<'a> {
         if by == ROOM || by == EARLIER && !self.apart.contains(&agent) {
             return true;
         }
+        if self.is_share(by) {
+            self.summary.cannot_say_of(by, SHARE, 1);
+            return true;
+        }
         match said.verdict {
             Verdict::WaitFor(_, None) => true,
             Verdict::Wait(_) | Verdict::WaitFor(_, Some(_)) => {
@@ -296,6 +308,12 @@ impl<'a> Replay<'a> {
             }
             Verdict::Refuse(..) | Verdict::End(..) => false,
         }
+    }
+
+    /// Whether that is a share of the slots, by this policy too.
+    fn is_share(&self, by: &str) -> bool {
+        let is_it = |limit: &Limit| matches!(limit.bound, LimitBound::Share(_)) && super::limit(&limit.name) == by;
+        self.fleet.policy.limits.iter().any(is_it)
     }
 
     /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
@@ -321,6 +339,10 @@ impl<'a> Replay<'a> {
     /// Whether a refusal stands.
     fn is_refused(&mut self, by: Option<&str>, said: &Said, verdict: Verdict) -> bool {
         let Some(by) = by else { return true };
+        if by == TASK && !said.knows_task {
+            self.summary.cannot_say(NO_TASK, 1);
+            return true;
+        }
         match verdict {
             Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
             Verdict::Dispatch(_) => self.was_open(by, said),

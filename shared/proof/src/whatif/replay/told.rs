@@ -10,6 +10,7 @@ impl Replay<'_> {
     pub(super) fn go(&mut self, live: &mut Live, calls: usize, said: Said, now_ms: i64) {
         let upto = live.next + calls;
         let places = self.books.debit(said.sides, calls);
+        self.tasks.go(&live.turn, calls);
         let mut ends_ms = now_ms;
         let shown: &Live = live;
         for at in shown.next..upto {

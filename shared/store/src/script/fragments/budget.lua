@@ -149,3 +149,7 @@ local function admission_note(now_text, k, a, policy)
   return 'A' .. now_text .. ',' .. (texts[k] or text_of(k)) .. ',' .. (texts[tick] or text_of(tick)) .. ',' .. policy.tick_text .. ','
     .. (texts[ends] or text_of(ends)) .. ',' .. (texts[day] or text_of(day)) .. ',' .. policy.day_text
 end
+
+-- What the log says behind an admission of a turn that runs under a task: what of the task's calls is used with these, and
+-- how many it was granted.
+local function task_note(used, max) return string.format(';T%.0f,%.0f', used, max) end

@@ -27,7 +27,7 @@ local others = {}
 -- Reads the batch's rows from ARGV[at] on, and the counters that its turns debit. The count of rows, and per row: name ·
 -- what a counter allows · length of a window ms ('' for a day, 'held' for places that calls hold while they are out) · the
 -- day's start · its end · what becomes of the rest (wait, reject; shadow: nothing) · counters that it may have · what it
--- allows in words. The count of counters, and per counter: row · key · where its windows begin ms; each stands there once.
+-- allows in words · the workers' slots that this follows from, or ''. The count of counters, and per counter: row · key · where its windows begin ms; each stands there once.
 -- Answers the next index.
 local function read_rows(at)
   local count, n, row, last = num(ARGV[at]), 0, nil, nil
@@ -36,8 +36,9 @@ local function read_rows(at)
     local name = ARGV[at]
     rows[i] = { name = name, max = num(ARGV[at + 1]), length = num(ARGV[at + 2]), held = ARGV[at + 2] == 'held',
       start = num(ARGV[at + 3]), upto = num(ARGV[at + 4]), reach = ARGV[at + 5], most = num(ARGV[at + 6]),
-      words = ARGV[at + 7], lanes = P .. 'lane:' .. name .. '@', counters = {}, keys = {} }
-    at = at + 8
+      words = ARGV[at + 7], slots = ARGV[at + 8] ~= '' and ARGV[at + 8], lanes = P .. 'lane:' .. name .. '@', counters = {},
+      keys = {} }
+    at = at + 9
   end
   local upto = at + 3 * num(ARGV[at])
   for i = at + 1, upto, 3 do
@@ -344,9 +345,20 @@ end
 -- When whoever waits for a counter looks again, should nobody wake it before.
 local function next_look(c, now) return math.min((c.shared or c).ends, now + WINDOW_LOOK_MS) end
 
--- What the log of a turn says of a wait: since when, for which limit, and until when at least (0: until a place is free).
+-- What the log of a turn says of a wait: since when, for which limit, and until when at least (0: until a place is free);
+-- behind that, the slots that the workers had, where a part of them was too few.
 local function wait_note(now_text, c)
-  return string.format('L%s,%s,%.0f', now_text, c.row.name, c.row.held and 0 or (c.shared or c).ends)
+  local note = string.format('L%s,%s,%.0f', now_text, c.row.name, c.row.held and 0 or (c.shared or c).ends)
+  return c.row.slots and note .. ',' .. c.row.slots or note
+end
+
+-- What the log says behind an admission: the slots that the workers had, where it holds places of a part of them.
+local function slots_note(from)
+  for i = from + 1, debits[from], 2 do
+    local slots = debits[i].row.slots
+    if slots then return ';P' .. slots end
+  end
+  return ''
 end
 
 local function save_counters()

@@ -145,6 +145,8 @@ local function release(lane, turn, rec, stops)
   t.out = t.out + 1
   if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
+  if rec.task then note = note .. task_note(num(budget) - left + k, num(budget)) end
+  if holds then note = note .. slots_note(turn.debits) end
   call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
   if stop then call('HSET', key, TURN.lane, name_of(stop.c)) elseif rec.lane then call('HDEL', key, TURN.lane) end
   return k

@@ -161,7 +161,11 @@ local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadli
     local cause = day <= 0 and 'd' or t.out >= ready_max and 'r' or 't'
     return 'LANED', string.format('W%s,%s,%.0f', now_text, cause, more.due)
   end
-  if task then task.used = task.used + k end
+  if task then
+    task.used = task.used + k
+    more.note = task_note(task.used, task.max)
+  end
+  if more.holds then more.note = (more.note or '') .. slots_note(from) end
   return nil, k
 end
 
@@ -198,7 +202,8 @@ local function plan(i)
   end
   debit(a, t, k)
   t.out, admitted[i] = t.out + 1, k
-  return 'DISPATCHED', admission_note(now_text, k, a, policy)
+  local note, more = admission_note(now_text, k, a, policy), rare[i]
+  return 'DISPATCHED', more and more.note and note .. more.note or note
 end
 
 -- What `write` does for turns that are not dispatched: they end, or wait.

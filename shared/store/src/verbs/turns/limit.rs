@@ -18,6 +18,8 @@ pub struct LimitRow {
     keys_max: u64,
     /// What it allows, for people.
     words: String,
+    /// The slots of the workers that its number follows from; 0 where it does not.
+    slots: u64,
 }
 
 /// How a counter comes to have room again.
@@ -51,6 +53,7 @@ impl LimitRow {
             },
             keys_max: limit.keys_max,
             words: limit.to_string(),
+            slots: 0,
         }
     }
 
@@ -58,6 +61,12 @@ impl LimitRow {
     #[must_use]
     pub fn with_max(self, max: u64) -> Self {
         Self { max, ..self }
+    }
+
+    /// The same, its number being a part of so many slots: the logs of turns say how many there were.
+    #[must_use]
+    pub fn part_of(self, slots: u64) -> Self {
+        Self { slots, ..self }
     }
 }
 
@@ -83,6 +92,10 @@ fn add_rows(args: &mut Args, rows: &[LimitRow]) {
             Window::Held => args.text("held"),
         };
         args.show(row.day_ms.0).show(row.day_ms.1).text(row.reach).show(row.keys_max).text(row.words.as_str());
+        match row.slots {
+            0 => args.text(""),
+            slots => args.show(slots),
+        };
     }
 }
 
@@ -187,6 +200,7 @@ mod tests {
             reach: "wait",
             keys_max: 10,
             words: String::new(),
+            slots: 0,
         }
     }
 
@@ -200,7 +214,7 @@ mod tests {
         ];
         let mut args = Args::new(String::new());
         let counters = Counters::add(&mut args, &rows, turns.iter().flatten());
-        let sent: Vec<&[u8]> = args.values[1 + 1 + 8 * rows.len()..].iter().map(Vec::as_slice).collect();
+        let sent: Vec<&[u8]> = args.values[1 + 1 + 9 * rows.len()..].iter().map(Vec::as_slice).collect();
         assert_eq!(sent, ["3", "1", "x", "7", "2", "x", "7", "2", "y", "7"].map(str::as_bytes));
 
         let mut args = Args::new(String::new());
