@@ -1,8 +1,11 @@
 //! Writes an export of so many sealed entries to standard output, as a fleet of 100 agents would have left it, to measure
-//! `tickfleet audit verify` and `tickfleet prove` by: `cargo run --release -p tickfleet-proof --example export 1000000`.
+//! `tickfleet audit verify`, `tickfleet prove` and `tickfleet whatif` by:
+//! `cargo run --release -p tickfleet-proof --example export 1000000 > million.jsonl`, or with a folder behind the number, into
+//! which the configuration of that fleet is written. The example `measure` reads it without the binary.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use chrono::DateTime;
 use tickfleet_proof::lines::{self, End, Header};
@@ -15,6 +18,9 @@ const BEGAN_MS: u64 = 1_800_000_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count: u64 = std::env::args().nth(1).unwrap_or_default().parse()?;
+    if let Some(folder) = std::env::args().nth(2) {
+        configure(Path::new(&folder))?;
+    }
     let signer = Signer::new("k1", &"07".repeat(32))?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let keys = BTreeMap::from([("k1".to_owned(), signer.public_key())]);
@@ -44,5 +50,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     writeln!(out, "{}", lines::end(End { entries: count, seals }))?;
     out.flush()?;
+    Ok(())
+}
+
+/// Writes the configuration of a fleet that would have decided so.
+fn configure(folder: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let agents: String = (0..AGENTS).map(|number| format!("  agent-{number}: {{}}\n")).collect();
+    for (name, text) in [
+        ("tickfleet.yaml", "caps: {tick: 5s, max_calls_per_tick: 10, max_actions_per_day: 1000000}\n"),
+        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+        ("tenants.yaml", "tenants: {acme: {}}\n"),
+        ("tools.yaml", "tools: {}\n"),
+        ("agents.yaml", &format!("agents:\n{agents}")),
+    ] {
+        std::fs::write(folder.join(name), text)?;
+    }
     Ok(())
 }

@@ -6,10 +6,12 @@ use chrono::DateTime;
 use serde::Deserialize;
 use tickfleet_model::AdmissionNote;
 
+use crate::seal::EntryId;
+
 /// A call that has ended.
 pub(super) struct CallEntry {
     /// The entry's id.
-    pub(super) id: String,
+    pub(super) id: EntryId,
     /// Whose call.
     pub(super) tenant: String,
     /// The agent that made it.
@@ -80,14 +82,14 @@ struct Meta {
 
 impl CallEntry {
     /// Reads an entry; none where it is not that of a call.
-    pub(super) fn read(id: &str, admitted: &str, text: &str) -> Option<Self> {
+    pub(super) fn read(id: EntryId, admitted: &str, text: &str) -> Option<Self> {
         let said: Said<'_> = serde_json::from_str(text).ok()?;
         if said.action != "TOOL_CALL" {
             return None;
         }
         let meta = said.meta;
         Some(Self {
-            id: id.to_owned(),
+            id,
             tenant: said.tenant.unwrap_or_default(),
             agent: meta.agent.unwrap_or_else(|| said.actor_id.into_owned()),
             call: meta.call,

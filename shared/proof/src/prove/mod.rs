@@ -9,11 +9,13 @@ mod effects;
 mod entry;
 mod windows;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use ring::digest::{Context, SHA256};
 use serde::Serialize;
 
 use crate::lines::{Header, Line};
+use crate::seal::EntryId;
 use effects::Effects;
 use entry::CallEntry;
 use windows::Windows;
@@ -87,8 +89,23 @@ impl Claim {
 
 /// A result, to find a second one of the same call.
 struct Result {
-    id: String,
+    id: EntryId,
     ended_ms: i64,
+}
+
+/// Stands for names that are only to be met again: kept whole, they would take most of the memory.
+type Mark = [u8; 16];
+
+/// The beginning of a hash of these, each with its length before it.
+fn mark(parts: &[&str]) -> Mark {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part.as_bytes());
+    }
+    let mut mark = Mark::default();
+    mark.iter_mut().zip(context.finish().as_ref()).for_each(|(to, from)| *to = *from);
+    mark
 }
 
 /// Takes the lines of exports, one after the other.
@@ -102,12 +119,12 @@ pub struct Prover {
     sealed: bool,
     span: Option<(i64, i64)>,
     results: Claim,
-    seen: HashMap<String, Result>,
+    seen: HashMap<Mark, Result>,
     reused: u64,
     windows: Windows,
     effects: Effects,
-    /// The last entry of each shard that was taken: parts of an export may overlap.
-    taken: BTreeMap<u32, std::collections::HashSet<String>>,
+    /// The entries of each shard that were taken: parts of an export may overlap.
+    taken: BTreeMap<u32, HashSet<EntryId>>,
 }
 
 impl Prover {
@@ -137,9 +154,13 @@ impl Prover {
         match Line::read(line) {
             Some(Line::Header(header)) => self.header = *header,
             Some(Line::Entry(entry)) => {
-                // What two parts of an export have is one entry, not two results.
-                if self.taken.entry(entry.shard).or_default().insert(entry.id.to_string()) {
-                    self.entry(&entry.id, &entry.admitted, &entry.text);
+                // What two parts of an export have is one entry, not two results. What has no id of an entry, no log has.
+                let Ok(id) = entry.id.parse::<EntryId>() else {
+                    self.unread += 1;
+                    return;
+                };
+                if self.taken.entry(entry.shard).or_default().insert(id) {
+                    self.entry(id, &entry.admitted, &entry.text);
                 }
             }
             Some(Line::Seal(_)) => self.sealed = true,
@@ -149,7 +170,7 @@ impl Prover {
         }
     }
 
-    fn entry(&mut self, id: &str, admitted: &str, text: &str) {
+    fn entry(&mut self, id: EntryId, admitted: &str, text: &str) {
         let Some(call) = CallEntry::read(id, admitted, text) else {
             self.others += 1;
             return;
@@ -167,14 +188,14 @@ impl Prover {
 
     fn one_result(&mut self, call: &CallEntry) {
         self.results.checked += 1;
-        let name = format!("{}:{}", call.tenant, call.call);
-        let result = Result { id: call.id.clone(), ended_ms: call.ended_ms };
-        let Some(before) = self.seen.insert(name.clone(), result) else { return };
+        let result = Result { id: call.id, ended_ms: call.ended_ms };
+        let Some(before) = self.seen.insert(mark(&[&call.tenant, &call.call]), result) else { return };
         // An id that was forgotten may be given again: then it is another turn.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
             self.reused += 1;
             return;
         }
+        let name = format!("{}:{}", call.tenant, call.call);
         self.results.violated(format!("{name} has a result in entry {} and one in entry {}", before.id, call.id));
     }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use tickfleet_model::AdmissionNote;
 use tickfleet_model::day::{Tz, day_bounds, zone};
 
-use super::Claim;
 use super::entry::CallEntry;
+use super::{Claim, Mark, mark};
 use crate::lines::Header;
 
 const WHY_UNCHECKED: &str = "they do not say how they were admitted: they never were, or audit.admissions was off";
@@ -15,7 +15,7 @@ const WHY_UNCHECKED: &str = "they do not say how they were admitted: they never 
 /// One admission: the calls of one turn that were let through together.
 #[derive(Clone)]
 struct Admitted {
-    turn: String,
+    turn: Box<str>,
     note: AdmissionNote,
     /// Calls of it that have ended.
     ended: u64,
@@ -24,8 +24,8 @@ struct Admitted {
 /// All admissions, by agent.
 #[derive(Default)]
 pub(super) struct Windows {
-    /// `(tenant, agent)`, then `turn` and the note.
-    agents: BTreeMap<(String, String), HashMap<String, Admitted>>,
+    /// `(tenant, agent)`, then what stands for the turn and the note.
+    agents: BTreeMap<(String, String), HashMap<Mark, Admitted>>,
     unknown: u64,
 }
 
@@ -36,9 +36,8 @@ impl Windows {
             return;
         };
         let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
-        let which = format!("{} {}", call.turn, call.admitted);
-        let made = || Admitted { turn: call.turn.clone(), note: note.clone(), ended: 0 };
-        agent.entry(which).or_insert_with(made).ended += 1;
+        let made = || Admitted { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
+        agent.entry(mark(&[&call.turn, &call.admitted])).or_insert_with(made).ended += 1;
     }
 
     /// What it comes to: of ticks, of days of agents, of days of tenants.
@@ -147,7 +146,7 @@ fn sum(inside: &[&Admitted], cap: impl Fn(&AdmissionNote) -> u32) -> (u64, u64) 
 /// Each admission has the numbers from what was used before it up to what was used with it: nobody else has one of them.
 fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitted, u32)>, claim: &mut Claim) {
     let mut spans: Vec<(u32, u32, &str)> =
-        inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, a.turn.as_str())).collect();
+        inside.map(|(a, used)| (used.saturating_sub(a.note.calls), used, &*a.turn)).collect();
     spans.sort_unstable();
     for pair in spans.windows(2) {
         if pair[1].0 < pair[0].1 {

@@ -1,0 +1,109 @@
+//! Says what verifying, proving and deciding anew take of an export: processor time of one core, and memory at most. Each runs
+//! in a process of its own:
+//! `cargo run --release -p tickfleet-proof --example measure million.jsonl`, for what `export` writes.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Command;
+use std::sync::Arc;
+
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
+use tickfleet_proof::lines::Line;
+use tickfleet_proof::prove::Prover;
+use tickfleet_proof::verify::Verifier;
+use tickfleet_proof::whatif::recorded::{Operated, Read};
+use tickfleet_proof::whatif::replay::{Fleet, Replay};
+use tickfleet_proof::whatif::turns::Turn;
+
+/// Agents and tenant of what `export` writes, and the most that its agents' ticks and days allow.
+const AGENTS: u64 = 100;
+const CALLS_PER_TICK: u32 = 10;
+const CALLS_PER_DAY: u32 = 1_000_000;
+/// Clock ticks of the kernel's accounts in a second.
+const TICKS: f64 = 100.0;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [path] => {
+            for what in ["verify", "prove", "whatif"] {
+                let status = Command::new(std::env::current_exe()?).args([path, what]).status()?;
+                if !status.success() {
+                    return Err(format!("{what}: {status}").into());
+                }
+            }
+            Ok(())
+        }
+        [path, what] => measure(path, what),
+        _ => Err("expected the path of an export".into()),
+    }
+}
+
+fn measure(path: &str, what: &str) -> Result<(), Box<dyn Error>> {
+    let lines = BufReader::with_capacity(1 << 20, File::open(path)?).lines();
+    let (entries, told) = match what {
+        "verify" => verify(lines)?,
+        "prove" => prove(lines)?,
+        _ => decide_anew(lines)?,
+    };
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // Behind the name: state, then numbers; the eleventh and twelfth of these are user and system time.
+    let numbers: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let of = |at: usize| numbers.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or_default();
+    let seconds = (of(11) + of(12)) / TICKS;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{what:<7} {entries} entries: {seconds:.1} s of processor time, {} at most; {told}", peak.trim())?;
+    Ok(())
+}
+
+type Measured = std::io::Result<(u64, String)>;
+
+fn verify(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+    let mut verifier = Verifier::new(BTreeMap::new());
+    for line in lines {
+        verifier.line(&line?);
+    }
+    let verdict = verifier.finish(&[], None);
+    Ok((verdict.entries, if verdict.intact { "intact".to_owned() } else { format!("{:?}", verdict.findings) }))
+}
+
+fn prove(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+    let mut prover = Prover::new(None, None);
+    for line in lines {
+        prover.line(&line?);
+    }
+    let proof = prover.finish();
+    Ok((proof.calls, format!("{} claims hold: {}", proof.claims.len(), proof.holds)))
+}
+
+/// Caps and limits, by the policy that the fleet had. The command has guards judge each call besides, and sorts the log first.
+fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured {
+    let mut policy = Policy::default();
+    policy.defaults.calls_per_tick = CALLS_PER_TICK;
+    policy.defaults.max_actions_per_day = CALLS_PER_DAY;
+    let agents = (0..AGENTS).filter_map(|number| AgentId::new(format!("agent-{number}")).ok());
+    policy.agents = Arc::new(agents.map(|agent| (agent, AgentPolicy::default())).collect());
+    policy.tenants.extend(TenantId::new("acme").ok().map(|tenant| (tenant, TenantPolicy::default())));
+    let fleet =
+        Fleet { policy: &policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
+    let (differences, mut entries) = (Cell::new(0_u64), 0);
+    let tell = |_| differences.set(differences.get() + 1);
+    let mut replay = Replay::new(fleet, &Operated::default(), true, tell);
+    for line in lines {
+        let line = line?;
+        let Some(Line::Entry(entry)) = Line::read(&line) else { continue };
+        let Read::Call(call) = Read::entry(&entry) else { continue };
+        entries += 1;
+        if let Some(turn) = Turn::of(&[*call]) {
+            replay.turn(turn);
+        }
+    }
+    let undecided = replay.finish().not_decidable.len();
+    Ok((entries, format!("{} differences, {undecided} reasons why something is not decidable", differences.get())))
+}
