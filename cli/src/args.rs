@@ -19,6 +19,7 @@ use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
 use crate::commands::memory;
+use crate::commands::operate::dead;
 use crate::commands::operate::pause;
 use crate::commands::operate::turns;
 use crate::commands::prove;
@@ -75,6 +76,8 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// List the turns under way, or end many of them.
     Turns(turns::Turns),
+    /// List what was put aside (dead letters, failed calls), replay or drop it.
+    Dead(dead::DeadArgs),
     /// Let no call of a tenant or agent go out any more, or show who is paused.
     Pause(pause::PauseArgs),
     /// Let calls of a paused tenant or agent go out again.

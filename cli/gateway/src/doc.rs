@@ -15,7 +15,9 @@ use utoipa::{Modify, OpenApi};
         crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits,
         crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search,
         crate::operate::approvals::list, crate::operate::approvals::show, crate::operate::approvals::approve,
-        crate::operate::approvals::deny, crate::operate::pauses::list, crate::operate::pauses::pause,
+        crate::operate::approvals::deny, crate::operate::dead::list, crate::operate::dead::show,
+        crate::operate::dead::replay, crate::operate::dead::discard,
+        crate::operate::pauses::list, crate::operate::pauses::pause,
         crate::operate::pauses::resume,
     ),
     security(("key" = [])),
@@ -53,7 +55,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 23, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 27, "{:?}", paths.keys());
         assert_eq!(document["security"][0]["key"], serde_json::json!([]));
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

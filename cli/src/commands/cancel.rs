@@ -2,9 +2,12 @@
 
 use clap::Args;
 use serde::Serialize;
+use tickfleet_client::end_many;
+use tickfleet_client::operate::Operator;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::{Cancelled, TurnName};
 
+use crate::commands::limits::{by_environment, who};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -26,6 +29,9 @@ pub(crate) struct Cancel {
     /// Why, for the record.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
 }
 
 /// The turn or task that `tenant id` or `tenant:id` names.
@@ -53,7 +59,12 @@ struct Answer<'a> {
 /// The cancel was not kept.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = named(&args.tenant, args.id.as_ref())?;
-    let cancelled = setup.client().await?.cancel(&name, &args.reason).await?;
+    let (client, report) = (setup.client().await?, setup.report());
+    // An emergency is not kept from its end by a variable that is not set.
+    let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
+    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
+    let cancelled = client.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {
         Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
         Cancelled::Flagged => ("flagged", "it ends as soon as the worker that holds it has heard of it"),

@@ -28,6 +28,8 @@
 
 pub mod approvals;
 pub mod audit;
+pub mod dead;
+pub mod end_many;
 pub mod operate;
 mod replies;
 pub mod session;

@@ -243,7 +243,8 @@ fn entry(
         verb,
         by: operator.by,
         reason: operator.reason,
-        tenant: &who.tenant,
+        tenant: Some(&who.tenant),
+        details: &[],
         redactor: operator.redactor,
     })
 }

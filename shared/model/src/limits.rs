@@ -142,6 +142,9 @@ pub const fn output_bytes_max(calls: usize) -> usize {
 }
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
+/// Failed calls of a shard that operators are done with and that the audit log still has: beyond it, none is replayed or
+/// dropped before old ones have gone.
+pub const HANDLED_CALLS_MAX: usize = 100_000;
 /// The days for which what models have used is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
 /// Agents that a tenant's day tells apart there; all others count as one.

@@ -56,6 +56,7 @@ pub use verbs::Scripts;
 pub use verbs::approvals::*;
 pub use verbs::audit::*;
 pub use verbs::cache::*;
+pub use verbs::dead::*;
 pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::facts::*;

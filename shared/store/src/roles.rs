@@ -156,6 +156,9 @@ const OPERATOR: &[Verb] = &[
     Verb::SwitchTool,
     Verb::Pause,
     Verb::ResetLimit,
+    Verb::NoteAct,
+    Verb::Replay,
+    Verb::DropDead,
     Verb::DecideApproval,
     Verb::KeepDocument,
     Verb::DropDocuments,
@@ -186,7 +189,17 @@ impl Role {
             Self::Operator => OPERATOR.to_vec(),
             // What operators do through it, too.
             Self::Gateway => {
-                vec![Verb::Submit, Verb::Cancel, Verb::Say, Verb::AtRunTime, Verb::Pause, Verb::DecideApproval]
+                vec![
+                    Verb::Submit,
+                    Verb::Cancel,
+                    Verb::Say,
+                    Verb::AtRunTime,
+                    Verb::Pause,
+                    Verb::NoteAct,
+                    Verb::Replay,
+                    Verb::DropDead,
+                    Verb::DecideApproval,
+                ]
             }
             Self::Producer => vec![Verb::Submit],
             Self::Onlooker => Vec::new(),

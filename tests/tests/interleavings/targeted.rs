@@ -407,7 +407,8 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "reject",
         "announce",
     ];
-    let operators = ["set_tenant", "switch_tool", "pause", "reset_limit", "repair", "decide_approval"];
+    let operators =
+        ["set_tenant", "switch_tool", "pause", "note_act", "drop_dead", "reset_limit", "repair", "decide_approval"];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
     }
@@ -426,7 +427,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for verb in ["wait", "ask_approval", "use_approval", "step", "hear", "say"] {
         assert_eq!(flags[verb], [true], "{verb}: tasks that are under way go on to their answers");
     }
-    for verb in ["submit", "tell", "keep_document", "remember", "fill"] {
+    for verb in ["submit", "replay", "tell", "keep_document", "remember", "fill"] {
         assert_eq!(flags[verb], [false], "{verb} takes in what is new");
     }
 }

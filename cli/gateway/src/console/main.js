@@ -2,18 +2,19 @@
 
 import { hasKey, may, signIn, signOut, whoami } from "./api.js";
 import { h, say } from "./dom.js";
-import { approvals } from "./approvals.js";
-import { audit } from "./audit.js";
-import { limits } from "./limits.js";
-import { overview } from "./overview.js";
-import { pauses } from "./pauses.js";
-import { find } from "./story.js";
-import { tools } from "./tools.js";
-import { turns } from "./turns.js";
+import { approvals } from "./views/approvals.js";
+import { audit } from "./views/audit.js";
+import { dead } from "./views/dead.js";
+import { limits } from "./views/limits.js";
+import { overview } from "./views/overview.js";
+import { pauses } from "./views/pauses.js";
+import { find } from "./views/story.js";
+import { tools } from "./views/tools.js";
+import { turns } from "./views/turns.js";
 
 // A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
 // asked for, and what is drawn of it.
-const VIEWS = { overview, turns, approvals, pauses, limits, tools, audit, find };
+const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, audit, find };
 const main = document.getElementById("main");
 let showing;
 

@@ -1,10 +1,11 @@
-//! The verbs of operators: what the commands `turns`, `approvals`, `pause`, `explain`, `limits`, `audit search` and `top`
-//! do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
+//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `explain`, `limits`, `audit search` and
+//! `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
 //! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
 //! decides about approvals as the approver that its row names.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
+pub(crate) mod dead;
 pub(crate) mod pauses;
 pub(crate) mod turns;
 pub(crate) mod views;
@@ -41,6 +42,10 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/approvals/{approval}", get(approvals::show))
         .route("/v1/operate/approvals/{approval}/approve", post(approvals::approve))
         .route("/v1/operate/approvals/{approval}/deny", post(approvals::deny))
+        .route("/v1/operate/dead", get(dead::list))
+        .route("/v1/operate/dead/replay", post(dead::replay))
+        .route("/v1/operate/dead/drop", post(dead::discard))
+        .route("/v1/operate/dead/{id}", get(dead::show))
         .route("/v1/operate/pauses", get(pauses::list))
         .route("/v1/operate/pause", post(pauses::pause))
         .route("/v1/operate/resume", post(pauses::resume))

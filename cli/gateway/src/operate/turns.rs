@@ -9,9 +9,9 @@ use axum::extract::Query;
 use axum::extract::State;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::operate::{TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
+use tickfleet_client::end_many::end_many;
+use tickfleet_client::operate::{Operator as Who, TurnFilter, TurnState, TurnSummary, TurnsAt, list_turns};
 use tickfleet_client::tasks::Word;
-use tickfleet_store::{TurnName, TurnView};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Operator, because, body, optional, within};
@@ -161,24 +161,12 @@ pub(crate) async fn cancel(
     if asked.ids.is_empty() || asked.ids.len() > ENDED_MAX {
         return Err(Problem::invalid(format!("ids: expected 1 to {ENDED_MAX}")));
     }
-    // As the command says it: whoever waits is told who has ended it.
-    let reason = format!("{}: {}", operator.by(), because(&asked.reason)?);
+    let redactor = shared.desk.redactor();
+    let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };
     let names = asked.ids.iter().map(|id| operator.named(id)).collect::<Result<Vec<_>, _>>()?;
-    let mut ended = Vec::with_capacity(names.len());
-    for name in &names {
-        ended.push(Ended { id: name.to_string(), answer: end(&shared, name, &reason).await? });
-    }
+    let answers = end_many(&shared.client, &names, "", who).await?;
+    let ended: Vec<Ended> =
+        names.iter().zip(answers).map(|(name, answer)| Ended { id: name.to_string(), answer }).collect();
     tracing::info!(key = operator.by(), turns = ended.len(), "an operator has asked turns to end");
     Ok(Json(ended))
-}
-
-async fn end(shared: &Shared, name: &TurnName, reason: &str) -> Result<Word, Problem> {
-    let is_task = match shared.client.store(&name.tenant).look(name).await? {
-        TurnView::Live(live) => live.record.is_task,
-        TurnView::Finished(_) | TurnView::Unknown => false,
-    };
-    if is_task {
-        return Ok(shared.client.cancel_task(name, reason).await?.answer);
-    }
-    Ok(shared.client.cancel(name, reason).await?.into())
 }

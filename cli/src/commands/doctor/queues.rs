@@ -318,6 +318,7 @@ mod tests {
     #[test]
     fn what_is_told_of_dead_letters_never_shows_their_arguments() {
         let letter = |raw: &str| DeadLetter {
+            id: "1-0".into(),
             at_ms: 1,
             from: "turns".into(),
             entry: "7-0".into(),

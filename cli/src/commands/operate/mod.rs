@@ -1,4 +1,5 @@
-//! The commands of operators that change what is under way: pauses, and turns by the many.
+//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside.
 
+pub(crate) mod dead;
 pub(crate) mod pause;
 pub(crate) mod turns;

@@ -6,9 +6,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::operate::{TurnFilter, TurnPage, TurnState, TurnSummary, TurnsAt, list_turns};
+use tickfleet_client::end_many::end_many;
+use tickfleet_client::operate::{Operator, TurnFilter, TurnPage, TurnState, TurnSummary, TurnsAt, list_turns};
+use tickfleet_client::tasks::Word;
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::{Cancelled, TurnName};
+use tickfleet_store::TurnName;
 
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
@@ -155,6 +157,24 @@ impl Filter {
     }
 }
 
+/// As it was given, for the audit log.
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.map(|at| state(at.into()).1.to_owned());
+        let older = self.older_than.map(|age| format!("{} s", age.as_secs()));
+        let given = [
+            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("agent", self.agent.as_ref().map(ToString::to_string)),
+            ("tool", self.tool.clone()),
+            ("state", state),
+            ("older_than", older),
+        ];
+        let given: Vec<String> =
+            given.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
+        f.write_str(&given.join(" "))
+    }
+}
+
 /// Lists, or ends many.
 ///
 /// # Errors
@@ -163,7 +183,7 @@ pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<
     let client = setup.client().await?;
     match &args.what {
         What::List(args) => list(&client, args, output).await,
-        What::Cancel(args) => cancel(&client, args, output).await,
+        What::Cancel(args) => cancel(setup, &client, args, output).await,
     }
 }
 
@@ -231,32 +251,35 @@ struct Ended {
     done: bool,
 }
 
-async fn cancel(client: &Client, args: &Many, output: &Output) -> Result<(), Failure> {
+async fn cancel(setup: &Setup, client: &Client, args: &Many, output: &Output) -> Result<(), Failure> {
     if args.ids.is_empty() && args.filter.is_empty() {
         return Err(Failure::usage("which turns? Name their ids, or what they have in common (--tenant, --agent …)"));
     }
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
-    let why = format!("{by}: {}", args.reason);
+    let report = setup.report();
+    let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     let mut ended = Ended { done: args.yes, ..Ended::default() };
     if !args.ids.is_empty() {
         ended.found = args.ids.len();
-        for name in args.ids.iter().filter(|_| args.yes) {
-            ended.cancelled += usize::from(end(client, name, &why).await?);
+        if args.yes {
+            ended.cancelled = end(client, &args.ids, "", operator).await?;
         }
         return tell(&ended, output);
     }
     let mut from = TurnsAt::default();
     loop {
         let TurnPage { turns, next } = list_turns(client.stores(), &args.filter.wanted(LISTED_MAX), from).await?;
-        for turn in &turns {
-            ended.found += 1;
-            let name = TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
-            if args.yes {
-                ended.cancelled += usize::from(end(client, &name, &why).await?);
-            } else if ended.found <= PREVIEWED {
-                output.note(&format!("{name} of {}, {}", turn.agent.as_deref().unwrap_or("?"), state(turn.state).1));
+        if args.yes {
+            let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
+            let names: Vec<TurnName> = turns.iter().map(name).collect();
+            ended.cancelled += end(client, &names, &args.filter.to_string(), operator).await?;
+        } else {
+            for turn in turns.iter().take(PREVIEWED.saturating_sub(ended.found)) {
+                let agent = turn.agent.as_deref().unwrap_or("?");
+                output.note(&format!("{}:{} of {agent}, {}", turn.tenant, turn.id, state(turn.state).1));
             }
         }
+        ended.found += turns.len();
         let Some(next) = next else { break };
         output.note(&format!("{} found, {} cancelled so far; Ctrl-C stops here", ended.found, ended.cancelled));
         from = next;
@@ -264,8 +287,9 @@ async fn cancel(client: &Client, args: &Many, output: &Output) -> Result<(), Fai
     tell(&ended, output)
 }
 
-async fn end(client: &Client, name: &TurnName, why: &str) -> Result<bool, Failure> {
-    Ok(matches!(client.cancel(name, why).await?, Cancelled::Ok | Cancelled::Flagged))
+async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<usize, Failure> {
+    let answers = end_many(client, names, filter, operator).await?;
+    Ok(answers.iter().filter(|answer| matches!(answer, Word::Ok | Word::Flagged)).count())
 }
 
 fn tell(ended: &Ended, output: &Output) -> Result<(), Failure> {

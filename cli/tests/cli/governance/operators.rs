@@ -100,4 +100,10 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");
     let ids = ["turns", "cancel", "demo:k1", "demo:long", "demo:k0"];
     fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 of them asked to end");
+    // Who, why, how many, and by what they were found.
+    let found = fleet.run(&["audit", "search", "--text", "\"action\":\"CANCEL\"", "--json"]).exits(0).json();
+    let meta: Vec<_> = found["entries"].as_array().unwrap().iter().map(|one| &one["audit"]["meta"]).collect();
+    assert_eq!(meta.len(), 2, "{found}");
+    assert_eq!((&meta[1]["filter"], &meta[1]["count"]), (&"agent=kelly tool=echo".into(), &"3".into()), "{found}");
+    assert_eq!((&meta[0]["turns"], &meta[0]["reason"]), (&"k1 long k0".into(), &"agreed with Ben".into()), "{found}");
 }

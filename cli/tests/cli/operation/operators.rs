@@ -15,6 +15,7 @@ const LOOKS: usize = 2_400;
 const PERMISSIONS: &str = "permissions:
   echo: {everyone: true}
   sleep: {everyone: true}
+  fail_once: {everyone: true}
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
 ";
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
@@ -102,6 +103,23 @@ impl Served {
         panic!("{path} did not come to be so within two minutes: {seen}")
     }
 
+    /// A turn of an agent that nobody knows: what is put aside of it.
+    fn refused(&self, id: &str) -> String {
+        let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
+        assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
+        let of = |seen: &Value| seen["dead"].as_array()?.iter().find(|one| one["name"] == id).cloned();
+        of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The letter of a turn that was refused once more.
+    fn refused_again(&self, id: &str, before: &str) -> String {
+        let of = |seen: &Value| {
+            let mut dead = seen["dead"].as_array()?.iter();
+            dead.find(|one| one["name"] == id && one["id"] != before).cloned()
+        };
+        of(&self.until("dead?kind=letter", |seen| of(seen).is_some())).unwrap()["id"].as_str().unwrap().to_owned()
+    }
+
     /// The approval that a turn's first call waits for.
     fn asked(&self, turn: &str) -> Value {
         let call = format!("{turn}/0");
@@ -115,14 +133,19 @@ fn count(seen: &Value, name: &str) -> usize {
 }
 
 /// Every verb: method, path, body, and which of viewer, operator and approver it is for.
-fn verbs(approval: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
+fn verbs(approval: &str, letter: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
-    let mut verbs: Vec<_> = ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "pauses", "audit"]
-        .map(|look| ("GET", path(look), Value::Null, LOOKS))
-        .into();
+    let mut verbs: Vec<_> =
+        ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "dead", "pauses", "audit"]
+            .map(|look| ("GET", path(look), Value::Null, LOOKS))
+            .into();
     verbs.push(("GET", path(&format!("approvals/{approval}")), Value::Null, LOOKS));
+    verbs.push(("GET", path(&format!("dead/{letter}")), Value::Null, LOOKS));
+    for verb in ["dead/replay", "dead/drop"] {
+        verbs.push(("POST", path(verb), json!({"ids": [letter], "reason": "a try"}), [false, true, false]));
+    }
     for (verb, body) in
         [("pause", why()), ("resume", why()), ("cancel", json!({"ids": ["demo:held"], "reason": "a try"}))]
     {
@@ -146,7 +169,8 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     let Keys { viewer, operator, approver, service, acme } = &served.keys;
     served.submit("held", "fail");
     let approval = format!("demo:{}", served.asked("held")["id"].as_str().unwrap());
-    let verbs = verbs(&approval);
+    let letter = served.refused("lost");
+    let verbs = verbs(&approval, &letter);
     // Those who may not, first: then everything is still as it was.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
@@ -159,12 +183,13 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     }
     assert_eq!(served.asked("held")["agreed"], json!([]), "nobody has agreed");
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nobody was paused");
+    assert_eq!(served.sees(&format!("dead/{letter}"))["name"], "lost", "nothing was replayed or dropped");
     assert_eq!(served.sees("explain?id=demo:held")["story"]["state"], "retry", "the turn waits on");
     // A key of another tenant, with the same verbs: as if it were not there.
     for (method, path, body, _) in &verbs {
         let there = served.gateway.ask(acme, method, path, body);
         let is_own = there.status == 200 && !there.body.contains("demo");
-        assert!(there.status == 403 || is_own, "{method} {path}: {there:?}");
+        assert!([403, 404].contains(&there.status) || is_own, "{method} {path}: {there:?}");
     }
     for id in ["acme:demo:held", "acme:demo:held/0"] {
         let there = served.gateway.get(acme, &format!("/v1/operate/explain?id={id}"));
@@ -186,6 +211,9 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     // What is for agents is not for operators of all tenants, and nothing is asked that makes no sense.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
+    for path in ["dead?limit=0", "dead?from=x", "dead?kind=x", "dead/x"] {
+        assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
+    }
     for path in
         ["turns?limit=0", "turns?from=x", "turns?state=x", "limits?agent=kelly", "audit?cursor=0:x", "explain?id=:"]
     {
@@ -263,8 +291,13 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
     assert_eq!(served.does(key, "resume", &whom).json(), json!({"changed": true}));
     let story = served.until("explain?id=demo:waits", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
-    let entries = served.until("audit?text=otto&since_s=3600", |seen| count(seen, "entries") >= 2);
-    for said in ["otto paused demo:kelly", "otto resumed demo:kelly", "she writes to the wrong people"] {
+    let entries = served.until("audit?text=otto&since_s=3600", |seen| count(seen, "entries") >= 3);
+    for said in [
+        "otto paused demo:kelly",
+        "otto cancelled 2 turns of demo",
+        "otto resumed demo:kelly",
+        "she writes to the wrong people",
+    ] {
         assert!(entries.to_string().contains(said), "no {said:?} in {entries}");
     }
     let limits = served.sees("limits?tenant=demo&top=3");
@@ -315,4 +348,74 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     let story = served.until("explain?id=demo:second", |seen| seen["story"]["state"] == "done");
     assert!(story.to_string().contains("not this month"), "{story}");
     drop(served.redis);
+}
+
+/// A look first, from the command line; it changes nothing.
+fn looked_at_first(served: &Served, bad: &str) {
+    let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
+    served.run(&asked).exits(0).says("1 would be replayed: --yes does it").complains(bad);
+    served.run(&["dead", "list", "--kind", "call"]).exits(0).says("may have run").says("bad/0");
+    served
+        .run(&["dead", "show", bad, "--message"])
+        .exits(0)
+        .says(r#""name":"fail_once","arguments":{"outcomes":["permanent"]}"#);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_who_did_it() {
+    let served = Served::start().await;
+    let key = &served.keys.operator;
+    served.submit("bad", r#"fail_once {"outcomes":["permanent"]}"#);
+    served.submit("maybe", r#"fail_once {"outcomes":["transient"]}"#);
+    served.submit("fine", "echo");
+    let letter = served.refused("lost");
+    let seen = served.until("dead?tenant=demo&since_s=3600", |seen| count(seen, "dead") == 3);
+    let id_of = |name: &str| {
+        let mut dead = seen["dead"].as_array().unwrap().iter();
+        dead.find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {seen}"))["id"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let (bad, maybe) = (id_of("bad/0"), id_of("maybe/0"));
+    for (filter, found) in [("error=failed%20as&tool=fail_once", 2), ("cause=unknown_agent", 1)] {
+        assert_eq!(count(&served.sees(&format!("dead?{filter}")), "dead"), found, "{filter}");
+    }
+    let shown = served.sees(&format!("dead/{bad}"));
+    assert_eq!((&shown["becomes"], &shown["cause"]), (&json!("bad.again-0"), &json!("permanent")), "{shown}");
+    looked_at_first(&served, &bad);
+
+    let ids = json!({"ids": [bad, maybe, letter], "reason": "the service is back"});
+    let answers = served.does(key, "dead/replay", &ids).json();
+    assert_eq!((&answers[0]["answer"], &answers[0]["as"]), (&json!("ok"), &json!("demo:bad.again-0")), "{answers}");
+    assert_eq!(answers[1]["answer"], "may_have_run", "nothing runs twice that nobody has asked for: {answers}");
+    // What was refused would be refused again: it comes back, as another letter.
+    assert_eq!((&answers[2]["answer"], &answers[2]["as"]), (&json!("ok"), &json!("demo:lost")), "{answers}");
+    let again = served.does(key, "dead/replay", &ids).json();
+    assert_eq!((&again[0]["answer"], &again[2]["answer"]), (&json!("again"), &json!("gone")), "{again}");
+    served.until("explain?id=demo:bad.again-0", |seen| seen["story"]["state"] == "done");
+    let letter = served.refused_again("lost", &letter);
+    let message = json!({"turn_id": "lost", "tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
+    let edited = json!({"ids": [letter], "reason": "mended", "message": message});
+    assert_eq!(served.does(&served.keys.acme, "dead/replay", &edited).json()[0]["answer"], "gone", "not theirs");
+    let foreign = json!({"ids": [letter], "reason": "mended", "message": {"tenant": "acme", "agent": "kelly", "calls": [{"name": "echo"}]}});
+    assert_eq!(served.does(key, "dead/replay", &foreign).json()[0]["answer"], "invalid", "nor another tenant's");
+    assert_eq!(served.does(key, "dead/replay", &edited).json()[0]["as"], "demo:lost");
+    let story = served.until("explain?id=demo:lost", |seen| seen["story"]["state"] == "done");
+    assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
+    let perhaps = json!({"ids": [maybe], "reason": "looked it up", "although_it_may_have_run": true});
+    assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
+
+    // Those that failed again stand there anew; dropped, they are not listed any more.
+    served.until("dead", |seen| count(seen, "dead") == 2);
+    let dropping = ["dead", "drop", "--tool", "fail_once", "--reason", "of no use", "--by", "anna", "--yes"];
+    served.run(&dropping).exits(0).says("2 found, 2 of them dropped");
+    assert_eq!(count(&served.sees("dead"), "dead"), 0);
+    served.run(&["dead", "drop", "--reason", "x", "--by", "anna"]).exits(2).complains("which ones?");
+    let entries = served.sees("audit?limit=500").to_string();
+    for said in
+        [format!("otto replayed {bad}"), "\"replayed_as\":\"demo:bad.again-0\"".into(), "anna dropped call-0-".into()]
+    {
+        assert!(entries.contains(&said), "no {said:?} in {entries}");
+    }
 }

@@ -71,8 +71,10 @@ pub struct OperatorAct<'a> {
     pub by: &'a str,
     /// Why.
     pub reason: &'a str,
-    /// Whose it is.
-    pub tenant: &'a TenantId,
+    /// Whose it is; none where that is not one tenant's, or nobody knows.
+    pub tenant: Option<&'a TenantId>,
+    /// What else there is to say, by the names that `meta` gives it.
+    pub details: &'a [(&'static str, String)],
     /// Takes out secrets.
     pub redactor: &'a Redactor,
 }
@@ -83,6 +85,9 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
     let by = act.redactor.text(act.by);
     let mut meta = Object::new(64 + act.reason.len());
     meta.text("reason", &act.redactor.text(act.reason));
+    for (name, detail) in act.details {
+        meta.text(name, &act.redactor.text(detail));
+    }
     let mut entry = Object::new(512 + act.reason.len());
     entry.text("timestamp", &time(act.timestamp_ms));
     entry.text("level", "info");
@@ -91,7 +96,10 @@ pub fn act_entry(act: &OperatorAct<'_>) -> String {
     entry.text("entity_id", act.entity_id);
     entry.text("actor_type", "operator");
     entry.text("actor_id", &by);
-    entry.text("tenant", act.tenant.as_str());
+    match act.tenant {
+        Some(tenant) => entry.text("tenant", tenant.as_str()),
+        None => entry.raw("tenant", "null"),
+    }
     entry.text("message", &format!("{by} {} {}", act.verb, act.entity_id));
     entry.raw("meta", &meta.end());
     entry.end()

@@ -1,6 +1,7 @@
 //! Looking for the audit entries of one turn. The log has no index by turn, for that would cost every call a write; its
 //! entries are numbered by the time at which they were written, so a bounded search around the right times finds them.
 
+mod aside;
 pub(crate) mod seals;
 
 use std::collections::{BTreeMap, HashMap};

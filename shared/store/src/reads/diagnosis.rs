@@ -65,6 +65,8 @@ pub struct ConsumerFacts {
 /// An entry of the dead stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
+    /// Its own id in the dead stream.
+    pub id: String,
     /// When it died, ms since the epoch.
     pub at_ms: i64,
     /// The stream that it came in on.
@@ -345,6 +347,7 @@ impl Pool {
 pub(crate) fn dead_letter(entry: &Entry) -> DeadLetter {
     let text = |name: &str| String::from_utf8_lossy(entry.field(name).unwrap_or_default()).into_owned();
     DeadLetter {
+        id: entry.id.clone(),
         at_ms: entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),
         from: text("from"),
         entry: text("entry"),

@@ -10,7 +10,7 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    BUDGET, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    ASIDE, BUDGET, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
 };
 use crate::script::verbs;
 
@@ -62,11 +62,14 @@ verbs! {
     SetTenant: "run_time" / "set_tenant" [],
     SwitchTool: "run_time" / "switch_tool" [],
     Pause: "run_time" / "pause" [],
+    NoteAct: "run_time" / "note_act" [],
     ResetLimit: "run_time" / "reset_limit" [LIMITS],
     KeepDocument: "knowledge" / "keep_document" [MEMORY],
     DropDocuments: "knowledge" / "drop_documents" [],
     Remember: "knowledge" / "remember" [MEMORY],
     Forget: "knowledge" / "forget" [],
+    Replay: "dead" / "replay" [ASIDE],
+    DropDead: "dead" / "drop_dead" [ASIDE],
     Seal: "audit" / "seal" [],
     Checkpoint: "audit" / "checkpoint" [],
     Weigh: "upkeep" / "weigh" [],
@@ -228,6 +231,7 @@ pub(crate) mod recovery {
 pub(crate) mod run_time {
     mod announce;
     mod at_run_time;
+    mod note_act;
     mod pause;
     mod reset_limit;
     mod set_tenant;
@@ -248,6 +252,14 @@ pub(crate) mod knowledge {
 
     pub use keep_document::*;
     pub use remember::*;
+}
+
+/// What was put aside, and what operators do with it.
+pub(crate) mod dead {
+    mod drop_dead;
+    mod replay;
+
+    pub use replay::*;
 }
 
 /// The audit log is sealed, and followed.

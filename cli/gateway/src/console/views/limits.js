@@ -1,7 +1,7 @@
 // Caps and limits in force, each with its fullest counters.
 
-import { ask, withQuery } from "./api.js";
-import { field, fromNow, h, table } from "./dom.js";
+import { ask, withQuery } from "../api.js";
+import { field, fromNow, h, table } from "../dom.js";
 
 function beyond(limit) {
   if (limit.mode === "shadow") return "calls beyond are only counted (shadow)";

@@ -1,7 +1,7 @@
 // One turn, task or approval: what happened, why it waits, and what can be done about it.
 
-import { ask, may, withQuery } from "./api.js";
-import { clock, confirm, h, reasonField, say, table } from "./dom.js";
+import { ask, may, withQuery } from "../api.js";
+import { clock, confirm, h, reasonField, say, table } from "../dom.js";
 import { card } from "./approvals.js";
 
 const isApproval = (id) => /^(?:[^:]+:)?apr-/.test(id);

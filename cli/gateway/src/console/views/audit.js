@@ -1,7 +1,7 @@
 // The audit log: who did what, decided by what.
 
-import { ask, withQuery } from "./api.js";
-import { field, h, table } from "./dom.js";
+import { ask, withQuery } from "../api.js";
+import { field, h, table } from "../dom.js";
 
 const NAMES = ["tenant", "agent", "tool", "outcome", "text", "since_s"];
 

@@ -1,7 +1,7 @@
 // Whose calls do not go out, and how to change that.
 
-import { ask, may, whoami } from "./api.js";
-import { clock, confirm, field, fromNow, h, reasonField, say, table } from "./dom.js";
+import { ask, may, whoami } from "../api.js";
+import { clock, confirm, field, fromNow, h, reasonField, say, table } from "../dom.js";
 
 const whose = (pause) => (pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
 

@@ -1,7 +1,7 @@
 // Tools by outcome and time, over the last minute.
 
-import { ask, whoami } from "./api.js";
-import { h, span, table } from "./dom.js";
+import { ask, whoami } from "../api.js";
+import { h, span, table } from "../dom.js";
 
 const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
 

@@ -1,7 +1,7 @@
 // Calls that wait for people.
 
-import { ask, may, whoami } from "./api.js";
-import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "./dom.js";
+import { ask, may, whoami } from "../api.js";
+import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "../dom.js";
 
 const needed = ({ approvers, roles }) => {
   const who = roles.length ? `of ${roles.join(", ")}` : approvers === 1 ? "approver of any role" : "approvers of any role";

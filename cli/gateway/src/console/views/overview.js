@@ -1,7 +1,7 @@
 // The fleet as it is now: what waits where and since when, rates, processes.
 
-import { ask, whoami } from "./api.js";
-import { h, span, storyLink, table } from "./dom.js";
+import { ask, whoami } from "../api.js";
+import { h, span, storyLink, table } from "../dom.js";
 
 const tile = (name, value, more) => h("li", {}, name, h("b", {}, String(value)), h("small", {}, more ?? ""));
 const rate = (found) => (found === null || found === undefined ? "–" : `${found}/s`);

@@ -1,7 +1,7 @@
 // The turns under way, by what they have in common; many can be ended at once.
 
-import { ask, may, withQuery } from "./api.js";
-import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "./dom.js";
+import { ask, may, withQuery } from "../api.js";
+import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
 
 const STATES = ["lane", "ready", "running", "parked", "ending"];
 const NAMES = ["tenant", "agent", "tool", "state", "older_than_s"];

@@ -1,0 +1,112 @@
+// What was put aside: letters that nobody could carry out, and calls that failed for good; replayed, edited or dropped.
+
+import { ask, may, withQuery } from "../api.js";
+import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+
+const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "since_s"];
+const WORDS = {
+  gone: "not there any more", again: "handled before", duplicate: "submitted before", conflict: "its id is another turn's",
+  queue_full: "too much waits", pressure: "Redis is nearly full", full: "too many were handled", needs_message: "needs another message",
+  may_have_run: "may have run already", invalid: "the message is not valid",
+};
+
+function filters(query) {
+  const value = (name) => query.get(name) ?? "";
+  const option = (kind) => h("option", { value: kind, selected: kind === value("kind") }, kind || "any");
+  const enter = (event) => {
+    event.preventDefault();
+    location.hash = `#/${withQuery("dead", Object.fromEntries(new FormData(event.target)))}`;
+  };
+  const input = (label, name, more) => field(label, { name, value: value(name), ...more });
+  return h("form", { class: "row", "aria-label": "What was put aside", submit: enter },
+    field("Kind", { name: "kind" }, ...["", "letter", "call"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
+    input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
+    input("At most so old (s)", "since_s", { type: "number", min: 1 }), h("button", {}, "Show"));
+}
+
+function tell(done, verb) {
+  const ok = done.filter((one) => one.answer === "ok").length;
+  const others = new Map();
+  for (const { answer, why } of done) if (answer !== "ok") others.set(why ?? WORDS[answer] ?? answer, (others.get(why ?? WORDS[answer] ?? answer) ?? 0) + 1);
+  const rest = [...others].map(([why, count]) => ` ${count} not: ${why}.`).join("");
+  say(`${ok} of ${done.length} ${verb}.${rest}`);
+}
+
+/** Replays or drops by ids; `message` is what is sent instead. */
+async function handle(ids, { path, verb, button, text, fields = [] }, view, refresh) {
+  const act = async (data) => {
+    const body = { ids, reason: data.get("reason") };
+    if (data.has("message")) body.message = JSON.parse(data.get("message"));
+    if (data.get("may") === "yes") body.although_it_may_have_run = true;
+    tell(await ask(path, { method: "POST", body }), verb);
+    view.chosen.clear();
+  };
+  const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}`;
+  const title = `${button} ${ids.length === 1 ? "it" : `${ids.length} of them`}?`;
+  if (await confirm({ title, text: `${shown}. ${text}`, fields: [...fields, reasonField()], button, act })) refresh();
+}
+
+const mayField = () => h("label", {}, h("input", { type: "checkbox", name: "may", value: "yes" }), " Also what may have taken effect already");
+
+const replayMany = (ids, view, refresh) => handle(ids, {
+  path: "dead/replay", verb: "replayed", button: "Replay", fields: [mayField()],
+  text: "A call becomes a new turn of its agent, with an idempotency key of its own, under its caps.",
+}, view, refresh);
+
+const dropMany = (ids, view, refresh) => handle(ids, {
+  path: "dead/drop", verb: "dropped", button: "Drop", text: "Letters go; calls stay in the audit log, and are not listed here any more.",
+}, view, refresh);
+
+async function edit(id, view, refresh) {
+  const whole = await ask(`dead/${id}`).catch((error) => say(error.message));
+  if (!whole) return;
+  const area = h("textarea", { name: "message", rows: 8, required: true, spellcheck: "false" });
+  area.value = whole.message ?? "";
+  const fields = [h("label", {}, "The message that is sent (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
+  const text = whole.needs_message ? `It cannot be sent as it is: ${whole.needs_message}.` : `It becomes ${whole.becomes}.`;
+  await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
+}
+
+function draw(page, view, refresh) {
+  const { chosen } = view;
+  const shown = new Set(page.dead.map((one) => one.id));
+  for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
+  const act = (id, label, what) => h("button", { id, disabled: !chosen.size, click: () => what([...chosen], view, refresh) }, label);
+  const buttons = [act("replay-chosen", "Replay the chosen ones", replayMany), act("drop-chosen", "Drop the chosen ones", dropMany)];
+  const sync = () => buttons.forEach((button) => (button.disabled = !chosen.size));
+  const choose = (one) => h("input", {
+    type: "checkbox", id: `choose-${one.id}`, "aria-label": `Choose ${one.id}`, checked: chosen.has(one.id),
+    change: (event) => { if (event.target.checked) chosen.add(one.id); else chosen.delete(one.id); sync(); },
+  });
+  const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : [`${one.from} ${one.name ?? ""}`]);
+  const replay = (one) => (one.needs_message ? `needs a message: ${one.needs_message}` : one.may_have_run ? "may have run" : "as it is");
+  const columns = [
+    ["When", (one) => fromNow(one.at_ms, page.now_ms)], ["Tenant", (one) => one.tenant], ["Agent", (one) => one.agent],
+    ["What", (one) => h("span", {}, what(one))], ["Cause", (one) => one.cause],
+    ["Told", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, (one.error ?? "").slice(0, 60) || "nothing"), h("pre", {}, one.error ?? ""))],
+    ["Replay", replay],
+  ];
+  if (may("operate")) {
+    columns.unshift(["Choose", choose]);
+    columns.push(["Edit", (one) => h("button", { id: `edit-${one.id}`, "aria-label": `Edit and replay ${one.id}`, click: () => edit(one.id, view, refresh) }, "Edit …")]);
+  }
+  const all = h("button", { id: "choose-all", disabled: !page.dead.length, click: () => { for (const one of page.dead) chosen.add(one.id); refresh(); } }, "Choose all here");
+  const next = page.next ? h("button", { id: "more-dead", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
+  const first = view.from ? h("button", { id: "first-dead", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
+  return [
+    page.dead.length ? table(`${page.dead.length} were put aside${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "Nothing of that kind was put aside here."),
+    h("p", { class: "soft" }, `${page.read} entries were read.`),
+    h("div", { class: "row" }, may("operate") ? [all, ...buttons] : null, first, next),
+  ];
+}
+
+export const dead = {
+  title: "Dead letters",
+  open: (query) => {
+    const view = { chosen: new Set(), still: filters(query), every_ms: 10_000 };
+    const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
+    view.load = () => ask(withQuery("dead", { ...wanted, limit: 100, from: view.from }));
+    view.draw = (page, refresh) => draw(page, view, refresh);
+    return view;
+  },
+};

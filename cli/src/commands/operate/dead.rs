@@ -1,0 +1,421 @@
+//! `tickfleet dead`: what was put aside, and what operators do with it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::Cell;
+use serde::Serialize;
+use tickfleet_client::Client;
+use tickfleet_client::dead::{self, Answer, Dead, DeadAt, DeadFilter, DeadId, Kind, Replayed};
+use tickfleet_client::operate::Operator;
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use crate::commands::limits::{by_environment, reason, who};
+use crate::failure::Failure;
+use crate::output::time_format::{Past, from_now};
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Those that a page has where nobody says how many.
+const LISTED: usize = 50;
+/// And at most.
+const LISTED_MAX: usize = 1_000;
+/// Those that a preview shows.
+const PREVIEWED: usize = 10;
+
+/// List what was put aside, show one, replay or drop some.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet dead list --tenant demo --since 1d
+  tickfleet dead list --kind call --error 503 --since 1d
+  tickfleet dead show call-0-1764130000000-0
+  tickfleet dead replay --error 503 --since 1d --reason 'the service is back'          what it would replay
+  tickfleet dead replay --error 503 --since 1d --reason 'the service is back' --yes    replays it
+  tickfleet dead show letter-0-1764130000000-0 --message > turn.json                   edit it, and then
+  tickfleet dead replay letter-0-1764130000000-0 --message turn.json --reason 'mended' --yes
+  tickfleet dead drop --cause unknown_agent --until 7d --reason 'of no use' --yes
+
+Letters are messages that were never carried out: refused, deadly to their readers, or unreadable. Calls are those of turns
+that have ended, which failed after their last try. A replayed call is a new turn of its agent, under caps and permissions as
+any other, with an idempotency key of its own; the old result stays. One that may have taken effect (outcome_unknown,
+internal) is only replayed with --although-it-may-have-run.")]
+pub(crate) struct DeadArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Letters and failed calls, the newest first.
+    List(List),
+    /// One as a whole.
+    Show(Show),
+    /// Have some done anew: by their ids, or by what they have in common.
+    Replay(ReplayArgs),
+    /// Be done with some: letters go, calls are not listed any more.
+    Drop(DropArgs),
+}
+
+#[derive(Debug, Args)]
+struct Filter {
+    /// Only letters, or only calls.
+    #[arg(long)]
+    kind: Option<KindArg>,
+    /// Those of this tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Those of this agent.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// Calls of this tool.
+    #[arg(long)]
+    tool: Option<String>,
+    /// With this cause: a code of refusal (unknown_agent), or an outcome (transient).
+    #[arg(long)]
+    cause: Option<String>,
+    /// With this text in what was told: 503.
+    #[arg(long, value_name = "TEXT")]
+    error: Option<String>,
+    /// From this time on: 1d (ago) or 2026-03-01T12:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    since: Option<Past>,
+    /// Before this time.
+    #[arg(long, value_name = "TIME", value_parser = Past::parse)]
+    until: Option<Past>,
+}
+
+/// Letters or calls, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum KindArg {
+    /// Messages that were never carried out.
+    Letter,
+    /// Calls that failed for good.
+    Call,
+}
+
+#[derive(Debug, Args)]
+struct List {
+    #[command(flatten)]
+    filter: Filter,
+    /// So many, from 1 to 1000.
+    #[arg(long, default_value_t = LISTED, value_parser = limit)]
+    limit: usize,
+    /// Go on where a page has ended, as it says.
+    #[arg(long, value_name = "PLACE")]
+    from: Option<DeadAt>,
+}
+
+#[derive(Debug, Args)]
+struct Show {
+    /// Which, as the list says it.
+    id: DeadId,
+    /// Only the message that a replay sends, to be edited.
+    #[arg(long)]
+    message: bool,
+}
+
+#[derive(Debug, Args)]
+struct Wish {
+    /// Which, as the list says it; none: those of the filter.
+    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "since", "until"])]
+    ids: Vec<DeadId>,
+    #[command(flatten)]
+    filter: Filter,
+    /// Why, for the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: String,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+    /// Do it. Without it, what would be done is shown.
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Debug, Args)]
+struct ReplayArgs {
+    #[command(flatten)]
+    wish: Wish,
+    /// Send the message in this file instead (-: standard input); with one id.
+    #[arg(long, value_name = "FILE")]
+    message: Option<PathBuf>,
+    /// Also where it may have taken effect already; with ids.
+    #[arg(long)]
+    although_it_may_have_run: bool,
+}
+
+#[derive(Debug, Args)]
+struct DropArgs {
+    #[command(flatten)]
+    wish: Wish,
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
+    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
+}
+
+impl Filter {
+    fn wanted(&self, now_ms: i64, limit: usize) -> DeadFilter {
+        DeadFilter {
+            kind: self.kind.map(|kind| match kind {
+                KindArg::Letter => Kind::Letter,
+                KindArg::Call => Kind::Call,
+            }),
+            tenant: self.tenant.clone(),
+            agent: self.agent.clone(),
+            tool: self.tool.clone(),
+            cause: self.cause.clone(),
+            error: self.error.clone(),
+            from_ms: self.since.map(|since| since.at(now_ms)),
+            until_ms: self.until.map(|until| until.at(now_ms)),
+            limit,
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        let is_of_any = self.tenant.is_none() && self.agent.is_none() && self.tool.is_none();
+        is_of_any && self.cause.is_none() && self.error.is_none() && self.since.is_none() && self.until.is_none()
+    }
+}
+
+/// Lists, shows, replays or drops.
+///
+/// # Errors
+/// Nothing says which; nobody says who it is; a message that cannot be read; Redis.
+pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    match &args.what {
+        What::List(args) => list(&client, args, output).await,
+        What::Show(args) => show(&client, args, output).await,
+        What::Replay(args) => {
+            let message = args.message.as_ref().map(read).transpose()?;
+            if (message.is_some() && args.wish.ids.len() != 1)
+                || (args.although_it_may_have_run && args.wish.ids.is_empty())
+            {
+                return Err(Failure::usage("--message needs one id, --although-it-may-have-run some ids"));
+            }
+            let done = Done { message: message.as_deref(), although: args.although_it_may_have_run, is_drop: false };
+            many(setup, &client, &args.wish, done, output).await
+        }
+        What::Drop(args) => {
+            let done = Done { message: None, although: true, is_drop: true };
+            many(setup, &client, &args.wish, done, output).await
+        }
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, Failure> {
+    use std::io::Read as _;
+    let failed = |error: std::io::Error| Failure::failed(anyhow::anyhow!("{}: {error}", path.display()));
+    let mut bytes = Vec::new();
+    let max = limits::TURN_BYTES_MAX as u64 + 1;
+    if path.as_os_str() == "-" {
+        std::io::stdin().take(max).read_to_end(&mut bytes).map_err(failed)?;
+    } else {
+        std::fs::File::open(path).map_err(failed)?.take(max).read_to_end(&mut bytes).map_err(failed)?;
+    }
+    Ok(bytes)
+}
+
+async fn now_ms(client: &Client) -> Result<i64, Failure> {
+    match client.stores().first() {
+        Some(store) => Ok(store.now_ms().await?),
+        None => Ok(0),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    dead: &'a [Dead],
+    /// Entries that were read.
+    read: usize,
+    /// Where the list goes on; none at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+async fn list(client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+    let now_ms = now_ms(client).await?;
+    let filter = args.filter.wanted(now_ms, args.limit);
+    let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
+    let next = page.next.map(|next| next.to_string());
+    output.show(&Listed { dead: &page.dead, read: page.read, next }, |listed| {
+        let mut text = in_words(listed.dead, now_ms, output);
+        if let Some(next) = &listed.next {
+            text += &format!("\n{} entries were read. There may be more: --from {next} goes on.", listed.read);
+        }
+        text
+    })
+}
+
+fn in_words(dead: &[Dead], now_ms: i64, output: &Output) -> String {
+    if dead.is_empty() {
+        return "Nothing of that kind was put aside.".into();
+    }
+    let mut rows = table(&["ID", "WHEN", "TENANT", "AGENT", "WHAT", "CAUSE", "REPLAY", "TOLD"]);
+    for one in dead {
+        let what = [one.tool.as_deref(), one.from.as_deref(), one.name.as_deref()];
+        let what: Vec<&str> = what.into_iter().flatten().collect();
+        let replay = match (one.needs_message.is_some(), one.may_have_run) {
+            (true, _) => output.cell(Mood::Doubtful, "with a message"),
+            (false, true) => output.cell(Mood::Bad, "may have run"),
+            (false, false) => output.cell(Mood::Good, "yes"),
+        };
+        rows.add_row([
+            Cell::new(one.id.to_string()),
+            Cell::new(from_now(one.at_ms, now_ms)),
+            Cell::new(one.tenant.as_ref().map(TenantId::as_str).unwrap_or_default()),
+            Cell::new(one.agent.as_deref().unwrap_or_default()),
+            Cell::new(what.join(" ")),
+            Cell::new(&one.cause),
+            replay,
+            Cell::new(short(one.error.as_deref().unwrap_or_default(), 80)),
+        ]);
+    }
+    lines(rows)
+}
+
+async fn show(client: &Client, args: &Show, output: &Output) -> Result<(), Failure> {
+    let Some(whole) = dead::find(client.stores(), &args.id).await? else {
+        return Err(Failure::failed(anyhow::anyhow!("{}: nothing of this id is there, or not any more", args.id)));
+    };
+    if args.message {
+        return output.print(whole.message.as_deref().unwrap_or_default());
+    }
+    output.data(&whole)
+}
+
+/// What is done with each.
+#[derive(Clone, Copy)]
+struct Done<'a> {
+    message: Option<&'a [u8]>,
+    although: bool,
+    is_drop: bool,
+}
+
+/// What came of many.
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    /// Those that were found.
+    found: usize,
+    /// Those that were replayed or dropped.
+    handled: usize,
+    /// False where it was only looked at.
+    done: bool,
+    /// What came of those that were not, and of those that were named.
+    answers: Vec<Replayed>,
+}
+
+/// Answers that a summary lists.
+const ANSWERS_MAX: usize = 1_000;
+
+async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, output: &Output) -> Result<(), Failure> {
+    if wish.ids.is_empty() && wish.filter.is_empty() {
+        return Err(Failure::usage("which ones? Name their ids, or what they have in common (--error, --since …)"));
+    }
+    let by = wish.by.clone().map_or_else(by_environment, Ok)?;
+    let report = setup.report();
+    let operator = Operator { by: &by, reason: &wish.reason, redactor: &report.redactor };
+    let mut summary = Summary { done: wish.yes, ..Summary::default() };
+    if !wish.ids.is_empty() {
+        summary.found = wish.ids.len();
+        for id in wish.ids.iter().filter(|_| wish.yes) {
+            summary.add(one(client, id, done, operator).await?, true);
+        }
+        return tell(&summary, done, output);
+    }
+    // What fails anew meanwhile is newer than where the list is.
+    let filter = wish.filter.wanted(now_ms(client).await?, LISTED);
+    let mut from = Some(DeadAt::default());
+    while let Some(at) = from {
+        let page = dead::list(client.stores(), &filter, at).await?;
+        for found in &page.dead {
+            summary.found += 1;
+            if wish.yes {
+                let answer = one(client, &found.id, done, operator).await?;
+                let has_room = !matches!(answer.answer, Answer::QueueFull | Answer::Pressure | Answer::Full);
+                summary.add(answer, false);
+                if !has_room {
+                    return tell(&summary, done, output);
+                }
+            } else if summary.found <= PREVIEWED {
+                preview(found, output);
+            }
+        }
+        if page.next.is_some() && wish.yes {
+            output.note(&format!(
+                "{} found, {} {} so far; Ctrl-C stops here",
+                summary.found,
+                summary.handled,
+                done.word()
+            ));
+        }
+        from = page.next;
+    }
+    tell(&summary, done, output)
+}
+
+fn preview(found: &Dead, output: &Output) {
+    let what = found.name.as_deref().unwrap_or_default();
+    let told = short(found.error.as_deref().unwrap_or_default(), 60);
+    output.note(&format!("{} {what} {}: {told}", found.id, found.cause));
+}
+
+async fn one(client: &Client, id: &DeadId, done: Done<'_>, operator: Operator<'_>) -> Result<Replayed, Failure> {
+    if done.is_drop {
+        return Ok(dead::drop_one(client.stores(), id, &dead::Drop { within: None, operator }).await?);
+    }
+    let replay =
+        dead::Replay { message: done.message, although_it_may_have_run: done.although, within: None, operator };
+    Ok(dead::replay(client.stores(), id, &replay).await?)
+}
+
+impl Done<'_> {
+    const fn word(self) -> &'static str {
+        if self.is_drop { "dropped" } else { "replayed" }
+    }
+}
+
+impl Summary {
+    fn add(&mut self, answer: Replayed, is_named: bool) {
+        let is_done = answer.answer == Answer::Ok;
+        self.handled += usize::from(is_done);
+        if (is_named || !is_done) && self.answers.len() < ANSWERS_MAX {
+            self.answers.push(answer);
+        }
+    }
+}
+
+fn tell(summary: &Summary, done: Done<'_>, output: &Output) -> Result<(), Failure> {
+    let word = done.word();
+    output.show(summary, |summary| {
+        if !summary.done {
+            return format!("{} would be {word}: --yes does it", summary.found);
+        }
+        let mut text = String::new();
+        for one in &summary.answers {
+            let becomes = one.becomes.as_ref().map(|becomes| format!(", as {becomes}")).unwrap_or_default();
+            let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            text += &format!("{}: {}{becomes}{why}\n", one.id, in_word(one.answer, word));
+        }
+        text + &format!("{} found, {} of them {word}", summary.found, summary.handled)
+    })
+}
+
+const fn in_word(answer: Answer, done: &'static str) -> &'static str {
+    match answer {
+        Answer::Ok => done,
+        Answer::Gone => "nothing of this id is there, or not any more",
+        Answer::Again => "somebody has replayed or dropped it before",
+        Answer::Duplicate => "nothing was sent, for a turn with its id and content was submitted before",
+        Answer::Conflict => "nothing was sent, for another turn has its id",
+        Answer::QueueFull => "nothing was sent, for too much waits (queue_full); try again later",
+        Answer::Pressure => "nothing was sent, for Redis is nearly full (pressure); try again later",
+        Answer::Full => "too many failed calls were handled that the audit log still has",
+        Answer::NeedsMessage => "it can only be replayed with --message",
+        Answer::MayHaveRun => "it may have taken effect already: --although-it-may-have-run replays it, with its id",
+        Answer::Invalid => "the message is not valid",
+    }
+}

@@ -1,0 +1,82 @@
+//! Ending many turns and tasks, with entries of the audit log for whoever asks for it.
+
+use std::collections::BTreeMap;
+
+use tickfleet_model::TenantId;
+use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_store::{StoreError, TurnName, TurnView};
+
+use crate::Client;
+use crate::operate::Operator;
+use crate::tasks::Word;
+
+/// Names that an entry of the audit log lists.
+const NAMED_MAX: usize = 100;
+
+/// Asks turns and tasks to end; tasks with all that they have begun. Before the first is asked, the log of each tenant has
+/// an entry that says who, why, how many and which: by `filter`, where they were found by what they have in common. Their
+/// calls' own entries and results say it, too. Answers in their order.
+///
+/// # Errors
+/// [`StoreError`]: those that stand first may have been asked. The same may be asked again.
+pub async fn end_many(
+    client: &Client,
+    names: &[TurnName],
+    filter: &str,
+    operator: Operator<'_>,
+) -> Result<Vec<Word>, StoreError> {
+    note(client, names, filter, operator).await?;
+    // Whoever waits is told who has ended it.
+    let reason = format!("{}: {}", operator.by, operator.reason);
+    let mut answers = Vec::with_capacity(names.len());
+    for name in names {
+        answers.push(end(client, name, &reason).await?);
+    }
+    Ok(answers)
+}
+
+async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<Word, StoreError> {
+    let is_task = match client.store(&name.tenant).look(name).await? {
+        TurnView::Live(live) => live.record.is_task,
+        TurnView::Finished(_) | TurnView::Unknown => false,
+    };
+    if is_task {
+        return Ok(client.cancel_task(name, reason).await?.answer);
+    }
+    Ok(client.cancel(name, reason).await?.into())
+}
+
+/// Writes down that an operator is about to ask these to end.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn note(client: &Client, names: &[TurnName], filter: &str, operator: Operator<'_>) -> Result<(), StoreError> {
+    let mut by_tenant: BTreeMap<&TenantId, Vec<&str>> = BTreeMap::new();
+    for name in names {
+        by_tenant.entry(&name.tenant).or_default().push(name.turn.as_str());
+    }
+    for (tenant, turns) in by_tenant {
+        let store = client.store(tenant);
+        let mut details = vec![("count", turns.len().to_string())];
+        if !filter.is_empty() {
+            details.push(("filter", filter.to_owned()));
+        }
+        details.push(("turns", turns.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(" ")));
+        let one = format!("{tenant}:{}", turns.first().copied().unwrap_or_default());
+        let many = format!("{} turns of {tenant}", turns.len());
+        let entry = act_entry(&OperatorAct {
+            timestamp_ms: store.now_ms().await?,
+            action: "CANCEL",
+            entity_type: if turns.len() == 1 { "turn" } else { "turns" },
+            entity_id: if turns.len() == 1 { &one } else { &many },
+            verb: "cancelled",
+            by: operator.by,
+            reason: operator.reason,
+            tenant: Some(tenant),
+            details: &details,
+            redactor: operator.redactor,
+        });
+        store.note_act(&entry).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+#!lua
+-- replay: an operator has something done anew that was put aside: a dead letter, or a call that failed for good. Whoever
+-- does it is done with it in the same step, so nothing is replayed twice, and the audit log has it in that step, too.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 'letter' or 'call' · 3 its entry in the dead stream or the audit log · 4 'turns' or 'tasks' ·
+--       5 entries of that stream at most · 6 its bytes at most · 7 message · 8 tenant:turn, '' of a task · 9 digest of the
+--       content · 10 calls at most that somebody is done with · 11 audit entry, JSON
+-- reply OK <entry> · GONE (it is not there any more) · AGAIN (somebody has done with it) · DUPLICATE, CONFLICT (the id is
+--       in use, with this content or another) · QUEUE_FULL · PRESSURE · FULL (too many calls that somebody is done with)
+-- effect XADD turns or tasks, XDEL dead or ZADD handled, XADD audit; the id is remembered as by submit
+clock(ARGV[1])
+local kind, from, stream, message, tt = ARGV[2], ARGV[3], P .. ARGV[4], ARGV[7], ARGV[8]
+local why_not = nothing_to_do(kind, from, num(ARGV[10]))
+if why_not then return why_not end
+-- The id is looked for before the bound, as by submit.
+local known = tt ~= '' and call('GET', id_key(tt))
+local waits = known and string.sub(known, 1, 1) == 'q' and call('HGET', QUEUED, tt)
+if known and (not waits or is_open(stream, waits)) then
+  return string.sub(known, 2) == ARGV[9] and 'DUPLICATE' or 'CONFLICT'
+end
+if call('HGET', META, 'pressure') == '1' then return 'PRESSURE' end
+if call('XLEN', stream) >= num(ARGV[5]) then return 'QUEUE_FULL' end
+if call('XLEN', stream) >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= num(ARGV[6]) then return 'QUEUE_FULL' end
+local entry
+if tt == '' then
+  entry = call('XADD', stream, '*', INBOUND.task, message)
+else
+  call('SET', id_key(tt), 'q' .. ARGV[9])
+  entry = call('XADD', stream, '*', INBOUND.turn, message, INBOUND.given, tt)
+  call('HSET', QUEUED, tt, entry)
+end
+done_with(kind, from)
+call('XADD', P .. 'audit', '*', 'audit', ARGV[11])
+return 'OK ' .. entry
