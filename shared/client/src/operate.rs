@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::Serialize;
-use tickfleet_model::policy::{Pause, Paused};
+use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
@@ -226,6 +226,67 @@ pub async fn pause(store: &Store, who: &Paused, operator: Operator<'_>) -> Resul
 pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
     let now_ms = store.now_ms().await?;
     store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
+}
+
+/// Lets no call go to a tool any more: in its tenant's shard, or in all.
+///
+/// # Errors
+/// [`StoreError`]; the same may be asked again.
+pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+    let text = |text: &str| operator.redactor.text(text).into_owned();
+    let mut set = PauseSet::None;
+    for store in of_tool(shards, tool) {
+        let since_ms = store.now_ms().await?;
+        let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
+        let said = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
+        match store.pause_tool(tool, &pause, &said).await? {
+            PauseSet::Full => return Ok(PauseSet::Full),
+            PauseSet::Ok => set = PauseSet::Ok,
+            PauseSet::None => {}
+        }
+    }
+    Ok(set)
+}
+
+/// Lets calls go to a tool again.
+///
+/// # Errors
+/// [`StoreError`]; the same may be asked again.
+pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+    let mut set = PauseSet::None;
+    for store in of_tool(shards, tool) {
+        let now_ms = store.now_ms().await?;
+        let said = tool_entry(tool, operator, now_ms, ("RESUME_TOOL", "resumed"));
+        if store.resume_tool(tool, &said).await? == PauseSet::Ok {
+            set = PauseSet::Ok;
+        }
+    }
+    Ok(set)
+}
+
+/// The shards that have to know of it.
+fn of_tool<'a>(shards: &'a [Store], tool: &'a PausedTool) -> impl Iterator<Item = &'a Store> {
+    shards.iter().filter(|store| tool.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)))
+}
+
+fn tool_entry(
+    tool: &PausedTool,
+    operator: Operator<'_>,
+    timestamp_ms: i64,
+    (action, verb): (&'static str, &'static str),
+) -> String {
+    act_entry(&OperatorAct {
+        timestamp_ms,
+        action,
+        entity_type: "tool",
+        entity_id: &tool.tool,
+        verb,
+        by: operator.by,
+        reason: operator.reason,
+        tenant: tool.tenant.as_ref(),
+        details: &[],
+        redactor: operator.redactor,
+    })
 }
 
 fn entry(

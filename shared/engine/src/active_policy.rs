@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use tickfleet_config::TaskHandlerDef;
-use tickfleet_model::policy::{Pause, Paused, TenantPolicy};
+use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Policy, TenantId};
 use tickfleet_rules::Rulebook;
 use tickfleet_store::{AtRunTime, Store, StoreError};
@@ -80,6 +80,7 @@ struct Shard {
     withheld: BTreeSet<TenantId>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
+    tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
 /// Declarations that Redis has lost and this process still knows.
@@ -88,6 +89,7 @@ struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
     tools_off: BTreeSet<String>,
     pauses: BTreeMap<Paused, Pause>,
+    tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
 impl Shard {
@@ -97,13 +99,13 @@ impl Shard {
         let known = std::mem::take(&mut self.tenants);
         let (mut lost, mut tools_off, mut lost_tools) = (read.missing, read.tools_off, BTreeSet::new());
         let (mut pauses, mut lost_pauses) = (read.pauses, BTreeMap::new());
+        let (mut tool_pauses, mut lost_tool_pauses) = (read.tool_pauses, BTreeMap::new());
         if read.generation < self.generation {
             // Redis has forgotten more than the declarations: that they were set at all.
             lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
             tools_off.extend(lost_tools.iter().cloned());
-            lost_pauses = std::mem::take(&mut self.pauses);
-            lost_pauses.retain(|who, _| !pauses.contains_key(who));
-            pauses.extend(lost_pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
+            lost_pauses = keep_known(&self.pauses, &mut pauses);
+            lost_tool_pauses = keep_known(&self.tool_pauses, &mut tool_pauses);
             lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
         }
         let (mut tenants, mut withheld, mut restored) = (read.declared, BTreeSet::new(), BTreeMap::new());
@@ -122,9 +124,17 @@ impl Shard {
             let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
             tracing::error!(%tenant, problem, "a tenant set at run time has no readable declaration; nothing is decided about it");
         }
-        *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses };
-        Lost { tenants: restored, tools_off: lost_tools, pauses: lost_pauses }
+        *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses, tool_pauses };
+        Lost { tenants: restored, tools_off: lost_tools, pauses: lost_pauses, tool_pauses: lost_tool_pauses }
     }
+}
+
+/// Adds what is known and was not read to what was read; answers what it was.
+fn keep_known<K: Ord + Clone, V: Clone>(known: &BTreeMap<K, V>, read: &mut BTreeMap<K, V>) -> BTreeMap<K, V> {
+    let mut lost = known.clone();
+    lost.retain(|who, _| !read.contains_key(who));
+    read.extend(lost.iter().map(|(who, what)| (who.clone(), what.clone())));
+    lost
 }
 
 impl Sources {
@@ -135,6 +145,7 @@ impl Sources {
         policy.withheld.clear();
         policy.permissions.switched_off.clear();
         policy.paused.clear();
+        policy.tools_paused.clear();
         for shard in self.shards.values() {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
@@ -142,6 +153,7 @@ impl Sources {
             // Every shard is told; one that knows is enough.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
             policy.paused.extend(shard.pauses.iter().map(|(who, pause)| (who.clone(), pause.clone())));
+            policy.tools_paused.extend(shard.tool_pauses.iter().map(|(tool, pause)| (tool.clone(), pause.clone())));
         }
         active.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
     }
@@ -187,6 +199,10 @@ impl PolicyHandle {
         for (who, pause) in &lost.pauses {
             let restored = store.restore_pause(who, pause).await;
             tracing::error!(?who, ?restored, "a pause was lost in Redis; putting it back");
+        }
+        for (tool, pause) in &lost.tool_pauses {
+            let restored = store.restore_tool_pause(tool, pause).await;
+            tracing::error!(?tool, ?restored, "a tool's pause was lost in Redis; putting it back");
         }
         Ok(())
     }
@@ -238,6 +254,7 @@ fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
         && one.policy.withheld == other.policy.withheld
         && one.policy.permissions.switched_off == other.policy.permissions.switched_off
         && one.policy.paused == other.policy.paused
+        && one.policy.tools_paused == other.policy.tools_paused
         && one.tenants_generation == other.tenants_generation
 }
 

@@ -2,6 +2,7 @@
 //! filters the tools that an agent is shown.
 
 mod facts;
+mod pause;
 mod tenant_user;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 pub use facts::{
     Becomes, FACT_KEPT_MS_DEFAULT, FACT_KEPT_MS_MAX, Fact, FactChange, FactCondition, FactRow, FactScope, FactsSession,
 };
+pub use pause::{Pause, Paused, PausedTool};
 pub use tenant_user::TenantUser;
 
 /// The action when the day's budget is used up.
@@ -376,6 +378,8 @@ pub struct Policy {
     pub withheld: BTreeSet<TenantId>,
     /// Tenants and agents whose calls do not go out for now, with why: set at run time.
     pub paused: BTreeMap<Paused, Pause>,
+    /// Tools that are not called for now, with why: set at run time. Their calls wait.
+    pub tools_paused: BTreeMap<PausedTool, Pause>,
     /// The permissions: who may call what.
     pub permissions: Permissions,
     /// Caps that agents and tenants override.
@@ -384,27 +388,6 @@ pub struct Policy {
     pub limits: Arc<Vec<Limit>>,
     /// What limits may ask about the tools that the configuration declares, by name.
     pub tool_traits: Arc<BTreeMap<String, ToolTraits>>,
-}
-
-/// A tenant whose calls do not go out, or an agent of it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Paused {
-    /// The tenant.
-    pub tenant: TenantId,
-    /// Its agent; none: all of them.
-    pub agent: Option<AgentId>,
-}
-
-/// Who has paused it, why, and since when.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Pause {
-    /// Who, as that one says.
-    pub by: String,
-    /// Why.
-    pub reason: String,
-    /// Since when, ms of shard time.
-    pub since_ms: i64,
 }
 
 /// The caps where neither agent nor tenant says otherwise.
@@ -446,17 +429,6 @@ impl Policy {
         let owner = self.tenants.get(tenant).ok_or(Unknown::Tenant)?;
         let known = self.agents.get(agent).filter(|_| owner.agents.is_empty() || owner.agents.contains(agent));
         Ok((owner, known.ok_or(Unknown::Agent)?))
-    }
-
-    /// The pause of an agent of a tenant, where there is one: its own, or the tenant's.
-    #[must_use]
-    pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
-        // Mostly there is none.
-        if self.paused.is_empty() {
-            return None;
-        }
-        let of = |agent: Option<AgentId>| self.paused.get(&Paused { tenant: tenant.clone(), agent });
-        of(None).or_else(|| of(Some(agent.clone())))
     }
 
     /// The caps of an agent of a tenant.

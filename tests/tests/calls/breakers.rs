@@ -263,7 +263,7 @@ async fn a_rest_forgets_nothing_of_the_call_and_ends_when_its_time_is_over() {
         queue: Queue::parse("ready:normal").unwrap(),
         position: 0,
         delay: Duration::from_secs(3_600),
-        at_most,
+        at_most: Some(at_most),
         beside: false,
         why: "post failed 5 times in a row".into(),
     };
@@ -277,13 +277,17 @@ async fn a_rest_forgets_nothing_of_the_call_and_ends_when_its_time_is_over() {
     leased_again(&server, &store, &name, "3-1").await;
     assert_eq!(store.rest(&[rest("3-1", Duration::ZERO)]).await.unwrap(), [Rested::Over], "nothing is written");
     assert_eq!(store.rest(&[rest("2-1", hour)]).await.unwrap(), [Rested::Parked(Parked::Already)]);
+    // What an operator holds up has no end but its deadline.
+    let held = Rest { at_most: None, ..rest("3-1", hour) };
+    assert_eq!(store.rest(&[held]).await.unwrap(), ok);
+    leased_again(&server, &store, &name, "4-1").await;
     let record = store.look(&name).await.unwrap();
     let tickfleet_store::TurnView::Live(live) = record else { panic!("{record:?}") };
     let record = live.record;
     assert_eq!((record.attempts, record.crashes, record.retries), (2, Some(1), 0));
     let noted: Vec<&RestNote> = record.rests.iter().collect();
-    assert_eq!((noted.len(), noted[0].times, noted[0].position), (1, 2, 0), "one note of a row: {noted:?}");
+    assert_eq!((noted.len(), noted[0].times, noted[0].position), (1, 3, 0), "one note of a row: {noted:?}");
     // What a holder that is gone has begun stays begun: whoever comes next is told so.
-    let other = Begin { fence: "3-1".into(), nonce: Some("3-1.1".into()), ..begin };
+    let other = Begin { fence: "4-1".into(), nonce: Some("4-1.1".into()), ..begin };
     assert_eq!(store.begin(&[other]).await.unwrap(), [Begun::Unknown]);
 }

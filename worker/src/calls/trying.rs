@@ -45,8 +45,8 @@ pub(crate) enum Disposition {
 pub(crate) struct RestingCall {
     /// When it is looked at again.
     pub(crate) delay: Duration,
-    /// The time for which it may rest in all.
-    pub(crate) at_most: Duration,
+    /// The time for which it may rest in all; none: until its deadline, for an operator has paused the tool.
+    pub(crate) at_most: Option<Duration>,
     /// Why the tool rests.
     pub(crate) why: String,
     /// Its result, once it has rested for so long.

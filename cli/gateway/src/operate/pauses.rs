@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use serde::{Deserialize, Serialize};
 use tickfleet_client::operate::{self, Operator as Who};
-use tickfleet_model::AgentId;
-use tickfleet_model::policy::{Pause, Paused};
+use tickfleet_model::policy::{Pause, Paused, PausedTool};
+use tickfleet_model::{AgentId, limits};
 use tickfleet_store::PauseSet;
 use utoipa::ToSchema;
 
@@ -22,7 +22,12 @@ use crate::verbs::Verb;
 /// A pause that holds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Holds {
-    tenant: String,
+    /// Absent where a tool is paused for all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    /// Absent where it is no tool that is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<String>,
     /// Absent where all agents of the tenant are paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<AgentId>,
@@ -48,6 +53,10 @@ pub(crate) struct Whom {
     /// The agent; left out, all agents of the tenant.
     #[schema(example = "kelly")]
     agent: Option<String>,
+    /// The tool (name or id) to which no call goes; left out, to all. For all tenants where none is named and the key is for
+    /// all.
+    #[schema(example = "post_to_x")]
+    tool: Option<String>,
     /// Why, for the audit log and for whoever asks why a turn waits.
     #[schema(example = "she writes to the wrong people")]
     reason: String,
@@ -60,7 +69,7 @@ pub(crate) struct Done {
     changed: bool,
 }
 
-/// The tenants and agents whose calls do not go out.
+/// The tenants and agents whose calls do not go out, and the tools to which none go.
 #[utoipa::path(get, path = "/v1/operate/pauses", tag = "operators",
     responses((status = 200, description = "`pauses`, each with who, why and since when, and `now_ms`", body = Object),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
@@ -71,15 +80,30 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
     let tenant = operator.within(None)?;
     let mut pauses = Vec::new();
     for store in shared.client.stores() {
-        let held = store.at_run_time().await?.pauses.into_iter();
-        let wanted = held.filter(|(who, _)| tenant.as_ref().is_none_or(|tenant| *tenant == who.tenant));
-        pauses.extend(wanted.map(|(who, pause)| Holds { tenant: who.tenant.to_string(), agent: who.agent, pause }));
+        let set = store.at_run_time().await?;
+        let wanted = set.pauses.into_iter().filter(|(who, _)| tenant.as_ref().is_none_or(|own| *own == who.tenant));
+        let holds = |(who, pause): (Paused, Pause)| Holds {
+            tenant: Some(who.tenant.to_string()),
+            tool: None,
+            agent: who.agent,
+            pause,
+        };
+        pauses.extend(wanted.map(holds));
+        // A tool that is paused for all is everybody's to know; each shard knows of it.
+        let is_theirs = |who: &PausedTool| tenant.is_none() || who.tenant.is_none() || who.tenant == tenant;
+        for (who, pause) in set.tool_pauses.into_iter().filter(|(who, _)| is_theirs(who)) {
+            let is_same = |held: &Holds| held.tenant.is_none() && held.tool.as_ref() == Some(&who.tool);
+            if who.tenant.is_some() || !pauses.iter().any(is_same) {
+                let tenant = who.tenant.map(|tenant| tenant.to_string());
+                pauses.push(Holds { tenant, tool: Some(who.tool), agent: None, pause });
+            }
+        }
     }
     Ok(Json(Pauses { pauses, now_ms: super::views::now_ms(&shared).await? }))
 }
 
-/// Let no call of a tenant, or of one of its agents, go out any more, at once and in the whole fleet. What was admitted
-/// goes on to its end; what comes waits.
+/// Let no call of a tenant, of one of its agents, or to one tool, go out any more, in the whole fleet. What was admitted
+/// goes on to its end, but for calls to the tool, which wait; what comes waits.
 #[utoipa::path(post, path = "/v1/operate/pause", tag = "operators", request_body = Whom,
     responses((status = 200, description = "Whether it changed anything", body = Done),
         (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
@@ -97,13 +121,17 @@ pub(crate) async fn pause(
     let (who, reason) = asked(&operator, bytes)?;
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
-    match operate::pause(shared.client.store(&who.tenant), &who, by).await? {
+    let set = match &who {
+        Whose::Caller(who) => operate::pause(shared.client.store(&who.tenant), who, by).await?,
+        Whose::Tool(tool) => operate::pause_tool(shared.client.stores(), tool, by).await?,
+    };
+    match set {
         PauseSet::Full => Err(Problem::conflict("too many tenants and agents are paused: resume some first")),
         set => Ok(Json(Done { changed: set == PauseSet::Ok })),
     }
 }
 
-/// Let calls of a paused tenant or agent go out again, the next within a tick.
+/// Let calls of a paused tenant or agent go out again, the next within a tick, or to a paused tool, within a minute.
 #[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = Whom,
     responses((status = 200, description = "Whether it changed anything", body = Done),
         (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
@@ -120,14 +148,30 @@ pub(crate) async fn resume(
     let (who, reason) = asked(&operator, bytes)?;
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
-    let set = operate::resume(shared.client.store(&who.tenant), &who, by).await?;
+    let set = match &who {
+        Whose::Caller(who) => operate::resume(shared.client.store(&who.tenant), who, by).await?,
+        Whose::Tool(tool) => operate::resume_tool(shared.client.stores(), tool, by).await?,
+    };
     Ok(Json(Done { changed: set == PauseSet::Ok }))
 }
 
-fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(Paused, String), Problem> {
-    let whom: Whom = body(&whole(bytes)?, "{\"tenant\": \"…\", \"agent\": \"…\", \"reason\": \"…\"}")?;
+/// What is paused.
+enum Whose {
+    Caller(Paused),
+    Tool(PausedTool),
+}
+
+fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(Whose, String), Problem> {
+    let whom: Whom =
+        body(&whole(bytes)?, "{\"tenant\": \"…\", \"agent\": \"…\" or \"tool\": \"…\", \"reason\": \"…\"}")?;
     let tenant = operator.within(whom.tenant)?;
+    let (agent, reason) = (optional("agent", whom.agent)?, because(&whom.reason)?.to_owned());
+    if let Some(tool) = whom.tool.filter(|tool| !tool.is_empty()) {
+        if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
+            return Err(Problem::invalid("tool: expected its name or id, and no agent"));
+        }
+        return Ok((Whose::Tool(PausedTool { tenant, tool }), reason));
+    }
     let tenant = tenant.ok_or_else(|| Problem::invalid("tenant: expected one, for the key is for all"))?;
-    let reason = because(&whom.reason)?.to_owned();
-    Ok((Paused { tenant, agent: optional("agent", whom.agent)? }, reason))
+    Ok((Whose::Caller(Paused { tenant, agent }), reason))
 }

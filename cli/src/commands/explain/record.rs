@@ -39,7 +39,7 @@ pub(super) enum Rule {
     Other,
     /// An operator has paused its agent, or its tenant.
     Paused,
-    /// Its next call's tool rests, after failures.
+    /// Its next call's tool rests, after failures, or is paused.
     ToolRests,
 }
 

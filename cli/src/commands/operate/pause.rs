@@ -1,11 +1,12 @@
-//! `tickfleet pause` and `tickfleet resume`: calls of a tenant, or of one of its agents, do not go out for a while.
+//! `tickfleet pause` and `tickfleet resume`: calls of a tenant, of one of its agents, or to one tool, do not go out for a
+//! while.
 
 use clap::Args;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{self, Operator};
-use tickfleet_model::policy::{Pause, Paused};
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::policy::{Pause, Paused, PausedTool};
+use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_store::PauseSet;
 
 use crate::commands::limits::{by_environment, reason, who};
@@ -14,18 +15,21 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
 
-/// Let no call of a tenant, or of one of its agents, go out any more, at once and in the whole fleet. What was admitted
-/// goes on to its end; what is submitted waits on its agent's lane, with its deadline, until tickfleet resume. Without a
-/// tenant: show who is paused.
+/// Let no call of a tenant, of one of its agents, or to one tool, go out any more, in the whole fleet. What was admitted
+/// goes on to its end, but for calls to the tool, which wait; what is submitted waits, with its deadline, until tickfleet
+/// resume. Without a tenant or tool: show what is paused.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet pause demo kelly --reason 'she writes to the wrong people'
   tickfleet pause demo --reason 'the contract has ended' --by anna
-  tickfleet pause                                    who is paused
+  tickfleet pause --tool post_to_x --reason 'the service is being moved'
+  tickfleet pause demo --tool post_to_x --reason 'their account is locked'
+  tickfleet pause                                    what is paused
   tickfleet resume demo kelly --reason 'mended'
 
-Tools are taken away with tickfleet tools disable: their calls are denied, and do not wait. Tasks that are delegated to a
+Calls to a paused tool wait, each with its deadline; workers hear of it within a quarter of worker.lease. A tool that is taken
+away with tickfleet tools disable denies its calls instead. Tasks that are delegated to a
 paused agent are begun; the calls that it makes for them wait.")]
 pub(crate) struct PauseArgs {
     /// Whose calls.
@@ -33,20 +37,26 @@ pub(crate) struct PauseArgs {
     tenant: Option<TenantId>,
     #[command(flatten)]
     rest: Rest,
+    /// Calls to this tool (name or id) alone: of the tenant, or of all.
+    #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent", requires = "reason")]
+    tool: Option<String>,
     /// Why, for the audit log and for whoever asks why a turn waits.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
 }
 
-/// Let calls of a paused tenant or agent go out again.
+/// Let calls of a paused tenant or agent, or to a paused tool, go out again.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: tickfleet resume demo kelly --reason 'mended'")]
 pub(crate) struct ResumeArgs {
     /// Whose calls.
-    #[arg(value_name = "TENANT")]
-    tenant: TenantId,
+    #[arg(value_name = "TENANT", required_unless_present = "tool")]
+    tenant: Option<TenantId>,
     #[command(flatten)]
     rest: Rest,
+    /// Calls to this tool (name or id): of the tenant, or of all.
+    #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent")]
+    tool: Option<String>,
     /// Why, for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
@@ -62,10 +72,24 @@ struct Rest {
     by: Option<String>,
 }
 
+fn tool(text: &str) -> Result<String, String> {
+    let max = limits::TOOL_NAME_BYTES_MAX;
+    let fits = (1..=max).contains(&text.len()) && !text.contains(char::is_whitespace);
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("expected the name of a tool, at most {max} bytes without blanks"))
+    }
+}
+
 /// A pause that holds.
 #[derive(Debug, Serialize)]
 struct Holds {
-    tenant: TenantId,
+    /// None of a tool for all tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<TenantId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<AgentId>,
     #[serde(flatten)]
@@ -75,7 +99,10 @@ struct Holds {
 /// What was done.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
-    tenant: &'a TenantId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a TenantId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<&'a AgentId>,
     /// False where it was so already.
@@ -88,8 +115,12 @@ struct Done<'a> {
 /// Nobody says who it is; too many are paused; Redis.
 pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let (Some(tenant), Some(reason)) = (&args.tenant, &args.reason) else { return list(&client, output).await };
+    let Some(reason) = &args.reason else { return list(&client, output).await };
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
+    if let Some(tool) = &args.tool {
+        return pause_tool(setup, &client, (tool, args.tenant.as_ref()), (&by, reason), output).await;
+    }
+    let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     warn_of_unknown(setup, &who, output);
     let report = setup.report();
@@ -112,9 +143,18 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
 /// Nobody says who it is; Redis.
 pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) -> Result<(), Failure> {
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
-    let who = Paused { tenant: args.tenant.clone(), agent: args.rest.agent.clone() };
     let (client, report) = (setup.client().await?, setup.report());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    if let Some(tool) = &args.tool {
+        let paused = PausedTool { tenant: args.tenant.clone(), tool: tool.clone() };
+        let set = operate::resume_tool(client.stores(), &paused, operator).await?;
+        return done_tool(&paused, set, output, |changed| match changed {
+            true => format!("calls to {tool} go out again, those that wait within a minute"),
+            false => format!("{tool} was not paused; tickfleet pause shows what is"),
+        });
+    }
+    let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
+    let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
     done(&who, set, output, |name, changed| {
         if changed {
@@ -124,9 +164,40 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     })
 }
 
+async fn pause_tool(
+    setup: &Setup,
+    client: &Client,
+    (tool, tenant): (&str, Option<&TenantId>),
+    (by, reason): (&str, &str),
+    output: &Output,
+) -> Result<(), Failure> {
+    let report = setup.report();
+    let operator = Operator { by, reason, redactor: &report.redactor };
+    let paused = PausedTool { tenant: tenant.cloned(), tool: tool.to_owned() };
+    let set = operate::pause_tool(client.stores(), &paused, operator).await?;
+    if set == PauseSet::Full {
+        return Err(Failure::failed(anyhow::anyhow!("too many are paused: resume some first")));
+    }
+    done_tool(&paused, set, output, |changed| match changed {
+        true => format!("no call goes to {tool} any more, as soon as each worker has heard of it; they wait"),
+        false => format!("{tool} was paused already"),
+    })
+}
+
+fn done_tool(
+    paused: &PausedTool,
+    set: PauseSet,
+    output: &Output,
+    words: impl FnOnce(bool) -> String,
+) -> Result<(), Failure> {
+    let changed = set == PauseSet::Ok;
+    let done = Done { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
+    output.show(&done, |_| words(changed))
+}
+
 fn done(who: &Paused, set: PauseSet, output: &Output, words: impl FnOnce(&str, bool) -> String) -> Result<(), Failure> {
     let changed = set == PauseSet::Ok;
-    let done = Done { tenant: &who.tenant, agent: who.agent.as_ref(), changed };
+    let done = Done { tenant: Some(&who.tenant), tool: None, agent: who.agent.as_ref(), changed };
     output.show(&done, |_| words(&name(&who.tenant, who.agent.as_ref()), changed))
 }
 
@@ -148,19 +219,36 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     let mut now_ms = 0;
     for store in client.stores() {
         now_ms = store.now_ms().await?;
-        let held = store.at_run_time().await?.pauses.into_iter();
-        pauses.extend(held.map(|(who, pause)| Holds { tenant: who.tenant, agent: who.agent, pause }));
+        let set = store.at_run_time().await?;
+        let held = set.pauses.into_iter();
+        pauses.extend(held.map(|(who, pause)| Holds { tenant: Some(who.tenant), tool: None, agent: who.agent, pause }));
+        for (PausedTool { tenant, tool }, pause) in set.tool_pauses {
+            // Every shard knows of one that is paused for all.
+            let is_known = tenant.is_none()
+                && pauses.iter().any(|held| held.tenant.is_none() && held.tool.as_ref() == Some(&tool));
+            if !is_known {
+                pauses.push(Holds { tenant, tool: Some(tool), agent: None, pause });
+            }
+        }
     }
     output.show(&pauses, |pauses| {
         if pauses.is_empty() {
-            return "Nobody is paused.".into();
+            return "Nothing is paused.".into();
         }
-        let mut rows = table(&["TENANT", "AGENT", "SINCE", "BY", "WHY"]);
+        let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "WHY"]);
         for held in pauses {
             let since = format!("{} ({})", clock(held.pause.since_ms), from_now(held.pause.since_ms, now_ms));
             let agent = held.agent.as_ref().map_or("all", AgentId::as_str);
             let Pause { by, reason, .. } = &held.pause;
-            rows.add_row([held.tenant.as_str(), agent, since.as_str(), by.as_str(), reason.as_str()]);
+            let tenant = held.tenant.as_ref().map_or("all", TenantId::as_str);
+            rows.add_row([
+                tenant,
+                agent,
+                held.tool.as_deref().unwrap_or("all"),
+                since.as_str(),
+                by.as_str(),
+                reason.as_str(),
+            ]);
         }
         lines(rows)
     })

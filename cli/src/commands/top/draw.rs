@@ -271,7 +271,7 @@ fn draw_agents(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
     let row = |agent: &Agent| {
         let next = if agent.due_in_ms <= 0 { "now".into() } else { format!("in {}", span(agent.due_in_ms)) };
         Row::new([
-            Cell::new(short(&format!("{}:{}", agent.tenant, agent.agent), 40)),
+            Cell::new(short(&agent.name(), 40)),
             right(grouped(agent.turns as f64)),
             right(agent.oldest_ms.map_or(String::new(), span)),
             right(next),
@@ -360,6 +360,7 @@ mod tests {
         let agent = |agent: &str, turns| Agent {
             tenant: "atlas-ux".into(),
             agent: agent.into(),
+            limit: None,
             turns,
             oldest_ms: Some(12_300),
             due_in_ms: 2_100,

@@ -25,7 +25,7 @@ pub(crate) struct Frame {
     pub(crate) heading: Heading,
     /// Generation of the policy in force; 0 where no scheduler ever ran.
     pub(crate) policy_generation: u64,
-    /// Tenants and agents that operators have paused.
+    /// Tenants, agents and tools that operators have paused.
     pub(crate) paused: u64,
     pub(crate) server: Server,
     pub(crate) rates: Rates,
@@ -99,11 +99,16 @@ pub(crate) struct Node {
     pub(crate) slots: Option<Slots>,
 }
 
-/// An agent whose turns wait for a later tick or day.
+/// An agent whose turns wait for a later tick or day, or a limit whose counters turns wait for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Agent {
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) tenant: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) agent: String,
+    /// The limit; none where it is an agent's lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<String>,
     /// Turns that wait.
     pub(crate) turns: u64,
     /// The time since the first of them was admitted, ms.
@@ -112,6 +117,16 @@ pub(crate) struct Agent {
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
+}
+
+impl Agent {
+    /// What turns wait for, for people.
+    pub(crate) fn name(&self) -> String {
+        match &self.limit {
+            Some(limit) => format!("limit {limit}"),
+            None => format!("{}:{}", self.tenant, self.agent),
+        }
+    }
 }
 
 /// One shard in short.
@@ -189,7 +204,7 @@ impl Frame {
 
     /// Sorts agents, tools and nodes: the most, the longest, or by name. Who is gone stands first.
     pub(crate) fn sort(&mut self, sort: Sort) {
-        self.agents.sort_by(|a, b| (&a.tenant, &a.agent).cmp(&(&b.tenant, &b.agent)));
+        self.agents.sort_by(|a, b| (&a.tenant, &a.agent, &a.limit).cmp(&(&b.tenant, &b.agent, &b.limit)));
         self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
         self.nodes.sort_by(|a, b| (a.alive, a.kind, &a.name).cmp(&(b.alive, b.kind, &b.name)));
         match sort {
@@ -296,6 +311,7 @@ fn agent(lane: &LaneView) -> Agent {
     Agent {
         tenant: lane.tenant.clone(),
         agent: lane.agent.clone(),
+        limit: lane.limit.clone(),
         turns: lane.turns,
         oldest_ms: lane.oldest_ms,
         due_in_ms: lane.due_in_ms,
@@ -437,6 +453,7 @@ mod tests {
         let lane = |agent: &str, turns, oldest_ms| LaneView {
             tenant: "t".into(),
             agent: agent.into(),
+            limit: None,
             turns,
             oldest_ms: Some(oldest_ms),
             due_in_ms: 0,

@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::RedisServer;
 
-use crate::support::binary::{DevFleet, Said};
+use crate::support::binary::{DevFleet, Said, tickfleet};
 
 const WHY: [&str; 4] = ["--reason", "agreed with Ben", "--by", "anna"];
 
@@ -14,7 +14,7 @@ fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> Said {
 async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-    fleet.run(&["pause"]).exits(0).says("Nobody is paused.");
+    fleet.run(&["pause"]).exits(0).says("Nothing is paused.");
     fleet
         .run(&[&["pause", "demo", "kelly"], &WHY[..]].concat())
         .exits(0)
@@ -106,4 +106,35 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert_eq!(meta.len(), 2, "{found}");
     assert_eq!((&meta[1]["filter"], &meta[1]["count"]), (&"agent=kelly tool=echo".into(), &"3".into()), "{found}");
     assert_eq!((&meta[0]["turns"], &meta[0]["reason"]), (&"k1 long k0".into(), &"agreed with Ben".into()), "{found}");
+}
+
+#[tokio::test]
+async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_resumed() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let paused = |args: &[&str]| tickfleet(&[&["pause"], args, &WHY[..], &["--redis-url", &url]].concat());
+    paused(&["--tool", "echo"]).exits(0).says("no call goes to echo any more");
+    paused(&["--tool", "echo"]).exits(0).says("was paused already");
+    paused(&["acme", "--tool", "sleep"]).exits(0);
+    paused(&["demo", "kelly", "--tool", "echo"]).exits(2);
+    let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_WORKER_LEASE", "2s")]);
+    submit(&fleet, "kelly", "waits", "echo").exits(0);
+    // Another tenant's pause, and another tool's, are none of this one's.
+    let others = ["submit", "--tenant", "demo", "--agent", "fran", "--call", "sleep {\"ms\":1}", "--wait"];
+    fleet.run(&others).exits(0);
+    let story = loop {
+        let story = fleet.run(&["explain", "demo:waits", "--json"]).exits(0).json();
+        if story["waits"]["rule"] == "tool_rests" {
+            break story;
+        }
+    };
+    assert_eq!(story["waits"]["rests"], "echo is paused by anna: agreed with Ben", "{story}");
+    fleet.run(&["pause"]).exits(0).says("echo").says("acme").says("agreed with Ben");
+    fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("calls to echo go out again");
+    fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("was not paused");
+    while fleet.run(&["explain", "demo:waits", "--json"]).json()["state"] != "done" {}
+    let done = fleet.run(&["explain", "demo:waits", "--json"]).json();
+    assert_eq!((&done["results"][0]["success"], &done["results"][0]["attempts"]), (&true.into(), &1.into()), "{done}");
+    let found = fleet.run(&["audit", "search", "--text", "_TOOL\"", "--json"]).exits(0).json().to_string();
+    assert!(found.contains("anna paused echo") && found.contains("anna resumed echo"), "{found}");
 }

@@ -275,6 +275,13 @@ async fn a_pause_holds_turns_until_it_is_lifted_and_many_are_ended_by_name_with_
     );
     assert!(told["lines"].as_array().unwrap().iter().any(|line| line.as_str().unwrap().contains("otto")), "{told}");
     assert_eq!(served.sees("explain?id=waits")["story"]["tenant"], "demo", "looked for at all tenants");
+    // A tool for all tenants is everybody's to know.
+    let tool = json!({"tool": "sleep", "reason": "it is moved"});
+    assert_eq!(served.does(key, "pause", &tool).json(), json!({"changed": true}));
+    let theirs = served.gateway.get(&served.keys.acme, "/v1/operate/pauses").json();
+    assert_eq!((count(&theirs, "pauses"), &theirs["pauses"][0]["tool"]), (1, &json!("sleep")), "{theirs}");
+    assert_eq!(served.does(&served.keys.acme, "resume", &tool).json(), json!({"changed": false}), "nor theirs to end");
+    assert_eq!(served.does(key, "resume", &tool).json(), json!({"changed": true}));
     let held = served.sees("pauses");
     assert_eq!(
         (&held["pauses"][0]["agent"], &held["pauses"][0]["reason"]),

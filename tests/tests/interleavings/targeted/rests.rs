@@ -20,7 +20,7 @@ async fn rest(shard: &Shard, held: &Held) -> Rested {
         queue: Queue::Ready(Priority::Normal),
         position: 0,
         delay: Duration::from_millis(DELAY_MS.unsigned_abs()),
-        at_most: AT_MOST,
+        at_most: Some(AT_MOST),
         beside: true,
         why: "post failed 5 times in a row".into(),
     };

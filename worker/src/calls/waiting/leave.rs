@@ -1,6 +1,9 @@
 //! Whether a call's tool is called at all.
 
+use std::time::Duration;
+
 use serde_json::value::RawValue;
+use tickfleet_model::policy::Pause;
 use tickfleet_model::{CallResult, Effect, Outcome};
 use tickfleet_ops::metrics::BreakerEvent;
 
@@ -10,6 +13,10 @@ use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::waiting::breakers::Leave;
 use crate::calls::waiting::permit::Permit;
 use crate::tools::RegisteredTool;
+
+/// Calls to a paused tool are looked at again after a quarter of the time that it has been paused for, within these bounds:
+/// however many wait, they cost little, and a short pause is soon over.
+const PAUSED_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 impl Calls {
     /// What the call may do, asked for before people are asked, and before what they have said is used; what becomes of it if
@@ -25,6 +32,9 @@ impl Calls {
         if trying.slice.meta.is_task || trying.waited {
             return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
         }
+        if let Some(pause) = trying.config.active.policy.tool_pause(tenant, &tool.spec) {
+            return self.wait_for_resume(trying, tool, arguments, pause).await;
+        }
         let resting = match self.breakers.leave(name, tenant, &self.metrics) {
             Ok(leave) => return Ok(Permit::Call(leave)),
             Err(resting) => resting,
@@ -38,9 +48,35 @@ impl Calls {
         let over = CallResult { attempts: tries, ..trying.result(Outcome::Transient, error) };
         let rests = Box::new(RestingCall {
             delay: resting.looks_again_after(&trying.id),
-            at_most: self.ladder.longest_from(trying.attempt, resting.slowest),
+            at_most: Some(self.ladder.longest_from(trying.attempt, resting.slowest)),
             why: resting.why(name),
             over: Box::new(over),
+        });
+        let has_answer = self.has_kept_answer(trying, tool, arguments).await;
+        if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }
+    }
+
+    /// The call of a tool that an operator has paused: it waits until the pause ends, at most until its deadline.
+    async fn wait_for_resume<'a>(
+        &'a self,
+        trying: &'a Trying<'_>,
+        tool: &'a RegisteredTool,
+        arguments: &RawValue,
+        pause: &Pause,
+    ) -> Result<Permit<'a>, Disposition> {
+        let (name, tenant) = (tool.spec.name.as_str(), &trying.slice.name.tenant);
+        if self.begun_by_another(trying).await.is_some() {
+            return Ok(Permit::Call(Leave::always(&self.breakers, name, tenant)));
+        }
+        let held_ms = u64::try_from(self.clock.now_ms() - pause.since_ms).unwrap_or(0);
+        let look = (Duration::from_millis(held_ms) / 4).clamp(PAUSED_LOOK.0, PAUSED_LOOK.1);
+        let error = messages::rested(&trying.call.tool, 0, trying.tries());
+        let rests = Box::new(RestingCall {
+            delay: look,
+            at_most: None,
+            why: format!("{name} is paused by {}: {}", pause.by, pause.reason),
+            // It never ends for having waited: its deadline does that.
+            over: Box::new(trying.result(Outcome::Transient, error)),
         });
         let has_answer = self.has_kept_answer(trying, tool, arguments).await;
         if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }

@@ -12,7 +12,7 @@ function tiles(fleet) {
   const waiting = backlog.map((one) => tile(one.state, one.count, one.oldest_ms ? `oldest ${span(one.oldest_ms)}` : one.unit));
   const bound = server.max_bytes ? `of ${megabytes(server.max_bytes)}` : "no bound is set";
   return h("ul", { class: "tiles" }, waiting,
-    tile("paused", fleet.paused, "tenants and agents"),
+    tile("paused", fleet.paused, "tenants, agents, tools"),
     tile("calls", rate(rates.calls), "that ended"),
     tile("turns", rate(rates.turns), "that came in"),
     tile("slots busy", `${slots.busy} of ${slots.all}`, "of all workers"),
@@ -34,7 +34,7 @@ const nodes = (found) => table("Schedulers and workers", [
 ], found);
 
 const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns wait for" : "Agents and limits that turns wait for (not all are known yet)", [
-  ["Agent or limit", (agent) => (agent.tenant ? `${agent.tenant}:${agent.agent}` : agent.agent)],
+  ["Agent or limit", (agent) => (agent.limit ? `limit ${agent.limit}` : `${agent.tenant}:${agent.agent}`)],
   ["Turns", (agent) => agent.turns, true],
   ["Oldest", (agent) => span(agent.oldest_ms)],
   ["Looked at next in", (agent) => span(agent.due_in_ms)],

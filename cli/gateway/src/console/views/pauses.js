@@ -3,15 +3,15 @@
 import { ask, may, whoami } from "../api.js";
 import { clock, confirm, field, fromNow, h, reasonField, say, table } from "../dom.js";
 
-const whose = (pause) => (pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
+const whose = (pause) => pause.tool ? `tool ${pause.tool} for ${pause.tenant ?? "all tenants"}` : (pause.agent ? `agent ${pause.agent} of ${pause.tenant}` : `tenant ${pause.tenant}`);
 
 async function resume(pause, refresh) {
   const act = async (data) => {
-    const body = { tenant: pause.tenant, agent: pause.agent, reason: data.get("reason") };
+    const body = { tenant: pause.tenant, agent: pause.agent, tool: pause.tool, reason: data.get("reason") };
     const { changed } = await ask("resume", { method: "POST", body });
     say(changed ? `Calls of ${whose(pause)} go out again.` : `${whose(pause)} was not paused any more.`);
   };
-  const text = `Paused by ${pause.by}: ${pause.reason}. The calls that wait go out under their caps, the next within a tick.`;
+  const text = `Paused by ${pause.by}: ${pause.reason}. The calls that wait go out under their caps, the next within ${pause.tool ? "a minute" : "a tick"}.`;
   if (await confirm({ title: `Resume ${whose(pause)}?`, text, fields: [reasonField()], button: "Resume", act })) refresh();
 }
 
@@ -21,32 +21,32 @@ function form(refresh) {
     event.preventDefault();
     const element = event.target;
     const given = Object.fromEntries(new FormData(element));
-    const who = { tenant: given.tenant, agent: given.agent || undefined };
+    const who = { tenant: given.tenant || undefined, agent: given.agent || undefined, tool: given.tool || undefined };
     const act = async (data) => {
       const { changed } = await ask("pause", { method: "POST", body: { ...who, reason: data.get("reason") } });
       say(changed ? `No call of ${whose(who)} goes out any more.` : `${whose(who)} was paused already.`);
     };
-    const text = "What was admitted goes on to its end; what comes waits, with its deadline.";
+    const text = who.tool ? "Its calls wait, each with its deadline, as soon as the workers have heard of it." : "What was admitted goes on to its end; what comes waits, with its deadline.";
     if (await confirm({ title: `Pause ${whose(who)}?`, text, fields: [reasonField()], button: "Pause", act })) {
       element.reset();
       refresh();
     }
   };
-  return h("form", { class: "row", "aria-label": "Pause a tenant or an agent", submit: enter },
-    field("Tenant", { name: "tenant", required: true, value: own ?? "", readonly: Boolean(own) }),
-    field("Agent (empty: all of the tenant)", { name: "agent" }), h("button", {}, "Pause …"));
+  return h("form", { class: "row", "aria-label": "Pause a tenant, an agent or a tool", submit: enter },
+    field("Tenant (empty: of a tool, all)", { name: "tenant", value: own ?? "", readonly: Boolean(own) }),
+    field("Agent (empty: all of the tenant)", { name: "agent" }), field("Or a tool", { name: "tool" }), h("button", {}, "Pause …"));
 }
 
 function draw({ pauses: found, now_ms }, refresh) {
-  if (!found.length) return h("p", {}, "Nobody is paused.");
+  if (!found.length) return h("p", {}, "Nothing is paused.");
   const columns = [
-    ["Tenant", (pause) => pause.tenant], ["Agent", (pause) => pause.agent ?? "all"],
+    ["Tenant", (pause) => pause.tenant ?? "all"], ["Agent", (pause) => pause.agent ?? "all"], ["Tool", (pause) => pause.tool ?? "all"],
     ["Since", (pause) => `${clock(pause.since_ms)} (${fromNow(pause.since_ms, now_ms)})`],
     ["By", (pause) => pause.by], ["Why", (pause) => pause.reason],
   ];
   if (may("operate")) {
     columns.push(["Act", (pause) => h("button", {
-      id: `resume-${pause.tenant}-${pause.agent ?? ""}`, "aria-label": `Resume ${whose(pause)}`, click: () => resume(pause, refresh),
+      id: `resume-${pause.tenant ?? ""}-${pause.agent ?? ""}-${pause.tool ?? ""}`, "aria-label": `Resume ${whose(pause)}`, click: () => resume(pause, refresh),
     }, "Resume")]);
   }
   return table("Paused", columns, found);

@@ -158,10 +158,12 @@ impl Watch {
             let (count, first, budget) = (next(), next(), next());
             let first = list(first).into_iter().next().and_then(into_text);
             let (Some(lane), Some(first)) = (Lane::parse(&name), first) else { continue };
-            let (tenant, agent, first) = match lane {
-                Lane::Agent(tenant, agent) => (tenant.to_string(), agent.to_string(), format!("{tenant}:{first}")),
+            let (tenant, agent, limit, first) = match lane {
+                Lane::Agent(tenant, agent) => {
+                    (tenant.to_string(), agent.to_string(), None, format!("{tenant}:{first}"))
+                }
                 // What a counter is of may be many tenants', or private.
-                Lane::Counter { limit, .. } => (String::new(), format!("limit {limit}"), first),
+                Lane::Counter { limit, .. } => (String::new(), String::new(), Some(limit.to_string()), first),
             };
             turns.cmd("HGET").arg(self.keys.key(format_args!("turn:{first}"))).arg(turn::ADMITTED_MS);
             let used = match budget {
@@ -171,6 +173,7 @@ impl Watch {
             view.lanes.push(LaneView {
                 tenant,
                 agent,
+                limit,
                 turns: number_of(&count).unwrap_or(0).unsigned_abs(),
                 oldest_ms: None,
                 due_in_ms: due_ms - view.now_ms,

@@ -33,13 +33,15 @@ pub struct NodeView {
     pub slots: Option<Slots>,
 }
 
-/// An agent with turns that wait for a later tick or day.
+/// An agent, or a counter of a limit, with turns that wait for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneView {
-    /// Whose agent.
+    /// Whose agent; empty for a counter, which may be many tenants'.
     pub tenant: String,
-    /// The agent.
+    /// The agent; empty for a counter.
     pub agent: String,
+    /// The limit, where it is a counter's lane. Which counter is not told: it may be private.
+    pub limit: Option<String>,
     /// Turns on its lane.
     pub turns: u64,
     /// The time since the first of them was admitted, ms; none if its record is gone.

@@ -3,7 +3,8 @@
 -- the call is used up.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 bytes of a turn's log · 3 count, then per slice: tenant · turn · fence · queue · position · ms until
---       it is looked at again · ms for which the call may rest in all · '1' where calls behind it ran beside it · why, escaped
+--       it is looked at again · ms for which the call may rest in all, '': until
+--       its deadline · '1' where calls behind it ran beside it · why, escaped
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before the position
 --       is missing) · OVER (nothing written: it has rested for as long as it may, and is to be settled)
 -- effect HSET turn (since when it rests, one note), ZADD timers and delayed, XACK. What is begun, tried and lost stays as it is:
@@ -17,7 +18,8 @@ local acked = {}
 local function note(log, position, since, rests, due, why)
   local before, last = string.match(log or '', '^(.-);?([^;]*)$')
   if string.find(last, '^B%d+,' .. position .. ',') then
-    rests = num(string.match(last, '^B%d+,%d+,(%d+)')) + 1
+    since, rests = string.match(last, '^B(%d+),%d+,(%d+)')
+    since, rests = num(since), num(rests) + 1
     log = before
   end
   local text = string.format('B%.0f,%d,%d,%.0f,%s', since, position, rests, due, why)
@@ -32,7 +34,9 @@ local function rest(tenant, turn, fence, queue, position, delay, rests_max, besi
   if word then return word end
   local at, since = string.match(call('HGET', key, TURN.rests) or '', '^(%d+) (%d+)$')
   since = num(at) == position and num(since) or nil
-  if since and now >= since + rests_max then return 'OVER' end
+  if since and rests_max and now >= since + rests_max then return 'OVER' end
+  -- What an operator holds up says nothing of the tool: it counts for no rest after failures.
+  if not rests_max then since = now end
   since = since or now
   call('HDEL', key, TURN.fence, TURN.started, TURN.awaits)
   call('HSET', key, TURN.rests, string.format('%d %.0f', position, since), TURN.parked_fence, fence, TURN.has_history, '1',

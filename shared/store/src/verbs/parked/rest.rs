@@ -23,8 +23,9 @@ pub struct Rest {
     pub position: usize,
     /// When it is looked at again.
     pub delay: Duration,
-    /// The time that the call may rest in all, from its first rest on. It rests once at least.
-    pub at_most: Duration,
+    /// The time that the call may rest in all, from its first rest on. It rests once at least. None: until its deadline, and
+    /// this rest does not count for later ones that have a bound.
+    pub at_most: Option<Duration>,
     /// Whether calls behind it ran beside it, and their results were dropped.
     pub beside: bool,
     /// Why the tool rests, without secrets: for the turn's log.
@@ -50,7 +51,7 @@ impl Store {
         args.show(limits::LOG_BYTES_MAX).show(slices.len());
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue).show(s.position);
-            args.show(s.delay.as_millis()).show(s.at_most.as_millis());
+            args.show(s.delay.as_millis()).maybe(s.at_most.map(|at_most| at_most.as_millis()));
             args.text(if s.beside { "1" } else { "" }).text(notes::noted(&s.why));
         }
         let mut reply = self.ask(Verb::Rest, args).await?;

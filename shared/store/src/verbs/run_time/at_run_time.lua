@@ -3,7 +3,7 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock (unused)
 -- reply {generation, names of the tenants that were set, names of the tools that are off, tenant, declaration…}; a pause is
---       told as tenant:agent or tenant: with its note, which no tenant is called
+--       told as tenant:agent, tenant:, !tenant:tool or !:tool with its note, which no tenant is called
 -- effect none
 local gen, names, tools_off = unpack(call('HMGET', META, 'tenants_gen', 'tenants_set', 'tools_off'))
 local reply = { gen or '0', names or '', tools_off or '' }

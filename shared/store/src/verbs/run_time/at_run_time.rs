@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connection::question::Question;
 use crate::script::reply::text_of;
 use crate::verbs::Verb;
-use crate::verbs::run_time::pause::paused;
+use crate::verbs::run_time::pause::{paused, paused_tool};
 use crate::{Store, StoreError};
-use tickfleet_model::policy::{Pause, Paused, TenantPolicy};
+use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{TenantId, day};
 
 /// The settings that were made at run time in a shard. Of tenants only those at home there: what a shard says of
@@ -26,6 +26,8 @@ pub struct AtRunTime {
     pub tools_off: BTreeSet<String>,
     /// Who is paused, and why. A note that cannot be read is none: the pause holds all the same.
     pub pauses: BTreeMap<Paused, Pause>,
+    /// Tools that are paused, and why; likewise.
+    pub tool_pauses: BTreeMap<PausedTool, Pause>,
 }
 
 impl Store {
@@ -44,6 +46,11 @@ impl Store {
             if let Some(who) = paused(&name).filter(|who| self.is_home_of(&who.tenant)) {
                 let note = serde_json::from_str(&text_of(&declaration).unwrap_or_default());
                 set.pauses.insert(who, note.unwrap_or_default());
+            }
+            let is_ours = |who: &PausedTool| who.tenant.as_ref().is_none_or(|tenant| self.is_home_of(tenant));
+            if let Some(who) = paused_tool(&name).filter(is_ours) {
+                let note = serde_json::from_str(&text_of(&declaration).unwrap_or_default());
+                set.tool_pauses.insert(who, note.unwrap_or_default());
             }
             // What is no tenant's name declares none.
             let Some(tenant) = ours(&name) else { continue };

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- pause: an operator lets none of a tenant's calls go out any more, or of one of its agents; or lets them go out again. What
--- was admitted goes on, and what waits waits on. The audit log has it in the same step.
+-- pause: an operator lets none of a tenant's calls go out any more, of one of its agents, or to one tool; or lets them go out
+-- again. What was admitted goes on (calls to a tool rest), and what waits waits on. The audit log has it in the same step.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 'pause', 'resume' or 'restore' · 3 tenant:agent, or tenant: for all of them · 4 note, JSON
+-- ARGV  1 injected clock · 2 'pause', 'resume' or 'restore' · 3 tenant:agent, or tenant: for all of them; !tenant:tool, or !:tool
+--       for calls of all tenants · 4 note, JSON
 --       ('' for resume) · 5 pauses at most · 6 audit entry, JSON ('' for restore)
 -- reply {OK | NONE | FULL, generation}: NONE where it was so already
 -- effect HSET or HDEL pauses, HSET meta, ZADD timers, XADD audit

@@ -1,6 +1,6 @@
-//! Tenants and agents whose calls do not go out for a while.
+//! Tenants and agents whose calls do not go out for a while, and tools that are not called.
 
-use tickfleet_model::policy::{Pause, Paused};
+use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::verbs::Verb;
@@ -24,7 +24,56 @@ pub(crate) fn paused(name: &str) -> Option<Paused> {
     Some(Paused { tenant: TenantId::new(tenant).ok()?, agent })
 }
 
+/// A tool's pause by its name in Redis: `!tenant:tool`, or `!:tool` for all tenants. No tenant's name begins so, and builds
+/// that know of no paused tools take it for none.
+pub(crate) fn paused_tool(name: &str) -> Option<PausedTool> {
+    let (tenant, tool) = name.strip_prefix('!')?.split_once(':')?;
+    let tenant = if tenant.is_empty() { None } else { Some(TenantId::new(tenant).ok()?) };
+    Some(PausedTool { tenant, tool: tool.to_owned() })
+}
+
+/// The name of a pause in Redis.
+trait Named {
+    fn name(&self) -> String;
+}
+
+impl Named for Paused {
+    fn name(&self) -> String {
+        format!("{}:{}", self.tenant, self.agent.as_ref().map_or("", AgentId::as_str))
+    }
+}
+
+impl Named for PausedTool {
+    fn name(&self) -> String {
+        format!("!{}:{}", self.tenant.as_ref().map_or("", TenantId::as_str), self.tool)
+    }
+}
+
 impl Store {
+    /// Lets no call go to `tool` any more; `entry` goes into the audit log. Workers hear of it with their next heartbeat.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn pause_tool(&self, tool: &PausedTool, pause: &Pause, entry: &str) -> Result<PauseSet, StoreError> {
+        self.change_pause("pause", tool, Some(pause), entry).await
+    }
+
+    /// Lets calls go to `tool` again; `entry` goes into the audit log.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn resume_tool(&self, tool: &PausedTool, entry: &str) -> Result<PauseSet, StoreError> {
+        self.change_pause("resume", tool, None, entry).await
+    }
+
+    /// Puts a tool's pause back that the shard has lost.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn restore_tool_pause(&self, tool: &PausedTool, pause: &Pause) -> Result<PauseSet, StoreError> {
+        self.change_pause("restore", tool, Some(pause), "").await
+    }
+
     /// Lets no call of `who` go out any more; `entry` goes into the audit log. From the answer on, none is admitted.
     ///
     /// # Errors
@@ -52,14 +101,13 @@ impl Store {
     async fn change_pause(
         &self,
         what: &str,
-        who: &Paused,
+        who: &impl Named,
         pause: Option<&Pause>,
         entry: &str,
     ) -> Result<PauseSet, StoreError> {
         let note = pause.map(|pause| serde_json::to_string(pause).unwrap_or_default()).unwrap_or_default();
-        let agent = who.agent.as_ref().map_or("", AgentId::as_str);
         let mut args = self.args();
-        args.text(what).text(format!("{}:{agent}", who.tenant)).text(note).show(limits::PAUSES_MAX).text(entry);
+        args.text(what).text(who.name()).text(note).show(limits::PAUSES_MAX).text(entry);
         let mut reply = self.ask(Verb::Pause, args).await?;
         Ok(match reply.text()?.as_str() {
             "OK" => PauseSet::Ok,

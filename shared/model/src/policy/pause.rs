@@ -1,0 +1,61 @@
+//! What operators keep from going out for a while.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AgentId, Policy, TenantId, ToolSpec};
+
+/// A tenant whose calls do not go out, or an agent of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Paused {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// Its agent; none: all of them.
+    pub agent: Option<AgentId>,
+}
+
+/// A tool that is not called.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PausedTool {
+    /// For this tenant's calls; none: for all.
+    pub tenant: Option<TenantId>,
+    /// Its name or id.
+    pub tool: String,
+}
+
+/// Who has paused it, why, and since when.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pause {
+    /// Who, as that one says.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// Since when, ms of shard time.
+    pub since_ms: i64,
+}
+
+impl Policy {
+    /// The pause of an agent of a tenant, where there is one: its own, or the tenant's.
+    #[must_use]
+    pub fn pause(&self, tenant: &TenantId, agent: &AgentId) -> Option<&Pause> {
+        // Mostly there is none.
+        if self.paused.is_empty() {
+            return None;
+        }
+        let of = |agent: Option<AgentId>| self.paused.get(&Paused { tenant: tenant.clone(), agent });
+        of(None).or_else(|| of(Some(agent.clone())))
+    }
+
+    /// The pause of a tool for calls of this tenant, where there is one: everybody's, or the tenant's.
+    #[must_use]
+    pub fn tool_pause(&self, tenant: &TenantId, tool: &ToolSpec) -> Option<&Pause> {
+        // Mostly there is none.
+        if self.tools_paused.is_empty() {
+            return None;
+        }
+        let of = |tenant: Option<&TenantId>, tool: &str| {
+            self.tools_paused.get(&PausedTool { tenant: tenant.cloned(), tool: tool.to_owned() })
+        };
+        [None, Some(tenant)].into_iter().find_map(|whose| of(whose, &tool.name).or_else(|| of(whose, tool.id.as_str())))
+    }
+}
