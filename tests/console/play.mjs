@@ -5,6 +5,7 @@
 import { execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
@@ -23,14 +24,27 @@ function check(isSo, what) {
   console.log(`${isSo ? "ok " : "BAD"} ${what}`);
 }
 
+// A service behind a tool, which is down at first.
+let isUp = false;
+const service = createServer((_, response) => response.writeHead(isUp ? 200 : 503, { "content-type": "application/json" }).end('{"stock": 3}'));
+await new Promise((up) => service.listen(0, "127.0.0.1", up));
+const at = `127.0.0.1:${service.address().port}`;
+
 const FILES = {
   "agents.yaml": "agents: {kelly: {}, fran: {}}\n",
   "tenants.yaml": "tenants: {demo: {}, acme: {}}\n",
   "limits.yaml": "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n",
-  "tools.yaml": "tools: {}\n",
+  "tools.yaml": `tools:
+  stock:
+    description: Says how many of a thing are there.
+    effect: read
+    input_schema: {type: object, properties: {}, additionalProperties: false}
+    http: {method: GET, base_url: http://${at}, path: /stock, allow_private: ["${at}"]}
+`,
   "permissions.yaml": `permissions:
   echo: {everyone: true}
   sleep: {everyone: true}
+  stock: {everyone: true}
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
 approvers: {ann: {roles: [finance]}}
 `,
@@ -89,48 +103,93 @@ function hands(page, fleet) {
   };
 }
 
-/** What an operator does: each takes seconds. */
+/** Ten tasks of somebody who looks after a fleet, as docs/console/README.md has them: each takes less than 30 s. */
 async function work(page, fleet) {
   const hand = hands(page, fleet);
+  const task = async (what, how) => {
+    const began = Date.now();
+    await how();
+    const seconds = (Date.now() - began) / 1000;
+    check(seconds < 30, `${what} (${seconds.toFixed(1)} s)`);
+  };
+  const pauseIt = async (label, name, why) => {
+    await hand.open("pauses");
+    for (const [field, value] of Object.entries(name)) await page.getByRole("textbox", { name: new RegExp(`^${field}`) }).fill(value);
+    await page.getByRole("button", { name: "Pause …" }).click();
+    await hand.confirm("Pause", why);
+    await page.getByRole("button", { name: `Resume ${label}` }).waitFor();
+  };
+  const resumeIt = async (label) => {
+    await hand.open("pauses");
+    await page.getByRole("button", { name: `Resume ${label}` }).click();
+    await hand.confirm("Resume", "mended");
+  };
+  const isDone = async (id) => {
+    await hand.find(id);
+    await page.waitForSelector('main strong:text-is("done")', { timeout: 30_000 });
+  };
+  // It is tried four times, for 13 s: meanwhile others are at work.
+  fleet.submit("kelly", "stock-1", "stock");
   await hand.signIn();
-  await hand.open("pauses");
-  await page.getByRole("textbox", { name: "Tenant", exact: true }).fill("demo");
-  await page.getByRole("textbox", { name: /^Agent/ }).fill("fran");
-  await page.getByRole("button", { name: "Pause …" }).click();
-  await hand.confirm("Pause", "she writes to the wrong people");
-  await page.getByRole("button", { name: "Resume agent fran of demo" }).waitFor();
-  check(true, "an agent is paused");
-
+  await task("an agent is paused", () => pauseIt("agent fran of demo", { Tenant: "demo", Agent: "fran" }, "she writes to the wrong people"));
   for (const id of ["order-17", "order-18", "order-19"]) fleet.submit("fran", id, "echo");
   fleet.submit("kelly", "payment", "fail");
-  await hand.open("turns");
-  await page.getByLabel("Choose demo:order-19").waitFor({ timeout: 30_000 });
-  await hand.find("demo:order-17");
-  await hand.shows(/paused.*she writes to the wrong people|she writes to the wrong people/);
-  check(true, "the story says why order-17 waits, and who has it so");
-
-  await hand.open("turns?agent=fran");
-  for (const id of ["order-18", "order-19"]) await page.getByLabel(`Choose demo:${id}`).check();
-  await page.getByRole("button", { name: "End the chosen ones" }).click();
-  await hand.confirm("End them", "sold out");
-  check((await hand.said()).startsWith("2 of 2"), "two turns are ended at once");
-
-  await hand.open("approvals");
-  await page.getByRole("button", { name: /^Approve demo:apr-/ }).click();
-  await hand.confirm("Approve", "agreed with Ben");
-  check(/is approved/.test(await hand.said()), "a call is approved");
-  await hand.open("pauses");
-  await page.getByRole("button", { name: "Resume agent fran of demo" }).click();
-  await hand.confirm("Resume", "mended");
-  await hand.find("demo:order-17");
-  await page.waitForSelector('main strong:text-is("done")', { timeout: 30_000 });
-  check(true, "the agent is resumed, and order-17 goes on to its end");
-
-  await hand.open("audit");
-  await page.getByRole("textbox", { name: "Text", exact: true }).fill("dev paused demo:fran");
-  await page.getByRole("button", { name: "Search", exact: true }).click();
-  await hand.shows("dev paused demo:fran");
-  check(true, "the audit log says who paused whom");
+  fleet.submit("kelly", "refund", "fail");
+  await task("the story says why order-17 waits, and who has it so", async () => {
+    await hand.open("turns");
+    await page.getByLabel("Choose demo:order-19").waitFor({ timeout: 30_000 });
+    await hand.find("demo:order-17");
+    await hand.shows(/she writes to the wrong people/);
+  });
+  await task("two turns are ended at once", async () => {
+    await hand.open("turns?agent=fran");
+    for (const id of ["order-18", "order-19"]) await page.getByLabel(`Choose demo:${id}`).check();
+    await page.getByRole("button", { name: "End the chosen ones" }).click();
+    await hand.confirm("End them", "sold out");
+    check((await hand.said()).startsWith("2 of 2"), "both of them");
+  });
+  const decide = async (button, text, done) => {
+    await hand.open("approvals");
+    await page.getByRole("button", { name: new RegExp(`^${button} demo:apr-`) }).first().click();
+    await hand.confirm(button, text);
+    check(done.test(await hand.said()), `one is ${done.source}`);
+  };
+  await task("the payment is approved", () => decide("Approve", "agreed with Ben", /approved/));
+  await task("the refund is denied", () => decide("Deny", "paid back already", /denied/));
+  await task("the agent is resumed, and order-17 goes on to its end", async () => {
+    await resumeIt("agent fran of demo");
+    await isDone("demo:order-17");
+  });
+  await task("tenant acme is paused, and resumed", async () => {
+    await pauseIt("tenant acme", { Tenant: "acme" }, "they have not paid");
+    await resumeIt("tenant acme");
+  });
+  await task("a tool is paused, its call waits, and goes on", async () => {
+    await pauseIt("tool sleep for all tenants", { "Or a tool": "sleep" }, "the machine is too warm");
+    // Workers hear of it within seconds: until then calls run.
+    for (let nap = 0, waits = false; !waits; nap += 1) {
+      fleet.submit("kelly", `nap-${nap}`, 'sleep {"ms": 10}');
+      await page.waitForTimeout(2000);
+      await hand.find(`demo:nap-${nap}`);
+      waits = await page.getByText(/too warm/).count() > 0;
+    }
+    await resumeIt("tool sleep for all tenants");
+  });
+  await task("what failed with 503 is replayed once the service is back", async () => {
+    isUp = true;
+    await hand.open("dead?kind=call&error=503");
+    await page.getByLabel(/^Choose call-/).first().check({ timeout: 30_000 });
+    await page.getByRole("button", { name: "Replay the chosen ones" }).click();
+    await hand.confirm("Replay", "the service is back");
+    check((await hand.said()).startsWith("1 of 1 replayed"), "it is replayed");
+    await isDone("demo:stock-1.again-0");
+  });
+  await task("the audit log says who paused whom", async () => {
+    await hand.open("audit");
+    await page.getByRole("textbox", { name: "Text", exact: true }).fill("dev paused demo:fran");
+    await page.getByRole("button", { name: "Search", exact: true }).click();
+    await hand.shows("dev paused demo:fran");
+  });
 }
 
 /** Every view, by axe and by its width. */
@@ -153,7 +212,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "approvals", "pauses", "limits", "tools", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }
@@ -184,6 +243,7 @@ try {
   await browser.close();
   fleet.child.kill();
   await new Promise((ended) => fleet.child.once("exit", ended));
+  service.close();
   rmSync(folder, { recursive: true, force: true });
 }
 console.log(findings ? `${findings} findings` : "no findings");
