@@ -176,9 +176,9 @@ async function work(page, fleet) {
     await resumeIt("tool sleep for all tenants");
   });
   await task("what failed with 503 is replayed once the service is back", async () => {
-    isUp = true;
     await hand.open("dead?kind=call&error=503");
     await page.getByLabel(/^Choose call-/).first().check({ timeout: 30_000 });
+    isUp = true;
     await page.getByRole("button", { name: "Replay the chosen ones" }).click();
     await hand.confirm("Replay", "the service is back");
     check((await hand.said()).startsWith("1 of 1 replayed"), "it is replayed");
