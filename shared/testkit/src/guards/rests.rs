@@ -4,7 +4,7 @@ use super::Guard;
 
 /// Slices whose tool rests. No interleaving has any: tests of their own notice.
 pub const RESTS: &[Guard] = &[
-    (15, "a call rests for ever", "if since and now >= since + rests_max then return 'OVER' end", ""),
+    (15, "a call rests for ever", "if since and rests_max and now >= since + rests_max then return 'OVER' end", ""),
     (
         15,
         "a call that rests again has rested for no time",
