@@ -21,6 +21,7 @@ use crate::commands::mcp;
 use crate::commands::memory;
 use crate::commands::operate::dead;
 use crate::commands::operate::pause;
+use crate::commands::operate::stats;
 use crate::commands::operate::turns;
 use crate::commands::prove;
 use crate::commands::reply;
@@ -98,6 +99,8 @@ pub(crate) enum Command {
     Limits(limits::Limits),
     /// Show what models have used: tokens and money of a tenant, by day and agent.
     Usage(usage::Usage),
+    /// Show how many calls ended how, and how long they took: by day, tenant, agent, tool.
+    Stats(stats::Stats),
     /// Search the audit log, export it with its seals, or verify an export.
     Audit(audit::Audit),
     /// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.

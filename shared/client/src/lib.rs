@@ -33,6 +33,7 @@ pub mod end_many;
 pub mod operate;
 mod replies;
 pub mod session;
+pub mod stats;
 pub mod tasks;
 
 use std::collections::BTreeMap;

@@ -145,6 +145,10 @@ pub const ERROR_BYTES_MAX: usize = 1_000;
 /// Failed calls of a shard that operators are done with and that the audit log still has: beyond it, none is replayed or
 /// dropped before old ones have gone.
 pub const HANDLED_CALLS_MAX: usize = 100_000;
+/// The time for which the counts of calls of a day are kept, ms (400 days).
+pub const STATS_KEPT_MS: i64 = 400 * 24 * 3_600_000;
+/// Counts of one day in one shard: what comes beyond is counted for its tenant as a whole.
+pub const STATS_FIELDS_MAX: usize = 20_000;
 /// The days for which what models have used is kept.
 pub const USAGE_DAYS_MAX: i64 = 40;
 /// Agents that a tenant's day tells apart there; all others count as one.

@@ -159,6 +159,7 @@ const OPERATOR: &[Verb] = &[
     Verb::NoteAct,
     Verb::Replay,
     Verb::DropDead,
+    Verb::RollUp,
     Verb::DecideApproval,
     Verb::KeepDocument,
     Verb::DropDocuments,
@@ -198,6 +199,7 @@ impl Role {
                     Verb::NoteAct,
                     Verb::Replay,
                     Verb::DropDead,
+                    Verb::RollUp,
                     Verb::DecideApproval,
                 ]
             }

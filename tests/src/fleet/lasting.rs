@@ -13,6 +13,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:audit", "bounded by age, entries and bytes"),
     ("{tickfleet:0}:dead", "bounded by age and entries"),
     ("{tickfleet:0}:handled", "failed calls that operators are done with; bounded, and pruned with the audit log"),
+    ("{tickfleet:0}:rolled", "how far the audit log is counted: one field"),
     ("{tickfleet:0}:budgets", "one field per agent that was active; pruned a day after"),
     ("{tickfleet:0}:counters:*", "one field per counter of a limit; pruned a minute after its window"),
     ("{tickfleet:0}:limits", "the limits that have counters"),

@@ -427,7 +427,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for verb in ["wait", "ask_approval", "use_approval", "step", "hear", "say"] {
         assert_eq!(flags[verb], [true], "{verb}: tasks that are under way go on to their answers");
     }
-    for verb in ["submit", "replay", "tell", "keep_document", "remember", "fill"] {
+    for verb in ["submit", "replay", "roll_up", "tell", "keep_document", "remember", "fill"] {
         assert_eq!(flags[verb], [false], "{verb} takes in what is new");
     }
 }

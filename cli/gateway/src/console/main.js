@@ -9,12 +9,13 @@ import { limits } from "./views/limits.js";
 import { overview } from "./views/overview.js";
 import { pauses } from "./views/pauses.js";
 import { find } from "./views/story.js";
+import { stats } from "./views/stats.js";
 import { tools } from "./views/tools.js";
 import { turns } from "./views/turns.js";
 
 // A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
 // asked for, and what is drawn of it.
-const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, audit, find };
+const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, stats, audit, find };
 const main = document.getElementById("main");
 let showing;
 

@@ -1,5 +1,5 @@
-//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `explain`, `limits`, `audit search` and
-//! `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
+//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `explain`, `limits`, `stats`,
+//! `audit search` and `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
 //! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
 //! decides about approvals as the approver that its row names.
 
@@ -7,6 +7,7 @@ pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod dead;
 pub(crate) mod pauses;
+pub(crate) mod stats;
 pub(crate) mod turns;
 pub(crate) mod views;
 
@@ -49,6 +50,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/pauses", get(pauses::list))
         .route("/v1/operate/pause", post(pauses::pause))
         .route("/v1/operate/resume", post(pauses::resume))
+        .route("/v1/operate/stats", get(stats::show))
         .route("/v1/operate/audit", get(audit::search))
 }
 

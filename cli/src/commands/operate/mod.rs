@@ -1,5 +1,6 @@
-//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside.
+//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside; and statistics.
 
 pub(crate) mod dead;
 pub(crate) mod pause;
+pub(crate) mod stats;
 pub(crate) mod turns;

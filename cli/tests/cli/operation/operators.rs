@@ -138,7 +138,7 @@ fn verbs(approval: &str, letter: &str) -> Vec<(&'static str, String, Value, [boo
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
     let mut verbs: Vec<_> =
-        ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "dead", "pauses", "audit"]
+        ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "dead", "pauses", "stats", "audit"]
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
             .into();
     verbs.push(("GET", path(&format!("approvals/{approval}")), Value::Null, LOOKS));
@@ -211,7 +211,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     // What is for agents is not for operators of all tenants, and nothing is asked that makes no sense.
     let body = json!({"agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(served.gateway.ask(operator, "POST", "/v1/turns", &body).code(), "forbidden");
-    for path in ["dead?limit=0", "dead?from=x", "dead?kind=x", "dead/x"] {
+    for path in ["dead?limit=0", "dead?from=x", "dead?kind=x", "dead/x", "stats?by=x", "stats?days=0"] {
         assert_eq!(served.gateway.get(viewer, &format!("/v1/operate/{path}")).status, 400, "{path}");
     }
     for path in
@@ -357,6 +357,21 @@ async fn an_approver_decides_by_what_was_shown_and_only_as_long_as_the_file_name
     drop(served.redis);
 }
 
+/// What came of the calls is counted once, whoever counts.
+fn counted(served: &Served) {
+    let seen = served.sees("stats?by=agent,tool&tenant=demo");
+    let mut rows = seen["rows"].as_array().unwrap().iter();
+    let row = rows.find(|row| row["tool"].as_str().is_some_and(|tool| tool.contains("fail_once"))).unwrap();
+    let outcomes = json!({"outcome_unknown": 1, "permanent": 2});
+    assert_eq!((&row["agent"], &row["calls"], &row["outcomes"]), (&json!("kelly"), &json!(3), &outcomes), "{seen}");
+    assert_eq!(served.sees("stats?by=agent,tool&tenant=demo")["rows"], seen["rows"], "nothing counts twice");
+    served
+        .run(&["stats", "--by", "agent", "--csv"])
+        .exits(0)
+        .says("agent,calls,ok,failed,retries,mean_ms")
+        .says("kelly,");
+}
+
 /// A look first, from the command line; it changes nothing.
 fn looked_at_first(served: &Served, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
@@ -410,6 +425,7 @@ async fn what_was_put_aside_is_replayed_once_edited_or_dropped_and_the_log_says_
     assert_eq!(served.does(key, "dead/replay", &edited).json()[0]["as"], "demo:lost");
     let story = served.until("explain?id=demo:lost", |seen| seen["story"]["state"] == "done");
     assert_eq!(story["story"]["results"][0]["success"], true, "{story}");
+    counted(&served);
     let perhaps = json!({"ids": [maybe], "reason": "looked it up", "although_it_may_have_run": true});
     assert_eq!(served.does(key, "dead/replay", &perhaps).json()[0]["as"], "demo:maybe.again-0");
 

@@ -3,6 +3,7 @@
 
 mod aside;
 pub(crate) mod seals;
+mod stats;
 
 use std::collections::{BTreeMap, HashMap};
 

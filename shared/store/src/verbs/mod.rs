@@ -72,6 +72,7 @@ verbs! {
     DropDead: "dead" / "drop_dead" [ASIDE],
     Seal: "audit" / "seal" [],
     Checkpoint: "audit" / "checkpoint" [],
+    RollUp: "audit" / "roll_up" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
     Repair: "upkeep" / "repair" [TENANTS, SLICE, GROUPS],
@@ -265,9 +266,11 @@ pub(crate) mod dead {
 /// The audit log is sealed, and followed.
 pub(crate) mod audit {
     mod checkpoint;
+    mod roll_up;
     mod seal;
 
     pub use checkpoint::*;
+    pub use roll_up::Addition;
     pub use seal::*;
 }
 

@@ -1,0 +1,105 @@
+//! Statistics of calls.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
+use tickfleet_model::AgentId;
+use utoipa::IntoParams;
+
+use super::{Operator, optional, within};
+use crate::Shared;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::query;
+use crate::verbs::Verb;
+
+/// Days that are shown where nobody says how many, and at most.
+const DAYS: (usize, usize) = (1, 400);
+/// Steps of 1,000 entries of a shard that one request counts.
+const STEPS: usize = 20;
+/// Milliseconds of a day.
+const DAY_MS: i64 = 86_400_000;
+
+/// Which calls are wanted, and what rows are told apart by.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Calls of this tenant.
+    tenant: Option<String>,
+    /// Of this agent.
+    agent: Option<String>,
+    /// Of this tool, by its id.
+    tool: Option<String>,
+    /// Some of `day`, `tenant`, `agent` and `tool`, with commas between them; `tool` unless said otherwise.
+    #[param(example = "day,tool")]
+    by: Option<String>,
+    /// Days (UTC), with today, from 1 to 400; 1 unless said otherwise.
+    #[param(minimum = 1, maximum = 400)]
+    days: Option<usize>,
+}
+
+/// The rows, and how far the audit log is counted.
+#[derive(Debug, Serialize)]
+pub(crate) struct Told {
+    rows: Vec<StatsRow>,
+    /// Up to when the log of every shard is counted, ms.
+    counted_upto_ms: i64,
+    /// True if the log has more that is not counted yet: ask again.
+    more: bool,
+    /// True if entries had left the log before they were counted.
+    gap: bool,
+    /// Now, ms of shard time.
+    now_ms: i64,
+}
+
+/// How many calls ended how, and how long they took. What the audit log has that nobody has counted yet is counted first, at
+/// most 20,000 entries of a shard a request; the counts are kept for 400 days.
+#[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(Wanted),
+    responses((status = 200, description = "`rows`, how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn show(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Told>, Problem> {
+    operator.may(Verb::View)?;
+    let wanted = query(wanted)?;
+    let tenant = operator.within(wanted.tenant)?;
+    let days = i64::try_from(within("days", wanted.days, DAYS.0, DAYS.1)?).unwrap_or(1);
+    let by = wanted.by.as_deref().unwrap_or("tool").split(',').map(part).collect::<Result<BTreeSet<_>, _>>()?;
+    let agent: Option<AgentId> = optional("agent", wanted.agent)?;
+    let now_ms = super::views::now_ms(&shared).await?;
+    let mut told = Told { rows: Vec::new(), counted_upto_ms: now_ms, more: false, gap: false, now_ms };
+    for store in shared.client.stores() {
+        if tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant)) {
+            continue;
+        }
+        let counted = count_on(store, STEPS).await?;
+        told.counted_upto_ms = told.counted_upto_ms.min(counted.upto_ms);
+        (told.more, told.gap) = (told.more || counted.more, told.gap || counted.gap);
+    }
+    let today = now_ms.div_euclid(DAY_MS);
+    let tool = wanted.tool.filter(|tool| !tool.is_empty());
+    let agent = agent.map(|agent| agent.to_string());
+    let asked = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
+    told.rows = stats(shared.client.stores(), &asked).await?;
+    Ok(Json(told))
+}
+
+fn part(word: &str) -> Result<By, Problem> {
+    match word {
+        "day" => Ok(By::Day),
+        "tenant" => Ok(By::Tenant),
+        "agent" => Ok(By::Agent),
+        "tool" => Ok(By::Tool),
+        _ => Err(Problem::invalid("by: expected some of day, tenant, agent and tool, with commas between them")),
+    }
+}

@@ -1,0 +1,315 @@
+//! Statistics of calls: how many, how they ended, how long they took, by day, tenant, agent and tool.
+//!
+//! The hot path counts nothing for it. Whoever asks counts what the audit log has that nobody has counted yet, and keeps the
+//! counts beside it ([`count_on`]); each entry counts once, whoever counts. So the first look at a long log takes a while,
+//! later ones do not, and counts outlive the log. What leaves the log before anybody has asked is not counted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{Outcome, TenantId};
+use tickfleet_store::{Addition, LogEntry, Store, StoreError};
+
+/// Entries that are counted in one step: what a script then adds stays far below 10 ms.
+const STEP: usize = 1_000;
+/// Milliseconds of a day.
+const DAY_MS: i64 = 86_400_000;
+/// Who stands for those that a day has no room for, and for tools that do not exist.
+const OTHERS: &str = "~";
+
+/// What rows are told apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum By {
+    /// The day, UTC.
+    Day,
+    /// The tenant.
+    Tenant,
+    /// The agent that made the calls, or carried the task out.
+    Agent,
+    /// The tool, by its id.
+    Tool,
+}
+
+/// Which calls are wanted.
+#[derive(Debug, Clone, Default)]
+pub struct StatsQuery {
+    /// Those of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Those of this agent.
+    pub agent: Option<String>,
+    /// Those of this tool, by its id.
+    pub tool: Option<String>,
+    /// From this day on, days since the epoch.
+    pub from_day: i64,
+    /// Up to this day.
+    pub until_day: i64,
+    /// What rows are told apart by.
+    pub by: BTreeSet<By>,
+}
+
+/// One row.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct StatsRow {
+    /// The day, UTC: `2026-11-26`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub day: Option<String>,
+    /// The tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// The agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// Calls that have ended.
+    pub calls: u64,
+    /// Those that went well.
+    pub ok: u64,
+    /// All of them by outcome.
+    pub outcomes: BTreeMap<String, u64>,
+    /// Tries beyond the first.
+    pub retries: u64,
+    /// Mean duration of the last try, ms.
+    pub mean_ms: u64,
+    /// Half of them took no longer, ms; up to a fifth more than it was.
+    pub p50_ms: u64,
+    /// 95 of 100 took no longer, ms; likewise.
+    pub p95_ms: u64,
+    /// 99 of 100 took no longer, ms; likewise.
+    pub p99_ms: u64,
+}
+
+/// How far a shard's log is counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counted {
+    /// Entries that this step has counted.
+    pub entries: usize,
+    /// Up to this time, ms by Redis' clock.
+    pub upto_ms: i64,
+    /// True if the log has more.
+    pub more: bool,
+    /// True if entries had left the log before they were counted.
+    pub gap: bool,
+}
+
+/// Counts on in the log of a shard, for `steps` of 1,000 entries at most.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn count_on(store: &Store, steps: usize) -> Result<Counted, StoreError> {
+    let mut counted = Counted::default();
+    for _ in 0..steps {
+        let before = store.rolled_upto().await?.unwrap_or_default();
+        let from = if before.is_empty() { "-".to_owned() } else { format!("({before}") };
+        let entries = store.log_entries(&from, "+", STEP).await?;
+        counted.upto_ms = ms_of(entries.last().map_or(before.as_str(), |last| &last.id));
+        counted.more = entries.len() == STEP;
+        let Some(last) = entries.last() else { break };
+        counted.gap |= !before.is_empty() && store.log_entries(&before, &before, 1).await?.is_empty();
+        if store.roll_up(&before, &last.id, &additions(&entries)).await? {
+            counted.entries += entries.len();
+        }
+        if !counted.more {
+            break;
+        }
+    }
+    Ok(counted)
+}
+
+fn ms_of(id: &str) -> i64 {
+    id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
+}
+
+/// What an entry of the log says of a call.
+#[derive(Deserialize)]
+struct Logged {
+    action: String,
+    entity_id: String,
+    actor_id: String,
+    tenant: Option<String>,
+    meta: LoggedMeta,
+}
+
+#[derive(Deserialize)]
+struct LoggedMeta {
+    outcome: String,
+    agent: Option<String>,
+    duration_ms: u64,
+    retry_count: u64,
+}
+
+/// The counts of some entries, added up.
+fn additions(entries: &[LogEntry]) -> Vec<Addition> {
+    let mut sums: HashMap<(i64, String, String), u64> = HashMap::new();
+    for entry in entries {
+        if !entry.text.contains(r#""action":"TOOL_CALL""#) {
+            continue;
+        }
+        let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
+        let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
+        let agent = logged.meta.agent.unwrap_or(logged.actor_id);
+        // A model may name any tool that does not exist.
+        let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
+        let tool = if is_tool { logged.entity_id.as_str() } else { OTHERS };
+        let day = ms_of(&entry.id).div_euclid(DAY_MS);
+        let took = format!("h{}", bucket(logged.meta.duration_ms));
+        let counts = [
+            (logged.meta.outcome.as_str(), 1),
+            ("ms", logged.meta.duration_ms),
+            ("retries", logged.meta.retry_count),
+            (&took, 1),
+        ];
+        for (what, amount) in counts.into_iter().filter(|(_, amount)| *amount > 0) {
+            let overflow = format!("{tenant}:{OTHERS}:{OTHERS}:{what}");
+            *sums.entry((day, format!("{tenant}:{agent}:{tool}:{what}"), overflow)).or_default() += amount;
+        }
+    }
+    let addition = |((day, field, overflow), amount)| Addition { day, field, overflow, amount };
+    sums.into_iter().map(addition).collect()
+}
+
+/// Durations are counted by powers of the fourth root of two.
+fn bucket(ms: u64) -> u32 {
+    ((ms as f64 + 1.0).log2() * 4.0).ceil() as u32
+}
+
+/// The longest duration of a bucket, ms.
+fn longest_of(bucket: u32) -> u64 {
+    (f64::from(bucket) / 4.0).exp2() as u64 - 1
+}
+
+/// What is known of a row while it is added up.
+#[derive(Default)]
+struct Sums {
+    outcomes: BTreeMap<String, u64>,
+    buckets: BTreeMap<u32, u64>,
+    ms: u64,
+    retries: u64,
+}
+
+impl Sums {
+    fn add(&mut self, what: &str, amount: u64) {
+        match what {
+            "ms" => self.ms += amount,
+            "retries" => self.retries += amount,
+            _ => match what.strip_prefix('h').and_then(|bucket| bucket.parse().ok()) {
+                Some(bucket) => *self.buckets.entry(bucket).or_default() += amount,
+                None => *self.outcomes.entry(what.to_owned()).or_default() += amount,
+            },
+        }
+    }
+
+    /// The duration that so many of a hundred do not exceed.
+    fn quantile(&self, percent: u64) -> u64 {
+        let all: u64 = self.buckets.values().sum();
+        let wanted = (all * percent).div_ceil(100);
+        let mut seen = 0;
+        for (bucket, count) in &self.buckets {
+            seen += count;
+            if seen >= wanted {
+                return longest_of(*bucket);
+            }
+        }
+        0
+    }
+}
+
+/// The counts of the calls that are wanted, added up by what rows are told apart by, as far as they are [counted](count_on).
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn stats(shards: &[Store], query: &StatsQuery) -> Result<Vec<StatsRow>, StoreError> {
+    let mut rows: BTreeMap<[Option<String>; 4], Sums> = BTreeMap::new();
+    for store in shards {
+        if query.tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant)) {
+            continue;
+        }
+        for day in query.from_day..=query.until_day {
+            for (field, amount) in store.day_counts(day).await? {
+                let Some((of, what)) = key_of(query, day, &field) else { continue };
+                rows.entry(of).or_default().add(what, amount);
+            }
+        }
+    }
+    Ok(rows.into_iter().map(|(of, sums)| row(of, &sums)).collect())
+}
+
+/// The row that a count belongs to, and what it counts; none where it is not wanted, or no count.
+fn key_of<'a>(query: &StatsQuery, day: i64, field: &'a str) -> Option<([Option<String>; 4], &'a str)> {
+    let (tenant, rest) = field.split_once(':')?;
+    let (agent, rest) = rest.split_once(':')?;
+    let (tool, what) = rest.rsplit_once(':')?;
+    let is_wanted = query.tenant.as_ref().is_none_or(|wanted| wanted.as_str() == tenant)
+        && query.agent.as_ref().is_none_or(|wanted| wanted == agent)
+        && query.tool.as_ref().is_none_or(|wanted| wanted == tool);
+    let told = |by: By, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+    let key = [
+        told(By::Day, &|| date(day)),
+        told(By::Tenant, &|| tenant.to_owned()),
+        told(By::Agent, &|| agent.to_owned()),
+        told(By::Tool, &|| tool.to_owned()),
+    ];
+    is_wanted.then_some((key, what))
+}
+
+fn row([day, tenant, agent, tool]: [Option<String>; 4], sums: &Sums) -> StatsRow {
+    let calls: u64 = sums.outcomes.values().sum();
+    StatsRow {
+        day,
+        tenant,
+        agent,
+        tool,
+        calls,
+        ok: sums.outcomes.get(Outcome::Ok.as_str()).copied().unwrap_or(0),
+        retries: sums.retries,
+        mean_ms: sums.ms / calls.max(1),
+        p50_ms: sums.quantile(50),
+        p95_ms: sums.quantile(95),
+        p99_ms: sums.quantile(99),
+        outcomes: sums.outcomes.clone(),
+    }
+}
+
+/// A day as people write it.
+fn date(day: i64) -> String {
+    let time = day.checked_mul(DAY_MS).and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
+    time.format("%Y-%m-%d").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_duration_is_told_by_at_most_a_fifth_too_long() {
+        for ms in [0, 1, 2, 7, 100, 999, 30_000, 86_400_000] {
+            let told = longest_of(bucket(ms));
+            assert!(told >= ms && told <= ms + ms / 5 + 1, "{ms} is told as {told}");
+        }
+    }
+
+    #[test]
+    fn a_count_finds_its_row_whatever_the_tool_is_called() {
+        let by = [By::Day, By::Tool].into();
+        let query = StatsQuery { agent: Some("kelly".into()), by, ..StatsQuery::default() };
+        let (key, what) = key_of(&query, 20_783, "demo:kelly:mcp:files:read:transient").unwrap();
+        assert_eq!(
+            (key[0].as_deref(), key[3].as_deref(), what),
+            (Some("2026-11-26"), Some("mcp:files:read"), "transient")
+        );
+        assert!(
+            key[1].is_none() && key_of(&query, 0, "demo:fran:x:ok").is_none() && key_of(&query, 0, "since").is_none()
+        );
+    }
+
+    #[test]
+    fn quantiles_are_those_of_all_calls() {
+        let mut sums = Sums::default();
+        sums.add(&format!("h{}", bucket(10)), 95);
+        sums.add(&format!("h{}", bucket(1_000)), 5);
+        assert!(sums.quantile(50) < 13 && sums.quantile(95) < 13 && sums.quantile(99) >= 1_000);
+    }
+}
