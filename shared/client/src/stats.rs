@@ -89,7 +89,7 @@ pub struct Counted {
     pub upto_ms: i64,
     /// True if the log has more.
     pub more: bool,
-    /// True if entries had left the log before they were counted.
+    /// True if entries may have left the log before they were counted.
     pub gap: bool,
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct Told {
     counted_upto_ms: i64,
     /// True if the log has more that is not counted yet: ask again.
     more: bool,
-    /// True if entries had left the log before they were counted.
+    /// True if entries may have left the log before they were counted.
     gap: bool,
     /// Now, ms of shard time.
     now_ms: i64,

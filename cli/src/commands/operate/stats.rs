@@ -80,7 +80,7 @@ struct Told {
     rows: Vec<StatsRow>,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
-    /// True if entries had left the log before they were counted.
+    /// True if entries may have left the log before they were counted.
     gap: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     };
     told.rows = stats(client.stores(), &query).await?;
     if told.gap {
-        output.note("entries had left the audit log before anybody counted them: some calls are missing");
+        output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
     }
     if args.csv {
         return output.print(&csv(&told.rows));

@@ -35,7 +35,7 @@ function draw(found, refresh) {
   ];
   return [
     found.rows.length ? table(`${found.rows.length} rows, days in UTC`, columns, found.rows) : h("p", {}, "No call is counted in this time."),
-    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries had left it before anybody counted them." : ""}`),
+    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""}`),
     found.more ? h("button", { id: "count-on", click: refresh }, "Count on") : null,
   ];
 }
