@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
 use tickfleet_proof::verify::{Verdict, Verifier};
-use tickfleet_store::{Pool, StoreOptions};
+use tickfleet_store::{Memory, Pool, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
 use super::*;
@@ -134,6 +134,20 @@ async fn one_that_stood_still_while_another_sealed_writes_nothing() {
 }
 
 #[tokio::test]
+async fn the_lease_of_one_that_is_gone_ends_by_shard_time_however_long_redis_keeps_it() {
+    let shard = Shard::start().await;
+    shard.write(0..3).await;
+    let lease = shard.store().keys().key("sealer");
+    let sealed = async || shard.verify(&[]).await.sealed;
+    // What stands there for long yet: the clock has stepped back. The build before this one wrote no time.
+    for (holder, expected) in [("gone 9999999999999", 0), ("gone", 0), ("gone 1", 3)] {
+        let _: String = shard.command(&["SET", &lease, holder, "PX", "600000"]).await;
+        shard.seal_all().await;
+        assert_eq!(sealed().await, expected, "{holder}");
+    }
+}
+
+#[tokio::test]
 async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     let shard = Shard::start().await;
     let stream = shard.store().keys().key("audit");
@@ -153,6 +167,32 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
     assert!(verdict.told.iter().any(|told| told.contains("its log was made anew")), "{:?}", verdict.told);
+}
+
+#[tokio::test]
+async fn seals_stay_as_long_as_their_entries_though_redis_numbered_these_while_its_clock_was_days_ahead() {
+    let shard = Shard::start().await;
+    // Whole nodes are trimmed.
+    let _: String = shard.command(&["CONFIG", "SET", "stream-node-max-entries", "1"]).await;
+    let (stream, meta) = (shard.store().keys().key("audit"), shard.store().keys().key("meta"));
+    let time: Vec<i64> = shard.command(&["TIME"]).await;
+    let ahead_ms = (time[0] + 2 * 86_400) * 1_000;
+    // So it is when the clock has stepped back: the log goes on behind its last entry, and so does shard time.
+    let _: String = shard.command(&["XADD", &stream, &format!("{ahead_ms}-0"), "audit", r#"{"tenant":"t0"}"#]).await;
+    let _: u64 = shard.command(&["HSET", &meta, "last_ms", &ahead_ms.to_string()]).await;
+    shard.write(0..5).await;
+    shard.seal_all().await;
+    shard.store().housekeep(Memory { used: 0, max: 0 }, u64::MAX, 1_000).await.unwrap();
+    let verdict = shard.verify(&[]).await;
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    assert_eq!((verdict.sealed, verdict.unsealed), (6, 0));
+    // Where a hand has taken shard time away, seals go behind the last one.
+    let _: u64 = shard.command(&["DEL", &meta]).await;
+    shard.write(5..9).await;
+    shard.seal_all().await;
+    let verdict = shard.verify(&[]).await;
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    assert_eq!((verdict.sealed, verdict.unsealed), (10, 0));
 }
 
 #[tokio::test]

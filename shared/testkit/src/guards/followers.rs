@@ -28,7 +28,12 @@ pub const FOLLOWERS: &[Guard] = &[
         "redis.pcall('XGROUP', 'CREATE', key, group, '$')",
     ),
     (14, "any number of entries is told at once", "if #entries < most then", "if true then"),
-    (4, "two seal", "if holder and holder ~= ARGV[2] then return { 'HELD' } end", ""),
+    (
+        4,
+        "two seal",
+        "if holder and holder ~= ARGV[2] and (until_ms == '' or num(until_ms) > now) then return { 'HELD' } end",
+        "",
+    ),
     (6, "two keys have one name", "if known and known ~= ARGV[7] then return { 'KEY' } end", ""),
     (6, "an entry is sealed twice", "if state ~= ARGV[4] then return { 'STALE', now, state } end", ""),
 ];

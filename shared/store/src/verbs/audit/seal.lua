@@ -8,20 +8,30 @@
 -- reply {HELD} (another has the lease) · {KEY} (another key has this id) · {STALE, now, state} · {OK, now, state}
 -- effect SET sealer; HSET sealing, seal_heads, seal_keys; XADD seals
 local now = clock(ARGV[1])
-local lease, holder = P .. 'sealer', nil
-holder = call('GET', lease)
-if holder and holder ~= ARGV[2] then return { 'HELD' } end
+-- The lease ends by shard time: keys that Redis ends stay for as long as its clock steps back. (The build before this one
+-- wrote no time.)
+local lease = P .. 'sealer'
+local held = call('GET', lease) or ''
+local holder, until_ms = string.match(held, '^(%S+) ?(%d*)$')
+if holder and holder ~= ARGV[2] and (until_ms == '' or num(until_ms) > now) then return { 'HELD' } end
 local known = call('HGET', P .. 'seal_keys', ARGV[6])
 if known and known ~= ARGV[7] then return { 'KEY' } end
-call('SET', lease, ARGV[2], 'PX', ARGV[3])
+call('SET', lease, string.format('%s %.0f', ARGV[2], now + num(ARGV[3])), 'PX', ARGV[3])
 local state, count = call('HGET', P .. 'sealing', 'state') or '', num(ARGV[8])
 if state ~= ARGV[4] then return { 'STALE', now, state } end
 if ARGV[5] == state then return { 'OK', now, state } end
 if not known then call('HSET', P .. 'seal_keys', ARGV[6], ARGV[7]) end
+-- What is trimmed of the log takes the seals with lower ids along. Redis' clock may have numbered entries days ahead before
+-- it stepped back; shard time has not: by it no seal has a lower id than its entries.
+local id = string.format('%.0f-*', now)
+local function add(body, signature)
+  local added = redis.pcall('XADD', P .. 'seals', id, 'body', body, 'signature', signature)
+  if type(added) == 'table' and added.err then call('XADD', P .. 'seals', '*', 'body', body, 'signature', signature) end
+end
 for i = 0, count - 1 do
   local at = 9 + 4 * i
   call('HSET', P .. 'seal_heads', ARGV[at], ARGV[at + 1])
-  call('XADD', P .. 'seals', '*', 'body', ARGV[at + 2], 'signature', ARGV[at + 3])
+  add(ARGV[at + 2], ARGV[at + 3])
 end
 call('HSET', P .. 'sealing', 'state', ARGV[5])
 return { 'OK', now, ARGV[5] }

@@ -32,7 +32,7 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.ignore_errors();
         trim_to(&mut pipe, &audit, audit_size, memory.share(audit_bytes_max, AUDIT_SHARE));
-        // A seal goes with the entries that it stands for: it was written after them.
+        // A seal goes with the entries that it stands for: its id is none lower than theirs.
         if let Some(first) = found.get(5).and_then(|entries| first_ms(entries.as_ref().ok()?)) {
             pipe.cmd("XTRIM").arg(self.keys.key("seals")).arg("MINID").arg("~").arg(first);
         }
