@@ -273,6 +273,21 @@ fn a_chain_that_was_made_anew_with_the_right_key_does_not_lead_to_what_was_ancho
 }
 
 #[test]
+fn an_entry_that_two_seals_stand_for_is_named() {
+    let signer = signer();
+    let chain = ChainName { fleet: "f".into(), shard: 0, tenant: "acme".into() };
+    let leaves = ["1-0", "2-0", "3-0"].map(|id| Leaf::of(id.parse().unwrap(), "", "{}"));
+    let first = seal(&chain, &Head::default(), &leaves[..2], &Losses::default(), 1, &signer);
+    // Whoever has forgotten what is sealed begins anew, and goes on with the chain.
+    let second = seal(&chain, &first.head, &leaves[1..], &Losses::default(), 2, &signer);
+    let mut made = ["1-0", "2-0", "3-0"].map(|id| lines::entry(0, id, "", "{}")).to_vec();
+    made.extend([&first, &second].map(|sealed| lines::seal(0, &sealed.body, &sealed.signature)));
+    let verdict = verify(&made, &[]);
+    let named: Vec<_> = verdict.findings.iter().map(|finding| (finding.kind, finding.id.as_deref())).collect();
+    assert_eq!(named, [(Kind::Forked, Some("2-0"))], "{:?}", verdict.findings);
+}
+
+#[test]
 fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
     let made = export(1, 5, 0);
     let mut verifier =

@@ -126,13 +126,17 @@ impl Verifier {
             self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
             return None;
         };
-        found.sealed = true;
-        if found.leaf.short() == named {
-            return Some(found.leaf.hash);
+        let before = found.sealed.replace(number).filter(|before| *before != number);
+        let (line, hash, is_it) = (found.line, found.leaf.hash, found.leaf.short() == named);
+        if let Some(before) = before {
+            let what = format!("seal {before} stands for it, too: what was sealed was sealed anew");
+            self.note(of(Finding { line: Some(line), ..Finding::of_entry(Kind::Forked, shard, id, what) }));
+        }
+        if is_it {
+            return Some(hash);
         }
         let finding = Finding::of_entry(Kind::Edited, shard, id, "it is not what was sealed".to_owned());
-        let finding = Finding { line: Some(found.line), ..of(finding) };
-        self.note(finding);
+        self.note(Finding { line: Some(line), ..of(finding) });
         None
     }
 

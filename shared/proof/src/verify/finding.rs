@@ -24,7 +24,7 @@ pub enum Kind {
     SealBroken,
     /// A seal is not there, and those before and after it are.
     SealMissing,
-    /// Two seals have one number, or one does not follow from the one before it.
+    /// Two seals have one number or one entry, or one does not follow from the one before it.
     Forked,
     /// An anchor knows seals behind the last one that is there.
     Truncated,

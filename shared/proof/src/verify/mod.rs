@@ -67,8 +67,8 @@ pub struct ChainVerdict {
 struct FoundEntry {
     line: u64,
     leaf: Leaf,
-    /// Whether a seal stands for it.
-    sealed: bool,
+    /// The number of the seal that stands for it.
+    sealed: Option<u64>,
 }
 
 /// A seal, as it was found.
@@ -201,7 +201,7 @@ impl Verifier {
             let what = format!("it stands behind {last}, which was written later");
             self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Reordered, shard, id, what).beside(last) });
         }
-        self.entries.insert((shard, id), FoundEntry { line, leaf, sealed: false });
+        self.entries.insert((shard, id), FoundEntry { line, leaf, sealed: None });
     }
 
     fn take_seal(&mut self, seal: &SealLine<'_>) {
@@ -262,7 +262,7 @@ impl Verifier {
         }
         let mut inserted = Vec::new();
         for ((shard, id), found) in &self.entries {
-            if found.sealed {
+            if found.sealed.is_some() {
                 self.verdict.sealed += 1;
             } else if last.get(shard).is_some_and(|upto| id <= upto) {
                 let what = "no seal stands for it, and later entries are sealed".to_owned();
