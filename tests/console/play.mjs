@@ -212,7 +212,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "stats?by=day,tool", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }

@@ -4,10 +4,12 @@
 mod followers;
 mod governance;
 mod rests;
+mod sealed;
 
 pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
 pub use rests::RESTS;
+pub use sealed::SEALED;
 
 /// A rule, what is switched off, the guard, and what is there instead.
 pub type Guard = (u8, &'static str, &'static str, &'static str);
@@ -411,6 +413,7 @@ pub const ALL: &[&[Guard]] = &[
     LEDGER,
     KEPT,
     PROMISES,
+    SEALED,
 ];
 
 /// Those that show where calls are governed.
@@ -426,10 +429,23 @@ pub fn is_of_limits(number: usize) -> bool {
 /// Returns true if the guard with this number shows only where calls are governed: by facts, by people, by the ledger.
 #[must_use]
 pub fn is_of_governance(number: usize) -> bool {
-    number >= first_of_governance()
+    (first_of_governance()..first_of_sealing()).contains(&number)
+}
+
+/// Returns true if the guard with this number shows only in a log that is sealed: one of [`SEALED`].
+#[must_use]
+pub fn is_of_sealing(number: usize) -> bool {
+    number >= first_of_sealing()
+}
+
+fn count(groups: &[&[Guard]]) -> usize {
+    groups.iter().map(|group| group.len()).sum()
+}
+
+fn first_of_sealing() -> usize {
+    count(ALL) - SEALED.len()
 }
 
 fn first_of_governance() -> usize {
-    let count = |groups: &[&[Guard]]| groups.iter().map(|group| group.len()).sum::<usize>();
-    count(ALL) - count(&OF_GOVERNANCE)
+    first_of_sealing() - count(&OF_GOVERNANCE)
 }

@@ -1,6 +1,7 @@
 //! One game: a fleet, its users and its trouble, from a seed to a verdict. START HERE: [`play`].
 
 mod aimed;
+mod audit;
 mod calm;
 mod end;
 mod probe;
@@ -18,7 +19,7 @@ use crate::net::Net;
 use crate::oracle::Oracle;
 use crate::parts::operator::RunTime;
 use crate::parts::tasks::Tasks;
-use crate::parts::{self, Live, Site};
+use crate::parts::{self, AnchorLog, Live, Site};
 use crate::process::Process;
 use crate::rules::Rules;
 use crate::run::coverage::{self, Reached};
@@ -26,7 +27,7 @@ use crate::server::{Done, Server};
 use crate::settings::calendar::{self, Calendar};
 use crate::settings::{Settings, governed};
 use crate::trouble::{self, Ambush, Trouble};
-use crate::world::World;
+use crate::world::{Audited, World};
 
 /// What a game is played with, beside its seed.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +59,9 @@ pub(crate) struct Verdict {
     pub(crate) turns: usize,
     /// Runs of handlers.
     pub(crate) runs: usize,
+    /// What its audit log came to, where that is sealed.
+    #[serde(default)]
+    pub(crate) audited: Audited,
     /// Troubles by kind.
     pub(crate) troubles: BTreeMap<String, u64>,
     /// How many troubles the game has.
@@ -85,6 +89,7 @@ enum Role {
     Operator,
     Tasks,
     Approver,
+    Auditor,
     /// It counts the shards otherwise than all others.
     Stray,
 }
@@ -104,6 +109,7 @@ struct Place {
 }
 
 struct Game {
+    seed: u64,
     site: Site,
     server: Server,
     oracle: Oracle,
@@ -140,6 +146,7 @@ pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
     let mut game = Game::new(seed, options)?;
     game.trouble()?;
     game.calm()?;
+    game.audit()?;
     game.end();
     let mut facts = game.site.world.facts();
     game.verdict.violations = facts.violations.clone();
@@ -150,6 +157,7 @@ pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
         game.verdict.reached = coverage::reached(&game.server.redis);
     }
     (game.verdict.turns, game.verdict.runs) = (facts.replies.len(), facts.runs.len());
+    game.verdict.audited = facts.audited;
     game.verdict.story = facts.story.drain(..).collect();
     Ok(std::mem::take(&mut game.verdict))
 }
@@ -162,18 +170,38 @@ fn of(seed: u64, part: u64) -> StdRng {
 /// The settings and troubles of a game.
 fn drawn(seed: u64) -> (Settings, Vec<Trouble>) {
     let of = |part: u64| of(seed, part);
-    let mut settings =
-        Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14)).governed(seed, &mut of(15));
+    let mut settings = Settings::draw(&mut of(1))
+        .sharpened(&mut of(11))
+        .limited(seed, &mut of(14))
+        .governed(seed, &mut of(15))
+        .sealed(seed, &mut of(16));
     let mut troubles = trouble::draw(&settings, &mut of(2));
     settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
     calendar::lengthen(&mut troubles, &mut of(6));
     trouble::aim(&mut troubles, &settings, &mut of(12));
     trouble::theme(&mut troubles, &mut settings, &mut of(13));
-    settings = settings.shortened();
+    trouble::at_sealers(&mut troubles, &settings, &mut of(17));
+    settings = settings.united().shortened();
     if settings.governed.is_some() {
         troubles.retain(|trouble| governed::may_be(&trouble.kind));
     }
     (settings, troubles)
+}
+
+/// The world of a game, before anything has happened.
+fn world_of(settings: &Settings, is_told: bool) -> anyhow::Result<World> {
+    let world = World::default();
+    {
+        let mut facts = world.facts();
+        (facts.is_told, facts.now_us) = (is_told, settings.calendar.start_us);
+        facts.kept_us = settings.governed.as_ref().map(|governed| governed.kept.as_micros() as i64);
+    }
+    world.tell(|| format!("{settings:#?}"));
+    if settings.sealed.is_some() {
+        // A process plays one game.
+        tracing::subscriber::set_global_default(AnchorLog(world.clone()))?;
+    }
+    Ok(world)
 }
 
 impl Game {
@@ -189,15 +217,10 @@ impl Game {
         if let Some((from, to)) = &options.sabotage {
             scripts = scripts.sabotage(from, to).map_err(anyhow::Error::msg)?;
         }
-        let world = World::default();
-        {
-            let mut facts = world.facts();
-            (facts.is_told, facts.now_us) = (options.story, start_us);
-            facts.kept_us = settings.governed.as_ref().map(|governed| governed.kept.as_micros() as i64);
-        }
-        world.tell(|| format!("{settings:#?}"));
+        let world = world_of(&settings, options.story)?;
         let site = Site { net: Net::new(seed ^ 0x5eed, start_us), world: world.clone(), scripts, settings };
         let mut game = Self {
+            seed,
             server: Server::new(seed),
             oracle: Oracle::new(&site.settings, &world),
             places: Vec::new(),
@@ -223,7 +246,10 @@ impl Game {
         game.server.redis.set_maxmemory(game.site.settings.maxmemory);
         game.server.set_now(start_us);
         game.populate(seed, options)?;
-        let run_time = RunTime::draw(&game.site.settings, &mut of(seed, 4));
+        let mut run_time = RunTime::draw(&game.site.settings, &mut of(seed, 4));
+        if game.site.settings.sealed.as_ref().is_some_and(|sealed| sealed.is_one_policy) {
+            run_time = RunTime::default();
+        }
         game.operate(run_time, seed, options)?;
         let tasks = Tasks::draw(&game.site.settings, &mut of(seed, 7));
         game.delegate(tasks, seed, options)?;

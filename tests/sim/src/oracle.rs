@@ -2,7 +2,9 @@
 
 mod governed;
 mod limits;
+mod reconciled;
 mod run_time;
+mod sealed;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +39,10 @@ pub(crate) struct Oracle {
     numbers: BTreeMap<String, (u64, usize)>,
     /// What has come of calls that are governed.
     governed: governed::Seen,
+    /// What was written into the audit log, where it is sealed.
+    log: sealed::Seen,
+    /// Calls that were found not to have taken effect, and when that was told, µs.
+    not_made: Vec<(Name, usize, i64)>,
     /// What was set at run time.
     run_time: run_time::RunTime,
     /// Whether Redis' clock has stepped so far ahead that what is remembered for a while is forgotten.
@@ -59,6 +65,8 @@ impl Oracle {
             shard_ms: BTreeMap::new(),
             numbers: BTreeMap::new(),
             governed: governed::Seen::default(),
+            log: sealed::Seen::default(),
+            not_made: Vec::new(),
             run_time: run_time::RunTime::default(),
             has_forgotten: false,
         }
@@ -85,6 +93,12 @@ impl Oracle {
             self.replied(inbox, appended);
         } else if rest == "dead" {
             self.refused(appended);
+        } else if self.settings.sealed.is_some() {
+            match rest {
+                "audit" => self.logged(appended),
+                "seals" => self.was_sealed(appended),
+                _ => {}
+            }
         }
     }
 
@@ -225,7 +239,9 @@ impl Oracle {
             if self.has_forgotten && is_past {
                 continue;
             }
-            if let Some(said) = governed::answered_by_another(&facts, name, position, result) {
+            if let Some(said) = reconciled::untrue(&facts, name, position, result) {
+                wrong.extend(said);
+            } else if let Some(said) = governed::answered_by_another(&facts, name, position, result) {
                 wrong.extend(said);
             } else if made.is_task || *tool != TASK_TOOL {
                 wrong.extend(untrue(&facts, name, position, result, grace_us, defers));
@@ -262,6 +278,7 @@ impl Oracle {
         self.look_at_world();
         let mut wrong = [self.runs_while_off(), self.ungoverned()].concat();
         let facts = self.world.facts();
+        wrong.extend(self.settings.sealed.iter().flat_map(|sealed| self.unreconciled(&facts, sealed)));
         for (name, made) in &facts.turns {
             if made.accepted_us.is_some() && !facts.replies.contains_key(name) {
                 wrong.push(format!("{name} was accepted and never answered"));

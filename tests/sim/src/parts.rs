@@ -3,6 +3,7 @@
 mod governed;
 pub(crate) mod operator;
 mod outside;
+mod sealed;
 pub(crate) mod tasks;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ use crate::process::{Main, SimDial};
 use crate::settings::{Settings, TOOLS};
 use crate::tools::{self, Arguments, How};
 use crate::world::{Made, World};
+pub(crate) use sealed::AnchorLog;
 use tasks::{CLERK, OUTSIDER};
 
 /// What all processes of a game share.
@@ -63,13 +65,18 @@ impl Site {
         (0..options.shards).map(open).collect()
     }
 
-    fn active(&self, version: usize) -> ActivePolicy {
+    pub(crate) fn active(&self, version: usize) -> ActivePolicy {
         ActivePolicy {
             policy: self.settings.policy(version),
             digest: format!("{version:064x}"),
             task_handlers: self.task_handlers(),
             ..ActivePolicy::default()
         }
+    }
+
+    /// Where the log is sealed, its entries say what else their calls were decided by.
+    fn report(&self) -> ReportOptions {
+        ReportOptions { premises: self.settings.sealed.is_some(), ..ReportOptions::default() }
     }
 
     /// A process with a scheduler for each shard.
@@ -82,13 +89,13 @@ impl Site {
             collect_every: settings.collect_every,
             audit_bytes_max: 1 << 28,
             dead_retain_ms: 86_400_000,
-            seal: None,
+            seal: self.seal_options(version),
         };
         let active = Arc::new(PolicyHandle::new(self.active(version)));
         let (metrics, progress) = (metrics(), Progress::default());
         let live = Live { progress: progress.clone(), active: active.clone(), workers: Vec::new() };
         let process_wide = Process { active, metrics, progress, suspects: OneSuspect::default() };
-        let make = |store: Store| Scheduler::new(store, process_wide.clone(), &options, ReportOptions::default(), name);
+        let make = |store: Store| Scheduler::new(store, process_wide.clone(), &options, self.report(), name);
         let schedulers: Vec<Scheduler> = self.stores(process).into_iter().map(make).collect();
         let (world, name) = (self.world.clone(), name.to_owned());
         let main = async move {
@@ -111,7 +118,7 @@ impl Site {
             priorities: Priorities::default(),
             drain: settings.drain,
             ladder: Ladder::new(settings.ladder.clone()),
-            report: ReportOptions::default(),
+            report: self.report(),
             // The simulated Redis has no replicas and no disk to wait for.
             durable: Durability::None,
             durable_wait: Duration::from_secs(1),
@@ -146,7 +153,7 @@ impl Site {
     }
 
     #[allow(clippy::expect_used, reason = "the simulation's own tools are fit to be registered")]
-    fn registry(&self, name: &str, store: &Store, active: &Arc<PolicyHandle>) -> Registry {
+    pub(crate) fn registry(&self, name: &str, store: &Store, active: &Arc<PolicyHandle>) -> Registry {
         let environment = Environment::of([]);
         let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) };
         let mut typed = tools::all(&self.settings, &self.world, name);
@@ -303,7 +310,11 @@ pub(crate) fn turns(settings: &Settings, number: usize, count: usize, seed: u64)
     let mut chance = StdRng::seed_from_u64(seed);
     let mut one = |at| {
         let drawn = turn(settings, number, at, &mut chance)?;
-        Some(if settings.governed.is_some() { governed::of(drawn, &mut chance) } else { drawn })
+        Some(if settings.governed.is_some() {
+            governed::of(drawn, settings.sealed.is_some(), &mut chance)
+        } else {
+            drawn
+        })
     };
     (0..count).filter_map(&mut one).collect()
 }

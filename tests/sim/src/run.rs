@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tickfleet_testkit::guards::{self, Guard};
 
 use crate::game::{self, Options, Verdict};
+use crate::world::Audited;
 
 pub use mutants::{MUTANTS, Mutant, Mutants};
 pub use sabotage::Sabotage;
@@ -180,6 +181,7 @@ pub(crate) struct Sum {
     seconds: u64,
     turns: usize,
     runs: usize,
+    audited: Audited,
     troubles: BTreeMap<String, u64>,
     pub(crate) failed: Vec<(u64, Vec<String>)>,
     /// Games that could not be played.
@@ -268,6 +270,7 @@ impl Sum {
         self.seconds += verdict.seconds;
         self.turns += verdict.turns;
         self.runs += verdict.runs;
+        self.audited += verdict.audited;
         for (kind, count) in verdict.troubles {
             *self.troubles.entry(kind).or_default() += count;
         }
@@ -293,6 +296,11 @@ impl Sum {
         writeln!(out, "{} games, {} simulated seconds", self.games, self.seconds)?;
         writeln!(out, "{} steps of processes, {} commands of Redis", self.slices, self.commands)?;
         writeln!(out, "{} turns answered, {} runs of tools", self.turns, self.runs)?;
+        let Audited { sealed, changed, anew, found_out } = self.audited;
+        if sealed > 0 {
+            writeln!(out, "{sealed} sealed entries verified, {changed} changes of them found")?;
+            writeln!(out, "{anew} calls decided anew, {found_out} of which nobody knew found out")?;
+        }
         let troubles: Vec<String> = self.troubles.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(out, "trouble: {}", troubles.join(", "))?;
         for (seed, violations) in &self.failed {

@@ -38,6 +38,8 @@ pub(crate) struct Server {
 struct Session {
     input: Vec<u8>,
     blocked: Option<(Vec<Vec<u8>>, Option<i64>)>,
+    /// Commands since `MULTI`.
+    queued: Option<Vec<Vec<Vec<u8>>>>,
 }
 
 /// States that are kept at most: with one every 100 ms, the last three seconds.
@@ -85,6 +87,9 @@ impl Server {
                     return;
                 }
             };
+            if self.queues(net, wire, &args, watch) {
+                continue;
+            }
             let before = self.redis.changes();
             watch.before(&mut self.redis, &args);
             match self.redis.execute(&args) {
@@ -100,6 +105,34 @@ impl Server {
                 self.look_at_blocked(net, watch);
             }
         }
+    }
+
+    /// Whether a command belongs to a transaction: it is kept, and carried out with the others by `EXEC`, with nothing in
+    /// between. What changes something there is a matter for scripts: nobody who looks on is asked about each command.
+    fn queues(&mut self, net: &Net, wire: WireId, args: &[Vec<u8>], watch: &mut dyn Watch) -> bool {
+        let Some(session) = self.sessions.get_mut(&wire) else { return false };
+        let name = args.first().map(|name| name.to_ascii_uppercase());
+        let reply = match (name.as_deref(), session.queued.take()) {
+            (Some(b"MULTI"), None) => {
+                session.queued = Some(Vec::new());
+                Reply::Status("OK".into())
+            }
+            (Some(b"EXEC"), Some(queued)) => {
+                let each = queued.iter().map(|args| match self.redis.execute(args) {
+                    Answer::Now(reply) => reply,
+                    Answer::Block { .. } => Reply::NilArray,
+                });
+                Reply::Array(each.collect())
+            }
+            (_, Some(mut queued)) => {
+                queued.push(args.to_vec());
+                session.queued = Some(queued);
+                Reply::Status("QUEUED".into())
+            }
+            (_, None) => return false,
+        };
+        self.done(net, &Done { wire, args, reply: &reply }, watch);
+        true
     }
 
     fn done(&mut self, net: &Net, done: &Done<'_>, watch: &mut dyn Watch) {

@@ -3,6 +3,7 @@
 pub(crate) mod calendar;
 pub(crate) mod governed;
 mod limits;
+pub(crate) mod sealed;
 
 pub(crate) use limits::counts;
 
@@ -19,6 +20,7 @@ use tickfleet_store::StoreOptions;
 
 use calendar::Calendar;
 use governed::Governed;
+use sealed::{SEALED_FROM, Sealed};
 
 use crate::parts::tasks::{CLERK, OUTSIDER};
 use crate::trouble::STRANGERS;
@@ -50,6 +52,8 @@ pub(crate) struct Settings {
     pub(crate) limits: Vec<Vec<Limit>>,
     /// How calls are governed, where they are.
     pub(crate) governed: Option<Governed>,
+    /// How the audit log is sealed, where it is.
+    pub(crate) sealed: Option<Sealed>,
     /// Of each tenant, calls per day.
     pub(crate) tenant_day: Option<u32>,
     /// Turns that are submitted in all.
@@ -123,6 +127,7 @@ impl Settings {
             caps: vec![first, second],
             limits: Vec::new(),
             governed: None,
+            sealed: None,
             tenant_day: one_of(chance, &[None, None, Some(40), Some(5)]),
             turns: chance.random_range(10..120),
             span_us: chance.random_range(10..40) * 1_000_000,
@@ -193,6 +198,32 @@ impl Settings {
         self
     }
 
+    /// With a log that is sealed, from a seed on. Drawn by a generator of its own.
+    pub(crate) fn sealed(mut self, seed: u64, chance: &mut StdRng) -> Self {
+        if seed >= SEALED_FROM {
+            let sealed = Sealed::draw(chance);
+            self.limits = limits::draw(self.store.shards, chance);
+            self.turns = self.turns.min(30);
+            self.store.audit_admissions = true;
+            if chance.random_bool(0.5) {
+                // Two, one of which may stand still for longer than a sealer's lease.
+                (self.schedulers, self.span_us) = (2, 20_000_000);
+            }
+            self.sealed = Some(sealed);
+        }
+        self
+    }
+
+    /// Where all configurations are to have one policy, the first one's. When all else has been drawn.
+    pub(crate) fn united(mut self) -> Self {
+        if self.sealed.as_ref().is_some_and(|sealed| sealed.is_one_policy) {
+            self.caps = vec![self.caps[0].clone(); self.caps.len()];
+            self.limits = vec![self.limits[0].clone(); self.limits.len()];
+            self.governed = self.governed.map(Governed::united);
+        }
+        self
+    }
+
     /// As many turns as their caps let through in some minutes: a longer game shows no more.
     pub(crate) fn shortened(mut self) -> Self {
         let each_ms = |caps: &DefaultCaps| caps.tick_ms.unsigned_abs() / u64::from(caps.calls_per_tick.max(1));
@@ -233,7 +264,7 @@ impl Settings {
             ..Policy::default()
         };
         match &self.governed {
-            Some(governed) => governed.over(policy, version),
+            Some(governed) => governed.over(policy, version, self.sealed.is_some()),
             None => policy,
         }
     }

@@ -2,6 +2,7 @@
 //! behave.
 
 pub(crate) mod governed;
+mod sealed;
 
 use std::time::Duration;
 
@@ -56,7 +57,9 @@ pub(crate) struct Output {
 pub(crate) fn all(settings: &Settings, world: &World, worker: &str) -> Vec<TypedTool> {
     let effects = [Effect::Read, Effect::Idempotent, Effect::Once, Effect::Once];
     let usual = TOOLS.iter().zip(effects).map(|(name, effect)| tool(name, effect, world, worker));
-    usual.chain(governed::all(settings.governed.as_ref(), world, worker)).collect()
+    let governed = governed::all(settings.governed.as_ref(), world, worker);
+    let sealed = settings.sealed.iter().flat_map(|sealed| sealed::all(sealed, world, worker));
+    usual.chain(governed).chain(sealed).collect()
 }
 
 fn tool(name: &str, effect: Effect, world: &World, worker: &str) -> TypedTool {
@@ -66,7 +69,7 @@ fn tool(name: &str, effect: Effect, world: &World, worker: &str) -> TypedTool {
         let run = world.begin(name, context.call.position, effect, &worker);
         world.tell(|| format!("{worker}: {} runs (run {run}, try {}, {:?})", context.call, context.attempt, args.how));
         // Whatever ends this future ends the run.
-        let running = Running { world: world.clone(), run, end: End::BrokenOff };
+        let running = Running::new(&world, run);
         run_it(running, context, args)
     })
 }
@@ -84,7 +87,7 @@ pub(crate) fn clerk(world: &World, worker: &str) -> TypedTool {
         let name = format!("{}:{}", context.tenant, context.call.turn);
         let run = world.begin(name, context.call.position, Effect::Once, &worker);
         world.tell(|| format!("{worker}: task {} runs (run {run}, try {})", context.call, context.attempt));
-        let running = Running { world: world.clone(), run, end: End::BrokenOff };
+        let running = Running::new(&world, run);
         let args = serde_json::from_str(&work.description).unwrap_or(Arguments { how: How::Works, ms: 0 });
         run_it(running, context, args)
     })
@@ -103,7 +106,10 @@ async fn run_it(mut running: Running, context: CallContext, args: Arguments) -> 
         How::Panics => panic!("a simulated bug"),
         _ => {}
     }
-    running.takes_effect();
+    if !running.takes_effect() {
+        let message = "The bank takes it no more.".to_owned();
+        return running.fails(ToolError::NotExecuted { message, retry_after: None });
+    }
     tokio::time::sleep(half).await;
     match args.how {
         How::Hangs => {
@@ -126,13 +132,25 @@ struct Running {
     world: World,
     run: usize,
     end: End,
+    /// Whoever carries it out does not do so later, µs.
+    until_us: i64,
 }
 
 impl Running {
-    fn takes_effect(&self) {
+    /// A run that has begun.
+    fn new(world: &World, run: usize) -> Self {
+        Self { world: world.clone(), run, end: End::BrokenOff, until_us: i64::MAX }
+    }
+
+    /// What it does is done, if it is not too late.
+    fn takes_effect(&self) -> bool {
         let mut facts = self.world.facts();
         let now_us = facts.now_us;
+        if now_us >= self.until_us {
+            return false;
+        }
         facts.runs[self.run].effect_us = Some(now_us);
+        true
     }
 
     fn fails(&mut self, error: ToolError) -> Result<Output, ToolError> {

@@ -2,12 +2,14 @@
 //! as it was.
 
 mod aim;
+mod sealers;
 mod theme;
 
 use rand::Rng;
 use rand::rngs::StdRng;
 
 pub(crate) use aim::{Ambush, At, Odd, POISON, STRANGERS, Then, aim};
+pub(crate) use sealers::at_sealers;
 pub(crate) use theme::theme;
 
 use crate::settings::Settings;

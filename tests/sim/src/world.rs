@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use tickfleet_model::Effect;
+use tickfleet_proof::anchor::Anchor;
 
 /// The world. Clones are the same one.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +42,20 @@ pub(crate) struct Facts {
     pub(crate) spoiled: BTreeMap<String, i64>,
     /// What people have said.
     pub(crate) votes: Vec<Vote>,
+    /// Remittances by their references: the runs that each was asked for by.
+    pub(crate) remitted: BTreeMap<String, Vec<usize>>,
+    /// How often it was asked whether one was made.
+    pub(crate) looked_up: BTreeMap<String, u32>,
+    /// When Redis' clock stepped ahead, µs: whoever waits by it waits no longer.
+    pub(crate) leaps: Vec<i64>,
+    /// Whether Redis has died and come back.
+    pub(crate) has_restarted: bool,
+    /// What the audit log came to, and calls that were found out.
+    pub(crate) audited: Audited,
+    /// Heads of chains that were kept outside of Redis.
+    pub(crate) anchors: Vec<Anchor>,
+    /// The log, as it was exported when the game was over.
+    pub(crate) export: Option<Vec<String>>,
     /// For how long answers are kept, where any are, µs.
     pub(crate) kept_us: Option<i64>,
     /// What is wrong, in words.
@@ -49,6 +64,28 @@ pub(crate) struct Facts {
     pub(crate) story: VecDeque<String>,
     /// Whether the story is told.
     pub(crate) is_told: bool,
+}
+
+/// What came of looking at the audit log of a game that seals it.
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Audited {
+    /// Entries that seals stand for, in the export.
+    pub(crate) sealed: u64,
+    /// Ways of changing the export that were tried.
+    pub(crate) changed: u64,
+    /// Calls that were decided anew.
+    pub(crate) anew: u64,
+    /// Calls of which nobody knew, and it was found out that they had taken effect, or not.
+    pub(crate) found_out: u64,
+}
+
+impl std::ops::AddAssign for Audited {
+    fn add_assign(&mut self, other: Self) {
+        self.sealed += other.sealed;
+        self.changed += other.changed;
+        self.anew += other.anew;
+        self.found_out += other.found_out;
+    }
 }
 
 /// A turn as its producer made it.

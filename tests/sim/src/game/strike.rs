@@ -83,6 +83,7 @@ impl Game {
             return;
         }
         self.site.net.set_open(false);
+        self.site.world.facts().has_restarted = true;
         self.down = Some((self.now_us + down_us, lost_us));
         let from_us = self.server.restart(&self.site.net, self.now_us, lost_us);
         self.rules.restarted(&mut self.server.redis);
@@ -104,6 +105,10 @@ impl Game {
     pub(super) fn step_redis_clock(&mut self, by_us: i64) {
         self.server.ahead_us += by_us;
         self.leapt_us += by_us.max(0);
+        if by_us > 0 {
+            let now_us = self.now_us;
+            self.site.world.facts().leaps.push(now_us);
+        }
         self.oracle.has_forgotten |= self.leapt_us >= 1_000 * self.site.settings.store.dedupe_ms * 4 / 5;
     }
 

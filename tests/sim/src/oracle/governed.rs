@@ -66,9 +66,13 @@ impl Oracle {
     /// What a reply tells of calls that are governed.
     pub(super) fn heard(&mut self, name: &str, reply: &tickfleet_client::Reply) {
         let Some(governed) = self.settings.governed.clone() else { return };
-        let facts = self.world.facts();
-        let (at_us, mut wrong) = (facts.now_us, Vec::new());
+        let mut facts = self.world.facts();
+        let (at_us, mut wrong, mut found_out) = (facts.now_us, Vec::new(), 0);
         for (position, result) in reply.results.iter().enumerate() {
+            found_out += u64::from(result.reconciled);
+            if result.reconciled && result.outcome == Outcome::Transient {
+                self.not_made.push((name.to_owned(), position, at_us));
+            }
             if result.outcome == Outcome::Ok {
                 self.governed.ended_well.entry((name.to_owned(), position)).or_insert(at_us);
             }
@@ -84,6 +88,7 @@ impl Oracle {
                 _ => {}
             }
         }
+        facts.audited.found_out += found_out;
         drop(facts);
         wrong.into_iter().for_each(|what| self.world.wrong(what));
     }

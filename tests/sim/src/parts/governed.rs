@@ -11,6 +11,7 @@ use tickfleet_model::{Context, Redactor, SessionName};
 
 use super::{Site, work};
 use crate::process::Main;
+use crate::settings::sealed::REMIT;
 use crate::tools::How;
 use crate::tools::governed::Arguments;
 use crate::world::{Made, Vote, World};
@@ -21,10 +22,16 @@ const CALLED: [&str; 16] = [
     "wire", "transfer",
 ];
 
+/// Where remittances are made, how often beside those.
+const REMITTED: usize = 5;
+/// How they go.
+const REMITS: [How; 7] =
+    [How::Works, How::Hangs, How::FailsOnce, How::Fails, How::PanicsLate, How::Panics, How::RefusesOnce];
+
 /// A turn that was drawn, with calls that are governed in the place of its own.
-pub(super) fn of((wait_ms, turn, made): (u64, Turn, Made), chance: &mut StdRng) -> (u64, Turn, Made) {
+pub(super) fn of((wait_ms, turn, made): (u64, Turn, Made), is_sealed: bool, chance: &mut StdRng) -> (u64, Turn, Made) {
     let session = format!("s{}", chance.random_range(0..4));
-    let drawn: Vec<(Call, Arguments)> = (0..chance.random_range(1..=4)).map(|_| call(chance)).collect();
+    let drawn: Vec<(Call, Arguments)> = (0..chance.random_range(1..=4)).map(|_| call(is_sealed, chance)).collect();
     let (keys, takes_ms) = drawn.iter().map(|(_, args)| (args.key, args.ms)).unzip();
     let calls: Vec<Call> = drawn.into_iter().map(|(call, _)| call).collect();
     let tools = calls.iter().map(|call| call.tool.clone()).collect();
@@ -32,14 +39,17 @@ pub(super) fn of((wait_ms, turn, made): (u64, Turn, Made), chance: &mut StdRng) 
     (wait_ms, Turn { calls, context, ..turn }, Made { tools, keys, takes_ms, session, ..made })
 }
 
-fn call(chance: &mut StdRng) -> (Call, Arguments) {
-    let tool = CALLED[chance.random_range(0..CALLED.len())];
+fn call(is_sealed: bool, chance: &mut StdRng) -> (Call, Arguments) {
+    let number = chance.random_range(0..CALLED.len() + if is_sealed { REMITTED } else { 0 });
+    let tool = CALLED.get(number).copied().unwrap_or(REMIT);
     let work = work(chance);
     let key = chance.random_range(0..if tool == "transfer" { 6 } else { 3 });
     let args = match tool {
         "poll" => Arguments { how: How::Works, ms: 0, key },
         // Equal questions are equal in everything.
         "fetch" => Arguments { how: How::Works, ms: 700 * u64::from(key), key },
+        // Most answers get lost, and some requests.
+        REMIT => Arguments { how: REMITS[chance.random_range(0..REMITS.len())], ms: work.ms, key },
         _ => Arguments { how: work.how, ms: work.ms, key },
     };
     let arguments = serde_json::to_string(&args).unwrap_or_default();

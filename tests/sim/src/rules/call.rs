@@ -23,6 +23,8 @@ pub(super) struct Was {
     pub(super) is_held: bool,
     /// Whether it was cancelled before it came.
     pub(super) is_marked: bool,
+    /// Whether its call stays begun while it is parked: nobody begins it again, it is found out what came of it.
+    pub(super) stays_begun: bool,
 }
 
 /// The items of a call.
@@ -35,6 +37,7 @@ pub(super) fn items(call: &Call, look: &mut Look<'_>) -> Vec<Was> {
             .map(|i| Was {
                 name: format!("{}:{}", arg(i * 10 - 6), arg(i * 10 - 5)),
                 under: arg(i * 10 - 4),
+                stays_begun: arg(i * 10 + 2) == "1",
                 ..Was::default()
             })
             .map(|was| recorded(was, look))
@@ -88,8 +91,9 @@ fn settle(call: &Call) -> Vec<Was> {
 /// Where the turns of an admission begin among its arguments: their count.
 fn turns_at(call: &Call) -> usize {
     let rows_at = 10 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
-    // Rows of limits come before the turns.
-    rows_at + 1 + 8 * usize::try_from(call.number(rows_at)).unwrap_or(0)
+    // Rows of limits come before the turns, and the counters that these debit.
+    let counters_at = rows_at + 1 + 8 * usize::try_from(call.number(rows_at)).unwrap_or(0);
+    counters_at + 1 + 3 * usize::try_from(call.number(counters_at)).unwrap_or(0)
 }
 
 fn admit(call: &Call) -> Vec<Was> {
@@ -105,8 +109,8 @@ fn admit(call: &Call) -> Vec<Was> {
             ..Was::default()
         });
         at += 13 + usize::try_from(call.number(at + 12)).unwrap_or(0);
-        // Its counters.
-        at += 1 + 4 * usize::try_from(call.number(at)).unwrap_or(0);
+        // What it debits, in bytes: what is no small number is no text, and stands behind.
+        at += 1 + call.arg(at).matches(char::REPLACEMENT_CHARACTER).count();
     }
     items
 }

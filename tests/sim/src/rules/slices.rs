@@ -54,7 +54,7 @@ impl Rules {
 
     fn parked(&self, look: &mut Look<'_>, was: &Was) {
         let record = look.record(&was.name);
-        if record.begun.is_some() && record.fence.is_none() {
+        if record.begun.is_some() && record.fence.is_none() && !was.stays_begun {
             self.wrong(7, &format!("{} is parked, and its next try is taken for begun", was.name));
         }
         let due = number(Some(&look.ask(&["ZSCORE", "timers", &format!("t:{}", was.name)])));

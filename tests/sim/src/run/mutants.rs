@@ -168,6 +168,18 @@ pub const MUTANTS: &[Mutant] = &[
         what: "a worker does not say what its calls did to facts when Redis has come back",
         changes: &[("worker/src/claims.rs", "        self.facts.assert(&self.store, beat.now_ms).await?;\n", "")],
     },
+    Mutant {
+        what: "that a call did not take effect is believed at once",
+        changes: &[(
+            "worker/src/calls/reconcile.rs",
+            "ReconcileVerdict::NotSoFar if is_grace_over => {",
+            "ReconcileVerdict::NotSoFar if is_grace_over || true => {",
+        )],
+    },
+    Mutant {
+        what: "heads of chains are not kept outside",
+        changes: &[("scheduler/src/sealing/anchors.rs", "if !lines.is_empty() {", "if lines.is_empty() {")],
+    },
 ];
 
 /// Takes each mend in Rust out of a copy of the sources, and plays until a game misses it.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tickfleet_testkit::guards;
 
 use super::{Play, Run};
+use crate::settings::sealed::SEALED_FROM;
 use crate::settings::{GOVERNED_FROM, LIMITED_FROM};
 
 /// Switches each guard of the scripts off, and plays until a game misses it.
@@ -72,8 +73,9 @@ impl Sabotage {
     /// The cheapest of the first games that miss a guard.
     fn look_for(&self, number: usize) -> anyhow::Result<Option<Found>> {
         let mut best: Option<Found> = None;
-        // Other games have no limits, and govern nothing.
+        // Other games have no limits, govern nothing, and seal nothing.
         let first = match number {
+            _ if guards::is_of_sealing(number) => self.seed + SEALED_FROM,
             _ if guards::is_of_limits(number) => self.seed + LIMITED_FROM,
             _ if guards::is_of_governance(number) => self.seed + GOVERNED_FROM,
             _ => self.seed,

@@ -12,6 +12,7 @@ use tickfleet_store::RowBounds;
 use worker::LoopOptions;
 
 use super::one_of;
+use super::sealed::REMIT;
 use crate::trouble::Kind;
 
 /// The people who decide about calls.
@@ -92,8 +93,15 @@ impl Governed {
         }
     }
 
+    /// All configurations as the first one.
+    pub(super) const fn united(mut self) -> Self {
+        self.quorum = [self.quorum[0]; 2];
+        self.longest_ms = [self.longest_ms[0]; 2];
+        self
+    }
+
     /// A configuration with what governs its calls.
-    pub(super) fn over(&self, mut policy: Policy, version: usize) -> Policy {
+    pub(super) fn over(&self, mut policy: Policy, version: usize, is_sealed: bool) -> Policy {
         let (quorum, longest_ms) = (self.quorum[version % 2], self.longest_ms[version % 2]);
         for (name, _) in TOOLS {
             let facts = match name {
@@ -114,6 +122,9 @@ impl Governed {
             };
             let row = ToolGrant { everyone: true, rules, facts, ..ToolGrant::default() };
             policy.permissions.matrix.insert(name.to_owned(), row);
+        }
+        if is_sealed {
+            policy.permissions.matrix.insert(REMIT.to_owned(), ToolGrant { everyone: true, ..ToolGrant::default() });
         }
         policy.permissions.approvers = APPROVERS.map(|name| (name.to_owned(), BTreeSet::new())).into();
         policy

@@ -9,7 +9,7 @@ use tickfleet_model::Effect;
 use tickfleet_model::tool::CachePer;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::{End, How, Running, run_it};
+use super::{How, Running, run_it};
 use crate::settings::governed::{Governed, KEPT, TOOLS};
 use crate::world::World;
 
@@ -36,7 +36,7 @@ fn tool(name: &'static str, effect: Effect, kept: Duration, world: &World, worke
         let turn = format!("{}:{}", context.tenant, context.call.turn);
         let run = world.begin(turn, context.call.position, effect, &worker);
         world.tell(|| format!("{worker}: {} runs {name} (run {run}, try {}): {args:?}", context.call, context.attempt));
-        let running = Running { world: world.clone(), run, end: End::BrokenOff };
+        let running = Running::new(&world, run);
         let args = super::Arguments { how: args.how, ms: args.ms };
         async move {
             let output = run_it(running, context, args).await?;

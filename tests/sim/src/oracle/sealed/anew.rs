@@ -1,0 +1,124 @@
+//! The log, decided anew by the policy that decided it: nothing may differ.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use scheduler::policy::{counter_stagger_ms, stagger_ms};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_model::limit::Every;
+use tickfleet_model::{AgentId, Limit, TenantId};
+use tickfleet_proof::lines::Line;
+use tickfleet_proof::whatif::recorded::{Arguments, Fate, Operated, Read, Recorded};
+use tickfleet_proof::whatif::replay::{Fleet, Replay};
+use tickfleet_proof::whatif::turns::Turn;
+use tickfleet_proof::whatif::{self, Difference};
+use tickfleet_tools::Registry;
+use worker::calls::recalled::{Recall, Recalled};
+
+use crate::parts::Site;
+
+/// How many calls were decided anew, and what would be decided otherwise, where one policy was in force throughout and nobody has set anything at run time.
+pub(super) fn differences(lines: &[String], site: &Site) -> anyhow::Result<(u64, Vec<String>)> {
+    if site.settings.sealed.as_ref().is_none_or(|sealed| !sealed.is_one_policy) {
+        return Ok((0, Vec::new()));
+    }
+    let (calls, operated) = gathered(lines);
+    let mut wrong = judged(&calls, site)?;
+    // After a restart, calls wait for windows in which nothing is lost.
+    if !site.world.facts().has_restarted {
+        let others = replayed(&calls, &operated, site).into_iter().filter(|other| !is_left_out(other, site));
+        wrong.extend(others.map(|other| format!("decided anew: {other:?}")));
+    }
+    Ok((calls.values().map(|calls| calls.len() as u64).sum(), wrong))
+}
+
+/// The calls of the log by their turns, and what operators did.
+fn gathered(lines: &[String]) -> (BTreeMap<(u32, String, String), Vec<Recorded>>, Operated) {
+    let (mut calls, mut operated) = (BTreeMap::<_, Vec<Recorded>>::new(), Operated::default());
+    for line in lines {
+        let Some(Line::Entry(entry)) = Line::read(line) else { continue };
+        match Read::entry(&entry) {
+            Read::Call(call) => {
+                calls.entry((call.shard, call.tenant.clone(), call.turn.clone())).or_default().push(*call);
+            }
+            Read::Reset(reset) => operated.resets.push(reset),
+            Read::Pause(pause) => operated.pauses.push(pause),
+            Read::Other => {}
+        }
+    }
+    calls.values_mut().for_each(|calls| calls.sort_by_key(|call| (call.position, call.written_ms)));
+    (calls, operated)
+}
+
+/// What the log does not say: that a hand has spoiled an agent's budgets; when a place was given back to the millisecond; and
+/// which of the calls of one agent came to the day's cap first, where one was refused there.
+fn is_left_out(other: &Difference, site: &Site) -> bool {
+    let agent = format!("{}:{}", other.tenant, other.agent);
+    let is_of_places = |limit: &Limit| limit.every == Every::Held && other.by == whatif::limit(&limit.name);
+    site.world.facts().spoiled.contains_key(&agent)
+        || site.settings.limits.iter().flatten().any(is_of_places)
+        || other.by == whatif::DAY
+}
+
+/// Caps and limits.
+fn replayed(
+    calls: &BTreeMap<(u32, String, String), Vec<Recorded>>,
+    operated: &Operated,
+    site: &Site,
+) -> Vec<Difference> {
+    let (policy, mut differences) = (site.settings.policy(0), Vec::new());
+    let fleet = Fleet {
+        policy: &policy,
+        shards: site.settings.store.shards,
+        agent_stagger: stagger_ms,
+        counter_stagger: counter_stagger_ms,
+    };
+    let mut turns: Vec<Turn> = calls.values().filter_map(|calls| Turn::of(calls)).collect();
+    turns.sort_by_key(|turn| turn.at_ms().unwrap_or(0));
+    let mut replay = Replay::new(fleet, operated, true, |difference| differences.push(difference));
+    turns.into_iter().for_each(|turn| replay.turn(turn));
+    let _not_decidable = replay.finish();
+    differences
+}
+
+/// Permission, arguments, rules, consent.
+fn judged(calls: &BTreeMap<(u32, String, String), Vec<Recorded>>, site: &Site) -> anyhow::Result<Vec<String>> {
+    let active = Arc::new(PolicyHandle::new(site.active(0)));
+    let store = site.stores(usize::MAX).into_iter().next();
+    let store = store.ok_or_else(|| anyhow::anyhow!("there is no shard"))?;
+    let registry = Arc::new(site.registry("nobody", &store, &active));
+    let active = active.load();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut wrong = Vec::new();
+    for call in calls.values().flatten().filter(|call| !call.is_task) {
+        if let Some(recall) = runtime.block_on(otherwise(call, &active, &registry)) {
+            let (turn, at, was) = (&call.turn, call.position, call.fate.words());
+            wrong.push(format!("{turn}/{at} ({}): {was}, and decided anew {recall:?}", call.tool));
+        }
+    }
+    Ok(wrong)
+}
+
+/// What guards say of a call, where that is not what they said.
+async fn otherwise(call: &Recorded, active: &Arc<ActivePolicy>, registry: &Arc<Registry>) -> Option<Recall> {
+    let (tenant, agent) = (TenantId::new(call.tenant.as_str()).ok()?, AgentId::new(call.agent.as_str()).ok()?);
+    let arguments = match &call.arguments {
+        Arguments::Whole(text) => Some(text.as_str()),
+        Arguments::Hidden(_) | Arguments::Cut(_) => None,
+    };
+    let premises = call.premises.as_ref();
+    let recalled = Recalled { tenant: &tenant, agent: &agent, tool: &call.tool, arguments, premises };
+    let recall = recalled.judge(active, registry).await;
+    let is_same = match (&call.fate, &recall) {
+        (Fate::NotReached, _) | (_, Recall::Unknown(_)) => true,
+        (Fate::Stopped(_) | Fate::Passed, Recall::Passes { .. }) => true,
+        (Fate::Stopped(_) | Fate::Asked, Recall::Asks(_)) => true,
+        (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
+            (outcome.as_str(), reason, rule) == (*now, why, by)
+        }
+        // What is no JSON was refused as that.
+        (Fate::Ended { outcome, .. }, _) => outcome == "invalid_arguments" && arguments.is_none(),
+        _ => false,
+    };
+    (!is_same).then_some(recall)
+}
