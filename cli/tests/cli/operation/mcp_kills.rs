@@ -41,7 +41,7 @@ impl Front {
         let name = params["name"].as_str().or(params["taskId"].as_str()).unwrap().to_owned();
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
         let mut stream = TcpStream::connect(address).ok()?;
-        stream.set_read_timeout(Some(Duration::from_mins(1))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
         let head = format!(
             "host: x\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\naccept: application/json, \
              text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\nmcp-method: {method}\r\nmcp-name: {name}\r\n",

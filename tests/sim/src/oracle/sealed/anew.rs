@@ -32,8 +32,11 @@ pub(super) fn differences(lines: &[String], site: &Site) -> anyhow::Result<(u64,
     Ok((calls.values().map(|calls| calls.len() as u64).sum(), wrong))
 }
 
+/// Calls by the shard, the tenant and the turn that they belong to.
+type Calls = BTreeMap<(u32, String, String), Vec<Recorded>>;
+
 /// The calls of the log by their turns, and what operators did.
-fn gathered(lines: &[String]) -> (BTreeMap<(u32, String, String), Vec<Recorded>>, Operated) {
+fn gathered(lines: &[String]) -> (Calls, Operated) {
     let (mut calls, mut operated) = (BTreeMap::<_, Vec<Recorded>>::new(), Operated::default());
     for line in lines {
         let Some(Line::Entry(entry)) = Line::read(line) else { continue };
@@ -61,15 +64,12 @@ fn is_left_out(other: &Difference, site: &Site) -> bool {
 }
 
 /// Caps and limits.
-fn replayed(
-    calls: &BTreeMap<(u32, String, String), Vec<Recorded>>,
-    operated: &Operated,
-    site: &Site,
-) -> Vec<Difference> {
+fn replayed(calls: &Calls, operated: &Operated, site: &Site) -> Vec<Difference> {
     let (policy, mut differences) = (site.settings.policy(0), Vec::new());
     let fleet = Fleet {
         policy: &policy,
         shards: site.settings.store.shards,
+        slots: None,
         agent_stagger: stagger_ms,
         counter_stagger: counter_stagger_ms,
     };
@@ -82,7 +82,7 @@ fn replayed(
 }
 
 /// Permission, arguments, rules, consent.
-fn judged(calls: &BTreeMap<(u32, String, String), Vec<Recorded>>, site: &Site) -> anyhow::Result<Vec<String>> {
+fn judged(calls: &Calls, site: &Site) -> anyhow::Result<Vec<String>> {
     let active = Arc::new(PolicyHandle::new(site.active(0)));
     let store = site.stores(usize::MAX).into_iter().next();
     let store = store.ok_or_else(|| anyhow::anyhow!("there is no shard"))?;
