@@ -8,7 +8,7 @@ mod sealed;
 
 pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
-pub use rests::RESTS;
+pub use rests::{RESTS, WAITS};
 pub use sealed::SEALED;
 
 /// A rule, what is switched off, the guard, and what is there instead.
@@ -376,23 +376,6 @@ pub const BUDGETS: &[Guard] = &[
     ),
     (1, "a debit of what was not carried out is not given back", "    correct(reserved, 0, 0, now)\n", ""),
     (6, "an answer is counted again when its step is repeated", "if counted == id then return end", ""),
-];
-
-/// Slices that wait for a turn or a task. No interleaving has any: tests of their own notice.
-pub const WAITS: &[Guard] = &[
-    (3, "the end of a turn wakes nobody", "if wakes ~= '' then wake(tenant, tt, wakes) end", ""),
-    (
-        3,
-        "the end of any turn wakes whoever waits for another",
-        "if awaits == turn_of(tenant, tt) then call('ZADD'",
-        "if awaits then call('ZADD'",
-    ),
-    (
-        3,
-        "whoever begins to wait for what has ended already is not told",
-        "local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1",
-        "local ended = false",
-    ),
 ];
 
 /// All of them.

@@ -24,3 +24,20 @@ pub const RESTS: &[Guard] = &[
         "",
     ),
 ];
+
+/// Slices that wait for a turn or a task. No interleaving has any: tests of their own notice.
+pub const WAITS: &[Guard] = &[
+    (3, "the end of a turn wakes nobody", "if wakes ~= '' then wake(tenant, tt, wakes) end", ""),
+    (
+        3,
+        "the end of any turn wakes whoever waits for another",
+        "if awaits == turn_of(tenant, tt) then call('ZADD'",
+        "if awaits then call('ZADD'",
+    ),
+    (
+        3,
+        "whoever begins to wait for what has ended already is not told",
+        "local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1",
+        "local ended = false",
+    ),
+];
