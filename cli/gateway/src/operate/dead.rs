@@ -160,7 +160,7 @@ pub(crate) struct Replays {
 /// Have some done anew. Each is sent and done with in one step: the same request again sends nothing twice. A call becomes a
 /// new turn of its agent, with an idempotency key of its own, under caps and permissions as any other.
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = Replays,
-    responses((status = 200, description = "What came of each, in their order: `id`, `answer` and, where it was sent, `as`", body = Object),
+    responses((status = 200, description = "What came of each, in their order: `id`, `answer` and, where it was sent, `as`", body = Vec<Object>),
         (status = 400, description = "That is no list of ids, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
@@ -206,7 +206,7 @@ pub(crate) struct Drops {
 
 /// Be done with some: letters go, and calls, which stay in the audit log, are not listed any more.
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = Drops,
-    responses((status = 200, description = "What came of each, in their order: `id` and `answer`", body = Object),
+    responses((status = 200, description = "What came of each, in their order: `id` and `answer`", body = Vec<Object>),
         (status = 400, description = "That is no list of ids, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),

@@ -12,7 +12,6 @@ mod raw;
 mod report;
 mod scripts;
 mod server;
-mod services;
 mod spread;
 mod tool_kind;
 mod via;

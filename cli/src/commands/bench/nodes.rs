@@ -12,8 +12,7 @@ use tokio::process::{Child, Command};
 use super::BenchArgs;
 use super::extra::Extra;
 use super::server::{NAMESPACE, PREFIX, Server};
-use super::services::Services;
-use super::tool_kind::{ToolKind, workspaces};
+use super::tool_kind::{Services, ToolKind, workspaces};
 
 /// Whichever port is free.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));

@@ -83,7 +83,7 @@ impl FromStr for DeadId {
 
 /// Whether a text is the id of a stream's entry: two numbers.
 fn is_entry(text: &str) -> bool {
-    let number = |part: &str| !part.is_empty() && part.len() <= 20 && part.bytes().all(|byte| byte.is_ascii_digit());
+    let number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_ok();
     text.split_once('-').is_some_and(|(ms, number_within)| number(ms) && number(number_within))
 }
 

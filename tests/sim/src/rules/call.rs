@@ -92,7 +92,7 @@ fn settle(call: &Call) -> Vec<Was> {
 fn turns_at(call: &Call) -> usize {
     let rows_at = 10 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
     // Rows of limits come before the turns, and the counters that these debit.
-    let counters_at = rows_at + 1 + 8 * usize::try_from(call.number(rows_at)).unwrap_or(0);
+    let counters_at = rows_at + 1 + 9 * usize::try_from(call.number(rows_at)).unwrap_or(0);
     counters_at + 1 + 3 * usize::try_from(call.number(counters_at)).unwrap_or(0)
 }
 

@@ -52,8 +52,7 @@ impl Calls {
             why: resting.why(name),
             over: Box::new(over),
         });
-        let has_answer = self.has_kept_answer(trying, tool, arguments).await;
-        if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }
+        self.rest_or_answer(trying, tool, arguments, rests).await
     }
 
     /// The call of a tool that an operator has paused: it waits until the pause ends, at most until its deadline.
@@ -78,6 +77,17 @@ impl Calls {
             // It never ends for having waited: its deadline does that.
             over: Box::new(trying.result(Outcome::Transient, error)),
         });
+        self.rest_or_answer(trying, tool, arguments, rests).await
+    }
+
+    /// A call that is to rest does so unless its answer is there without its tool.
+    async fn rest_or_answer<'a>(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+        rests: Box<RestingCall>,
+    ) -> Result<Permit<'a>, Disposition> {
         let has_answer = self.has_kept_answer(trying, tool, arguments).await;
         if has_answer { Ok(Permit::KeptAnswer(rests)) } else { Err(Disposition::Rests(rests)) }
     }

@@ -1,5 +1,11 @@
 //! `tickfleet gateway` as a process: services that speak no Redis get what producers get, and no more than their key is for.
 
+mod browser;
+mod fuzzed;
+mod mcp_conformance;
+mod mcp_kills;
+mod tls;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +33,7 @@ const REFUSAL: [&str; 4] =
 pub(super) struct Gateway {
     /// None where another process has it.
     child: Option<Child>,
-    pub(super) address: String,
+    address: String,
     keys: PathBuf,
 }
 

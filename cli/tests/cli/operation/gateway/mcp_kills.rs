@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Gateway, add_key};
+use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::process::pause;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use reqwest::Certificate;
 use tickfleet_testkit::RedisServer;
 
-use super::gateway::{Gateway, add_key};
+use super::{Gateway, add_key};
 use crate::support::binary::{DevFleet, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::process::pause;

@@ -1,16 +1,19 @@
 //! The tool that the bench calls: one that gives its text back, in one of several kinds.
 
+mod services;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::services::Services;
 use crate::commands::mcp;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::global::Global;
 use crate::setup;
+
+pub(super) use services::Services;
 
 /// The kind of the tool that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -31,7 +34,6 @@ pub(crate) enum ToolKind {
 /// The same as the typed tool `echo`.
 const IN_PYTHON: &str = "\
 from tickfleet import tool
-
 
 @tool(effect=\"read\")
 async def echo_python(text: str) -> dict[str, str]:
