@@ -35,7 +35,8 @@ async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
     fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat"]);
-    fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing", "--workers", "4"]);
+    // By one worker: several parse Python at once, which its parser does not bear.
+    fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing"]);
     let output = fuzzer.current_dir(folder.path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
