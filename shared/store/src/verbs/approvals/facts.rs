@@ -127,7 +127,7 @@ impl Store {
     }
 
     /// The approval of this id, whichever of these tenants it is of; none where no one of them has it. It is looked for at
-    /// [`TENANTS_TOGETHER`] of them in one round trip.
+    /// a thousand of them in one round trip.
     ///
     /// # Errors
     /// [`StoreError`].
