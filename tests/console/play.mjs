@@ -230,7 +230,7 @@ function watch(page) {
 }
 
 const fleet = await start();
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-quic"] });
 try {
   const page = await browser.newPage();
   watch(page);
