@@ -132,6 +132,8 @@ async fn gateways_that_are_killed_lose_no_task_and_have_none_run_twice() {
     std::fs::write(conf.join("agents.yaml"), "agents: {kelly: {calls_per_tick: 100, max_actions_per_day: 100000}}\n")
         .unwrap();
     std::fs::write(conf.join("permissions.yaml"), "permissions: {sleep: {everyone: true}}\n").unwrap();
+    // The built-in tenant has a cap of its own, which a thousand kills would come to.
+    std::fs::write(conf.join("tenants.yaml"), "tenants: {demo: {}}\n").unwrap();
     let config = conf.to_str().unwrap();
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", config]);
     let keys = folder.path().join("keys.yaml");
