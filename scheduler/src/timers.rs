@@ -22,7 +22,7 @@ use crate::policy::{Reckoning, Rows};
 const DUE_MAX: usize = 256;
 /// Turns released per lane and script, so that one long lane does not stall Redis.
 const TURNS_PER_LANE_MAX: usize = 16;
-/// Lanes of one script: with their turns about 2 ms.
+/// Lanes of one script: with their turns about 1 ms.
 const LANES_MAX: usize = 16;
 /// The period at which due timers are looked for while places of limits come and go: whoever waits for one waits so long
 /// for nothing.

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Bytes of either file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Handshakes under way at once; who comes then waits in the system's queue.
+/// Handshakes under way, and connections not taken yet, at once; who comes then waits in the system's queue.
 const HANDSHAKES_MAX: usize = 256;
 /// A client that has not shaken hands by then is cut off.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -160,12 +160,19 @@ impl Listener for TlsListener {
     }
 }
 
+fn is_of_the_client(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
 async fn accept(listener: TcpListener, files: TlsFiles, ready: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>) {
     let room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
+            // It was one client's fault, and is over.
+            Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 tracing::debug!(%error, "a connection was not accepted");
                 tokio::time::sleep(REST).await;
@@ -175,13 +182,14 @@ async fn accept(listener: TcpListener, files: TlsFiles, ready: mpsc::Sender<(Tls
         let (acceptor, ready) = (TlsAcceptor::from(files.config.load_full()), ready.clone());
         tokio::spawn(async move {
             let shaken = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await;
-            drop(permit);
             match shaken {
                 // Fails only when nobody listens any more.
                 Ok(Ok(stream)) => drop(ready.send((stream, from)).await),
                 Ok(Err(error)) => tracing::debug!(%error, %from, "a client did not agree on TLS"),
                 Err(_) => tracing::debug!(%from, "a client did not shake hands in time"),
             }
+            // Until it is taken: who has shaken hands is bounded in number, too.
+            drop(permit);
         });
     }
 }

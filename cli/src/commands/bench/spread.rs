@@ -488,4 +488,19 @@ mod tests {
         let shards: Vec<u32> = tenants.iter().map(|name| shard_of(&TenantId::new(name).unwrap(), 12)).collect();
         assert_eq!(shards, (0..12).collect::<Vec<_>>());
     }
+
+    #[test]
+    fn primaries_that_were_loaded_alone_are_put_together_as_if_each_had_had_as_many_turns() {
+        let span = |turns: u64, us: [f64; 2], scripts: f64| Span {
+            turns,
+            seconds: 2.0,
+            us: us.to_vec(),
+            scripts,
+            not_ok: 1,
+            parts: 1.0,
+        };
+        // The second had half as many turns, each at twice the cost; what it took while the first was loaded is forgotten.
+        let both = span(1_000, [30_000.0, 7.0], 100.0).and(span(500, [9.0, 30_000.0], 50.0), 1);
+        assert_eq!((both.turns, both.not_ok, both.us, both.scripts), (2_000, 2, vec![30_000.0, 60_000.0], 200.0));
+    }
 }

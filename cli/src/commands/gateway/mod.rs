@@ -95,7 +95,7 @@ enum VerbArg {
     Cancel,
     /// Look at all that operators look at, and change nothing.
     View,
-    /// Pause and resume, and end many turns.
+    /// Pause and resume, end many turns, replay and drop what was put aside (with another message, too).
     Operate,
     /// Approve and deny calls that wait for people.
     Approve,
@@ -106,7 +106,7 @@ enum VerbArg {
 enum RoleArg {
     /// Looks, and changes nothing: view.
     Viewer,
-    /// Looks, pauses, resumes, ends turns: view and operate.
+    /// Looks, pauses, resumes, ends turns, replays: view and operate.
     Operator,
     /// Looks, approves and denies: view and approve.
     Approver,

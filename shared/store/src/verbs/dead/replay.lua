@@ -18,9 +18,13 @@ local waits = known and string.sub(known, 1, 1) == 'q' and call('HGET', QUEUED, 
 if known and (not waits or is_open(stream, waits)) then
   return string.sub(known, 2) == ARGV[9] and 'DUPLICATE' or 'CONFLICT'
 end
-if call('HGET', META, 'pressure') == '1' then return 'PRESSURE' end
+local pressure, memory_max = unpack(call('HMGET', META, 'pressure', 'memory_max'))
+if pressure == '1' then return 'PRESSURE' end
+-- Rule 19, as by submit: what waits may not fill the memory.
+local bytes_max = num(ARGV[6])
+if num(memory_max or 0) > 0 then bytes_max = math.min(bytes_max, num(memory_max) / 2) end
 if call('XLEN', stream) >= num(ARGV[5]) then return 'QUEUE_FULL' end
-if call('XLEN', stream) >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= num(ARGV[6]) then return 'QUEUE_FULL' end
+if call('XLEN', stream) >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= bytes_max then return 'QUEUE_FULL' end
 local entry
 if tt == '' then
   entry = call('XADD', stream, '*', INBOUND.task, message)
