@@ -23,9 +23,9 @@ prepare-demo:
 
 # Not the release build, which takes three times as long: the demo waits for its caps, not for the processor. Its tool in
 # Python gets an interpreter where one can be made.
-demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results
+demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results; STAY=1 keeps the console
 	cargo build --workspace --bin tickfleet --locked
-	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")"
+	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
 
 # The documentation's examples go first, so that the runner's summary is the last line.
 test: prepare ## Run every test

@@ -61,7 +61,7 @@ async function start() {
   const child = spawn(program, args, { env, stdio: ["ignore", "pipe", "inherit"] });
   const found = {};
   for await (const line of createInterface({ input: child.stdout })) {
-    const console_ = /^Console: (\S+) with the key (\S+)$/.exec(line);
+    const console_ = /^Console: (\S+)#key=(\S+)$/.exec(line);
     if (console_) [, found.url, found.key] = console_;
     const redis = /export REDIS_URL='(.*)'/.exec(line);
     if (redis) found.redis = redis[1];
@@ -222,6 +222,16 @@ async function views(browser, fleet, colorScheme, width) {
   await context.close();
 }
 
+/** The link that is printed signs in by itself, and no key stays in the address. */
+async function link(browser, fleet) {
+  const page = await browser.newPage();
+  watch(page);
+  await page.goto(`${fleet.url}#key=${fleet.key}`);
+  await page.waitForSelector(".tiles");
+  check(!page.url().includes("key"), `the link signs in, and leaves ${page.url()}`);
+  await page.close();
+}
+
 function watch(page) {
   page.on("pageerror", (error) => check(false, `an error in the page: ${error.message}`));
   page.on("console", (message) => {
@@ -234,6 +244,7 @@ const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? 
 try {
   const page = await browser.newPage();
   watch(page);
+  await link(browser, fleet);
   await work(page, fleet);
   fleet.submit("kelly", "waits", "fail");
   for (let calls = 0; calls < 4; calls += 1) fleet.submit("fran", `more-${calls}`, "echo");

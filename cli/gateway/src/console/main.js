@@ -140,9 +140,24 @@ function prepare() {
     event.preventDefault();
     main.focus();
   });
-  addEventListener("hashchange", () => show(true));
+  addEventListener("hashchange", () => begin() || show(true));
+}
+
+/** The key of a link that a program on this machine printed. Elsewhere a link signs nobody in: it could be anybody's. */
+function keyOfLink() {
+  const key = /^#key=([\w-]+)$/.exec(location.hash)?.[1];
+  if (!key) return "";
+  history.replaceState(null, "", location.pathname);
+  return ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname) ? key : "";
+}
+
+/** Signs in with the key of the link, or of this tab; answers whether there was one. */
+function begin(known) {
+  const key = keyOfLink();
+  if (!key && !known) return false;
+  start(key).catch((error) => ask_for_key(error.message));
+  return true;
 }
 
 prepare();
-if (hasKey()) start("").catch((error) => ask_for_key(error.message));
-else ask_for_key("");
+if (!begin(hasKey())) ask_for_key("");

@@ -4,7 +4,8 @@
 //! governed ([`desk`]).
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
-//! them), [`play`] submits and collects, [`kinds`] has the tools that not every machine can run, [`report`]
+//! them), [`watched`] the console to watch it by, [`play`] submits and collects, [`kinds`] has the tools that not every
+//! machine can run, [`report`]
 //! counts and looks for broken promises, and [`show`] is what a person reads.
 
 mod agents;
@@ -18,6 +19,7 @@ mod played;
 mod report;
 mod show;
 mod stand_in;
+mod watched;
 mod words;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -44,6 +46,7 @@ use kinds::{Kinds, LeftOut, Probed};
 use model::Model;
 use report::Report;
 use stand_in::StandIn;
+use watched::Watched;
 
 /// The agent that has a day cap that the day reaches, and what the cap is.
 const CAPPED: (&str, u32) = ("dwight", 6);
@@ -76,7 +79,8 @@ const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X and an MCP server.
+It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X and an MCP server,
+and prints a link to the console that shows them at work; with --stay, also when they are done.
 Nothing leaves this machine, and nothing stays. It runs on the built-in configuration, whatever
 --config, REDIS_URL and the environment say. Exit code 0 only if every call got exactly one result,
 no cap was exceeded, and nothing was sent, posted or booked twice.")]
@@ -85,6 +89,9 @@ pub(crate) struct Demo {
     /// it does not.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     interpreter: String,
+    /// Keep the console when the demo is over, until Ctrl-C.
+    #[arg(long)]
+    stay: bool,
 }
 
 /// Plays the day.
@@ -97,16 +104,13 @@ pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let day = probed.playable(day::plan()?);
     let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = all_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), output).await;
+    let outcome = all_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), args.stay, output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
     drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
     stopped.map_err(Failure::failed)?;
-    if output.json {
-        output.show(&report, |_| String::new())?;
-    }
     if report.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
@@ -116,11 +120,13 @@ async fn all_acts(
     dir: &Path,
     (day, probed): (&[Planned], &Probed),
     (stand_in, model): (&StandIn, &Model),
+    stay: bool,
     output: &Output,
 ) -> Result<Report, Failure> {
     let conf = dir.join("conf");
     let mut setup = configured(url, &conf, probed, (stand_in, model)).await?;
-    let played = first_act(&setup, (day, &probed.left_out()), stand_in, output).await;
+    let mut watched = Watched::open(&setup, output).await;
+    let played = first_act(&setup, (day, &probed.left_out()), (stand_in, &watched), output).await;
     // Also where the fleet did not come up. The workers of the second act are processes with interpreters of their own.
     setup.stop_python().await;
     setup.python = None;
@@ -136,7 +142,7 @@ async fn all_acts(
     }
     report.broken.extend(broken);
     report.second_act = Some(agents);
-    let desk = desk::play(url, &dir.join("desk"), output).await?;
+    let desk = desk::play(url, &dir.join("desk"), &mut watched, output).await?;
     let broken = desk.broken();
     if !output.json {
         output.print(&show::verdict_on(&broken, show::THIRD_KEPT, output))?;
@@ -145,6 +151,10 @@ async fn all_acts(
     report.broken.extend(broken);
     report.third_act = Some(desk);
     report.ok = report.broken.is_empty();
+    if output.json {
+        output.data(&report)?;
+    }
+    watched.close(stay, output).await?;
     Ok(report)
 }
 
@@ -152,7 +162,7 @@ async fn all_acts(
 async fn first_act(
     setup: &Setup,
     (day, left_out): (&[Planned], &LeftOut),
-    stand_in: &StandIn,
+    (stand_in, watched): (&StandIn, &Watched),
     output: &Output,
 ) -> Result<Report, Failure> {
     let kinds = Kinds::of(setup);
@@ -160,7 +170,9 @@ async fn first_act(
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
-        output.print(&show::opening(day, &setup.configuration.policy, (&kinds, left_out), output))?;
+        let opening =
+            show::opening(day, &setup.configuration.policy, (&kinds, left_out), &watched.invitation(), output);
+        output.print(&opening)?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {

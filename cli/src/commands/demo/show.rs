@@ -28,6 +28,7 @@ pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
     (kinds, left_out): (&Kinds, &LeftOut),
+    invitation: &str,
     output: &Output,
 ) -> String {
     let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
@@ -40,6 +41,7 @@ pub(super) fn opening(
     let title =
         format!("Demo: a day at Atlas UX, {} turns of {known} agents{strangers}; 1 s = 1 simulated hour", day.len());
     let (who, cap) = CAPPED;
+    let invitation = if invitation.is_empty() { String::new() } else { format!("{invitation}\n\n") };
     format!(
         "{}\n\n\
          In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
@@ -47,7 +49,7 @@ pub(super) fn opening(
          those of config/, plus the calendar, a word count and sales figures. Faster than the defaults, so that a\n\
          day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not\n\
          1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
-         Kinds of tools, governed alike:\n{}\n\
+         Kinds of tools, governed alike:\n{}\n{invitation}\
          Replies as they come, each with the time at which its turn was submitted:\n",
         output.paint(Mood::Strong, &title),
         tools_by_kind(day, kinds, left_out, output)

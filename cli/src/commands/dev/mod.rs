@@ -1,6 +1,5 @@
 //! `tickfleet dev`: a whole fleet in one process, with nothing to set up.
 
-mod console;
 pub(crate) mod socket;
 
 use std::fs::DirBuilder;
@@ -14,8 +13,8 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use self::console::Console;
 use self::socket::DIR;
+use crate::commands::gateway::console::Console;
 use crate::failure::Failure;
 use crate::fleet::python;
 use crate::fleet::{self, Answer, Fleet, Roles};
@@ -30,7 +29,7 @@ use crate::setup::{self, Setup};
 Examples:
   tickfleet dev
   tickfleet dev --port            where a client needs host and port instead of a socket
-  tickfleet dev --console         with pages to watch it by, and the key for them
+  tickfleet dev --console         with pages to watch it by, and a link to them with a key
 What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
 what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.
 Where --redis-url or the variable REDIS_URL names a Redis, that one is used: unset it for a private one.")]
@@ -135,7 +134,7 @@ async fn serve(
     let draining = shutdown.draining.clone();
     let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
     let console = match args.console {
-        Some(port) => Some(Console::start(setup, port, draining).await?),
+        Some(port) => Some(Console::start(setup, port, &draining).await?),
         None => None,
     };
     // SIGHUP still ends it: it is what a terminal says that is being closed.
@@ -161,7 +160,7 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet, console: 
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let export = format!("{url}{trial}");
     let by_hand = redis.and_then(redis_cli).unwrap_or_default();
-    let console = console.map(Console::in_words).unwrap_or_default();
+    let console = console.map(|console| format!("Console: {}\n", console.link())).unwrap_or_default();
     format!(
         "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
          Health and metrics: http://{}/metrics\n{console}\n\

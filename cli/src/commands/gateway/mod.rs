@@ -1,6 +1,7 @@
 //! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] is what it tells operators of the
-//! configuration.
+//! configuration, [`console`] the one of a fleet that somebody runs on their own machine.
 
+pub(crate) mod console;
 mod desk;
 
 use std::collections::BTreeSet;
@@ -196,7 +197,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 ///
 /// # Errors
 /// Redis is away.
-pub(crate) async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToken) -> Result<Gateway, Failure> {
+async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToken) -> Result<Gateway, Failure> {
     let client = setup.client().await?;
     let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
     Ok(Gateway::new(client, keys, desk, draining))
@@ -206,7 +207,7 @@ pub(crate) async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToke
 ///
 /// # Errors
 /// The address cannot be had.
-pub(crate) async fn listen(
+async fn listen(
     gateway: Gateway,
     address: SocketAddr,
     tls: Option<TlsFiles>,

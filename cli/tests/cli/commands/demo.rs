@@ -1,10 +1,14 @@
 //! `tickfleet demo`: the day that it plays, counted.
 
 use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::binary::tickfleet;
+use crate::support::binary::{command, tickfleet};
 use crate::support::python;
 
 #[test]
@@ -19,12 +23,46 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
 
 #[test]
 fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_why() {
-    let report = tickfleet(&["demo", "--json", "--interpreter", "/nowhere/python3"]).exits(0).json();
+    let report = watched(&["demo", "--json", "--stay", "--interpreter", "/nowhere/python3"]);
     let why = report["left_out"]["python"].as_str().unwrap();
     assert!(why.starts_with("/nowhere/python3: it cannot be started") && !why.contains('\n'), "{why}");
     plays_its_day(&report);
     second_act(&report);
     third_act(&report);
+}
+
+/// The report of a demo that is looked at in its console while it runs, and after its end, by the link that it prints.
+fn watched(args: &[&str]) -> Value {
+    let mut demo = command(args).spawn().unwrap();
+    let mut stdout = demo.stdout.take().unwrap();
+    let report = std::thread::spawn(move || {
+        let mut report = String::new();
+        stdout.read_to_string(&mut report).unwrap();
+        report
+    });
+    let mut told = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let link = told.find_map(|line| Some(line.strip_prefix("Watch it in a browser: http://")?.to_owned())).unwrap();
+    let (address, key) = link.split_once("/console/#key=").unwrap();
+    assert!(asked(address, key, "/v1/operate/me").contains("\"view\""));
+    let stays = told.find(|line| line.contains("its console stays")).unwrap();
+    assert!(stays.ends_with(&link), "{stays}");
+    // The last of the third act: another configuration, and the same place and key.
+    let story = asked(address, key, "/v1/operate/explain?id=atlas-ux:desk-10");
+    assert!(story.starts_with("HTTP/1.1 200") && story.contains("get_quote"), "{story}");
+    kill(Pid::from_raw(demo.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+    let rest: Vec<_> = told.collect();
+    assert_eq!(demo.wait().unwrap().code(), Some(0), "{rest:?}");
+    serde_json::from_str(&report.join().unwrap()).unwrap()
+}
+
+/// The answer to one GET, head and body.
+fn asked(address: &str, key: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\nconnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Every promise holds, and the counts are those of what this machine can play: one call less where it cannot hold the

@@ -226,7 +226,7 @@ async fn the_console_is_served_with_the_program_and_lets_a_browser_load_nothing_
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url(), "--console", "0"]);
     let line = fleet.welcome.iter().find_map(|line| line.strip_prefix("Console: http://")).unwrap();
-    let (address, key) = line.split_once("/console/ with the key ").unwrap();
+    let (address, key) = line.split_once("/console/#key=").unwrap();
     let gateway = Gateway::at(address);
     let page = gateway.get("", "/console/");
     assert_eq!(page.status, 200);

@@ -23,6 +23,7 @@ use tickfleet_proof::seal::secret_text;
 use tickfleet_protocol::parse_turn;
 
 use super::day::{TENANT, tenant};
+use super::watched::Watched;
 use super::words::{counted, whole_sentences};
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
@@ -95,9 +96,10 @@ impl Desk {
 ///
 /// # Errors
 /// The fleet cannot be started, or a reply does not come.
-pub(super) async fn play(url: &str, dir: &Path, output: &Output) -> Result<Desk, Failure> {
+pub(super) async fn play(url: &str, dir: &Path, watched: &mut Watched, output: &Output) -> Result<Desk, Failure> {
     let bank = Bank::start().await?;
     let setup = configured(url, dir, &bank)?;
+    watched.go_on(&setup, output).await;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;

@@ -1,0 +1,93 @@
+//! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with one key that is made for it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tickfleet_gateway::{KeyRow, KeysFile, NewKey, Verb, Whose};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::Failure;
+use crate::setup::Setup;
+
+/// The port that a console takes where nobody names one.
+pub(crate) const PORT: u16 = 8080;
+/// The time that requests have which are under way when it ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(3);
+
+/// The console that runs, and the key for it.
+pub(crate) struct Console {
+    address: SocketAddr,
+    key: NewKey,
+    serving: JoinHandle<()>,
+    ending: CancellationToken,
+}
+
+impl Console {
+    /// Serves it on this port of 127.0.0.1, until `draining`.
+    ///
+    /// # Errors
+    /// The port is taken; Redis is away.
+    pub(crate) async fn start(setup: &Setup, port: u16, draining: &CancellationToken) -> Result<Self, Failure> {
+        let key = NewKey::random().map_err(Failure::failed)?;
+        let ending = draining.child_token();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let (address, serving) = serve(setup, &key, address, &ending).await?;
+        Ok(Self { address, key, serving, ending })
+    }
+
+    /// The same place and key, and another configuration: who watches goes on watching.
+    ///
+    /// # Errors
+    /// The port was taken meanwhile; Redis is away.
+    pub(crate) async fn with(self, setup: &Setup, draining: &CancellationToken) -> Result<Self, Failure> {
+        let Self { address, key, serving, ending } = self;
+        end(serving, &ending).await;
+        let ending = draining.child_token();
+        let (address, serving) = serve(setup, &key, address, &ending).await?;
+        Ok(Self { address, key, serving, ending })
+    }
+
+    /// Where it is. The key stands behind the `#`, which browsers send to nobody; the page takes it out of the address.
+    pub(crate) fn link(&self) -> String {
+        format!("http://{}/console/#key={}", self.address, self.key.secret)
+    }
+
+    /// Ends it, when what was asked last is answered.
+    pub(crate) async fn ended(self) {
+        end(self.serving, &self.ending).await;
+    }
+}
+
+async fn serve(
+    setup: &Setup,
+    key: &NewKey,
+    address: SocketAddr,
+    ending: &CancellationToken,
+) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
+    let keys = KeysFile::only(row(setup, key)).map_err(Failure::failed)?;
+    super::listen(super::of(setup, keys, ending.clone()).await?, address, None).await
+}
+
+async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {
+    ending.cancel();
+    // Where it panicked, the log has told why: the fleet has ended well all the same.
+    if tokio::time::timeout(LAST_ANSWERS, &mut serving).await.is_err() {
+        serving.abort();
+    }
+}
+
+/// Whoever runs a fleet of their own may do everything: as the first of its approvers, where it has any.
+fn row(setup: &Setup, key: &NewKey) -> KeyRow {
+    let approver = setup.configuration.policy.permissions.approvers.keys().next().cloned();
+    let decides = approver.is_some().then_some(Verb::Approve);
+    KeyRow {
+        id: "dev".into(),
+        sha256: key.sha256.clone(),
+        tenant: Whose::All,
+        agents: vec!["*".into()],
+        verbs: [Verb::View, Verb::Operate].into_iter().chain(decides).collect(),
+        approver,
+        expires: None,
+    }
+}
