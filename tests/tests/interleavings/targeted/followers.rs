@@ -6,7 +6,7 @@ use tickfleet_testkit::guards::FOLLOWERS;
 
 use super::*;
 
-/// Longer than any test.
+/// Longer than any test: Redis' own clock, by which it ends keys, ends none of them.
 const LEASE_MS: u64 = 600_000;
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
@@ -17,28 +17,51 @@ fn process(name: &str) -> ConsumerId {
     ConsumerId::new(name).unwrap()
 }
 
-/// The one who has the lease has not come back in time.
-async fn is_gone(shard: &Shard, lease: &str) {
-    let mut redis = shard.server.connection().await;
-    let held: usize = redis::cmd("DEL").arg(shard.store.keys().key(lease)).query_async(&mut redis).await.unwrap();
-    assert!(held <= 1);
+/// The one who has the lease has not come back in time, by the shard's clock.
+fn is_gone(shard: &Shard) {
+    shard.clock.fetch_add(LEASE_MS.cast_signed() + 1, Ordering::SeqCst);
+}
+
+/// Redis' clock steps back by an hour: the lease neither ends nor lasts for as much longer.
+fn steps_back(shard: &Shard) {
+    shard.clock.fetch_sub(3_600_000, Ordering::SeqCst);
+}
+
+/// What stands where a lease would be.
+async fn stands(shard: &Shard, lease: &str, command: &str, value: &str) {
+    let (mut redis, key) = (shard.server.connection().await, shard.store.keys().key(lease));
+    let mut pipe = redis::pipe();
+    pipe.del(&key).ignore().cmd(command).arg(&key).arg(value).ignore();
+    let () = pipe.query_async(&mut redis).await.unwrap();
 }
 
 async fn exporters(shard: &Shard) -> Result<(), String> {
     let (first, second) = (process("first"), process("second"));
+    // What came of it, and the position that there is.
     let checkpoint = async |process: &ConsumerId, before: &str, after: &str| {
         let follower = Follower { name: "export", process, lease_ms: LEASE_MS };
-        shard.store.checkpoint(follower, before, after).await.unwrap()
+        match shard.store.checkpoint(follower, before, after).await.unwrap() {
+            Checkpoint::Done { .. } => "done".to_owned(),
+            Checkpoint::Held => "held".to_owned(),
+            Checkpoint::Stale { position, .. } => format!("stale {position}"),
+        }
     };
-    let done = Checkpoint::Done { now_ms: START_MS };
+    let (done, held) = ("done".to_owned(), "held".to_owned());
     same("nobody exports", checkpoint(&first, "", "5").await, done.clone())?;
-    same("another one does", checkpoint(&second, "5", "9").await, Checkpoint::Held)?;
-    is_gone(shard, "follower:export").await;
+    same("another one does", checkpoint(&second, "5", "9").await, held.clone())?;
+    steps_back(shard);
+    same("the clock stepped back", checkpoint(&second, "5", "9").await, held.clone())?;
+    is_gone(shard);
     same("it goes on", checkpoint(&second, "5", "9").await, done.clone())?;
-    is_gone(shard, "follower:export").await;
-    let stale = Checkpoint::Stale { now_ms: START_MS, position: "9".into() };
-    same("the first one stood still", checkpoint(&first, "5", "7").await, stale)?;
-    same("and goes on from there", checkpoint(&first, "9", "9").await, done)
+    is_gone(shard);
+    same("the first one stood still", checkpoint(&first, "5", "7").await, "stale 9".to_owned())?;
+    same("and goes on from there", checkpoint(&first, "9", "9").await, done.clone())?;
+    // A build before this one has the lease for as long as Redis keeps its key.
+    stands(shard, "follower:export", "SET", "older").await;
+    is_gone(shard);
+    same("a process of another build exports", checkpoint(&first, "9", "9").await, held)?;
+    stands(shard, "follower:export", "LPUSH", "what no build wrote").await;
+    same("what is no lease is nobody's", checkpoint(&first, "9", "9").await, done)
 }
 
 /// An event of an approval, as the verbs of approvals write it; its id.
@@ -67,7 +90,9 @@ async fn tellers(shard: &Shard) -> Result<(), String> {
     }
     same("as many as asked for", tell(&first, 2, &[]).await, Some(ids[..2].to_vec()))?;
     same("another one tells", tell(&second, 2, &[]).await, None)?;
-    is_gone(shard, "follower:hook").await;
+    steps_back(shard);
+    same("also when the clock stepped back", tell(&second, 2, &[]).await, None)?;
+    is_gone(shard);
     same("what was not told comes again", tell(&second, 2, &[]).await, Some(ids[..2].to_vec()))?;
     same("and what was told does not", tell(&second, 3, &ids[..1]).await, Some(ids[1..].to_vec()))?;
     same("that is all", tell(&second, 3, &ids[1..]).await, Some(vec![]))
@@ -88,10 +113,12 @@ async fn sealers(shard: &Shard) -> Result<(), String> {
     };
     is_done("nobody seals", seal(&first, "k", "", "5").await)?;
     same("another one does", seal(&second, "k", "5", "9").await, SealReply::Held)?;
-    is_gone(shard, "sealer").await;
+    steps_back(shard);
+    same("also when the clock stepped back", seal(&second, "k", "5", "9").await, SealReply::Held)?;
+    is_gone(shard);
     same("another key has this name", seal(&second, "other", "5", "9").await, SealReply::OtherKey)?;
     is_done("it goes on", seal(&second, "k", "5", "9").await)?;
-    is_gone(shard, "sealer").await;
+    is_gone(shard);
     let reply = seal(&first, "k", "5", "7").await;
     if !matches!(reply, SealReply::Stale { .. }) {
         return Err(format!("the first one stood still: {reply:?}"));

@@ -8,9 +8,8 @@
 -- effect SET follower; XGROUP, XREADGROUP, XACK approvals
 local now = clock(ARGV[1])
 local lease, process, most = P .. 'follower:' .. ARGV[2], ARGV[3], num(ARGV[5])
-local holder = call('GET', lease)
-if holder and holder ~= process then return { 'HELD' } end
-call('SET', lease, process, 'PX', ARGV[4])
+if is_taken(lease, process, now) then return { 'HELD' } end
+take(lease, process, now, ARGV[4])
 local group = 'told:' .. ARGV[2]
 
 -- Keys may hold anything (rule 18): one that is no stream has nothing.

@@ -8,9 +8,8 @@
 -- effect SET follower; HSET followed
 local now = clock(ARGV[1])
 local lease, follower, before, after = P .. 'follower:' .. ARGV[2], ARGV[3], ARGV[5], ARGV[6]
-local holder = call('GET', lease)
-if holder and holder ~= follower then return { 'HELD' } end
-call('SET', lease, follower, 'PX', ARGV[4])
+if is_taken(lease, follower, now) then return { 'HELD' } end
+take(lease, follower, now, ARGV[4])
 local position = call('HGET', P .. 'followed', ARGV[2]) or ''
 if position ~= before then return { 'STALE', now, position } end
 if after ~= position then call('HSET', P .. 'followed', ARGV[2], after) end

@@ -8,15 +8,11 @@
 -- reply {HELD} (another has the lease) · {KEY} (another key has this id) · {STALE, now, state} · {OK, now, state}
 -- effect SET sealer; HSET sealing, seal_heads, seal_keys; XADD seals
 local now = clock(ARGV[1])
--- The lease ends by shard time: keys that Redis ends stay for as long as its clock steps back. (The build before this one
--- wrote no time.)
 local lease = P .. 'sealer'
-local held = call('GET', lease) or ''
-local holder, until_ms = string.match(held, '^(%S+) ?(%d*)$')
-if holder and holder ~= ARGV[2] and (until_ms == '' or num(until_ms) > now) then return { 'HELD' } end
+if is_taken(lease, ARGV[2], now) then return { 'HELD' } end
 local known = call('HGET', P .. 'seal_keys', ARGV[6])
 if known and known ~= ARGV[7] then return { 'KEY' } end
-call('SET', lease, string.format('%s %.0f', ARGV[2], now + num(ARGV[3])), 'PX', ARGV[3])
+take(lease, ARGV[2], now, ARGV[3])
 local state, count = call('HGET', P .. 'sealing', 'state') or '', num(ARGV[8])
 if state ~= ARGV[4] then return { 'STALE', now, state } end
 if ARGV[5] == state then return { 'OK', now, state } end
