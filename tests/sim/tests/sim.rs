@@ -7,8 +7,6 @@ use std::process::Command;
 use serde_json::Value;
 use tickfleet_testkit::guards::{is_of_governance, is_of_sealing};
 
-/// Guards of the audit log that are switched off in every run.
-const SABOTAGED_OF_SEALING: usize = 4;
 /// The first seeds, which are played in every run.
 const GAMES: u64 = 8;
 /// Guards that are switched off in every run of the tests: those whose games end first.
@@ -146,5 +144,6 @@ fn a_game_misses_a_guard_of_governance_that_is_switched_off() {
 #[test]
 fn a_game_misses_a_guard_of_the_audit_log_that_is_switched_off() {
     let missed: Vec<Missed> = missed().into_iter().filter(|it| is_of_sealing(it.guard)).collect();
-    each_is_missed(&missed[..SABOTAGED_OF_SEALING]);
+    assert!(!missed.is_empty());
+    each_is_missed(&missed);
 }
