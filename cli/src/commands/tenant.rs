@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tickfleet_client::operate::{self, Operator};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
 use tickfleet_store::AtRunTime;
 
+use crate::commands::operate::said::Said;
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
@@ -44,6 +46,8 @@ enum What {
     Unset {
         /// Which.
         tenant: TenantId,
+        #[command(flatten)]
+        said: Said,
     },
 }
 
@@ -72,6 +76,8 @@ struct Set {
     /// Somebody behind the tenant. Repeatable; together they replace those that it has.
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
+    #[command(flatten)]
+    said: Said,
 }
 
 /// A cap of a day; none lifts it.
@@ -136,11 +142,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             let before = store.at_run_time().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
-            store.set_tenant(&change.tenant, &policy).await?;
+            let (by, report) = (change.said.by(), setup.report());
+            let operator = Operator { by: &by, reason: change.said.reason(), redactor: &report.redactor };
+            operate::set_tenant(store, &change.tenant, &policy, operator).await?;
             output.show(&row(&change.tenant, &policy, true), |row| shown(std::slice::from_ref(row)))
         }
-        What::Unset { tenant } => {
-            if !client.store(tenant).unset_tenant(tenant).await? {
+        What::Unset { tenant, said } => {
+            let (by, report) = (said.by(), setup.report());
+            let operator = Operator { by: &by, reason: said.reason(), redactor: &report.redactor };
+            if !operate::unset_tenant(client.store(tenant), tenant, operator).await? {
                 return Err(Failure::failed(anyhow::anyhow!("nothing was set for tenant {:?}", tenant.as_str())));
             }
             match configured.get(tenant) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use tickfleet_client::operate::{self, Operator};
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
@@ -12,6 +13,7 @@ use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::commands::import::Import;
+use crate::commands::operate::said::Said;
 use crate::commands::try_tool::Try;
 use crate::failure::Failure;
 use crate::output::format::Format;
@@ -30,7 +32,7 @@ Examples:
   tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
   tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt
   tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
-  tickfleet tools disable post_to_x"
+  tickfleet tools disable post_to_x --reason 'it posts twice'"
 )]
 pub(crate) struct Tools {
     #[command(subcommand)]
@@ -69,6 +71,8 @@ pub(crate) struct Switch {
     /// Its name or id.
     #[arg(value_parser = parse_tool)]
     tool: String,
+    #[command(flatten)]
+    said: Said,
 }
 
 /// Ids of versions have an `@`.
@@ -83,11 +87,10 @@ fn parse_tool(text: &str) -> Result<String, String> {
 /// # Errors
 /// Redis; a tool to be given back that was not taken away.
 async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
-    let client = setup.client().await?;
-    let mut changed = false;
-    for store in client.stores() {
-        changed |= store.switch_tool(&args.tool, on).await?;
-    }
+    let (client, report) = (setup.client().await?, setup.report());
+    let by = args.said.by();
+    let operator = Operator { by: &by, reason: args.said.reason(), redactor: &report.redactor };
+    let changed = operate::switch_tool(client.stores(), &args.tool, on, operator).await?;
     let tool = &args.tool;
     match (on, changed) {
         (true, false) => Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time"))),

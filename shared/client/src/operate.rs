@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde::Serialize;
-use tickfleet_model::policy::{Pause, Paused, PausedTool};
+use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
 use tickfleet_model::{AgentId, Redactor, TenantId, TurnId};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
@@ -262,6 +262,68 @@ pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator
         }
     }
     Ok(set)
+}
+
+/// Takes a tool away from everybody, by name or id, or gives it back that was taken away so. False where it was so already.
+///
+/// # Errors
+/// [`StoreError`]; the same may be asked again.
+pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let did = if on { ("ENABLE_TOOL", "gave back") } else { ("DISABLE_TOOL", "took away") };
+    let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
+    let mut changed = false;
+    for store in shards {
+        let now_ms = store.now_ms().await?;
+        changed |= store.switch_tool(tool, on, &tool_entry(&of_all, operator, now_ms, did)).await?;
+    }
+    Ok(changed)
+}
+
+/// Sets a tenant in its shard. From the answer on, no call is admitted by what was declared before.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn set_tenant(
+    store: &Store,
+    tenant: &TenantId,
+    policy: &TenantPolicy,
+    operator: Operator<'_>,
+) -> Result<(), StoreError> {
+    let now_ms = store.now_ms().await?;
+    let declared = serde_json::to_string(policy).unwrap_or_default();
+    let said = tenant_entry(tenant, operator, now_ms, ("SET_TENANT", "set"), &[("declared", declared)]);
+    store.set_tenant(tenant, policy, &said).await
+}
+
+/// Takes back what was set for a tenant. False where nothing was.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
+    let now_ms = store.now_ms().await?;
+    let said = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "took back what was set for"), &[]);
+    store.unset_tenant(tenant, &said).await
+}
+
+fn tenant_entry(
+    tenant: &TenantId,
+    operator: Operator<'_>,
+    timestamp_ms: i64,
+    (action, verb): (&'static str, &'static str),
+    details: &[(&'static str, String)],
+) -> String {
+    act_entry(&OperatorAct {
+        timestamp_ms,
+        action,
+        entity_type: "tenant",
+        entity_id: tenant.as_str(),
+        verb,
+        by: operator.by,
+        reason: operator.reason,
+        tenant: Some(tenant),
+        details,
+        redactor: operator.redactor,
+    })
 }
 
 /// The shards that have to know of it.

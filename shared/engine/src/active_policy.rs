@@ -189,7 +189,7 @@ impl PolicyHandle {
             tracing::error!(%tenant, ?restored, "what was set for a tenant at run time was lost in Redis; putting it back");
         }
         for tool in &lost.tools_off {
-            let restored = store.switch_tool(tool, false).await;
+            let restored = store.switch_tool(tool, false, "").await;
             tracing::error!(
                 tool,
                 ?restored,

@@ -2,5 +2,6 @@
 
 pub(crate) mod dead;
 pub(crate) mod pause;
+pub(crate) mod said;
 pub(crate) mod stats;
 pub(crate) mod turns;

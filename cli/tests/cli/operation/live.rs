@@ -199,7 +199,8 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
 
     // What cannot wait needs no file that is in order.
     let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
-    tickfleet(&[&["tools", "disable", "echo"], &config[..]].concat()).exits(0);
+    let why = ["--by", "anna", "--reason", "it lies"];
+    tickfleet(&[&["tools", "disable", "echo"], &why[..], &config[..]].concat()).exits(0);
     until(|| outcome(&url, "echo") == "denied");
     let reply = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
     assert_eq!(reply["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{reply:#}");
@@ -216,6 +217,8 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);
     until(|| outcome(&url, "echo") == "ok");
+    let acts = ["audit", "search", "--text", "DISABLE_TOOL", "--redis-url", &url];
+    tickfleet(&acts).exits(0).says("anna");
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
 }
 

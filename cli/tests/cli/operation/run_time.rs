@@ -124,7 +124,8 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
     assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
     place.run(&["tenant", "unset", "demo"]).exits(0);
     assert_eq!(outcomes(&results(&place.submit("demo", 4, &["--wait"]))), counted(&[("ok", 4)]));
-    place.run(&["tenant", "unset", "guest"]).exits(0);
+    place.run(&["tenant", "unset", "guest", "--by", "anna", "--reason", "gone"]).exits(0);
+    place.run(&["audit", "search", "--tenant", "guest", "--text", "UNSET_TENANT"]).exits(0).says("anna");
     assert_eq!(place.submit("guest", 1, &["--wait"])["error"]["code"], "unknown_tenant");
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
 }

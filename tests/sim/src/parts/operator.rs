@@ -148,11 +148,11 @@ impl Site {
 
 async fn carry_out(client: &Client, step: &Step) -> Result<(), StoreError> {
     match step {
-        Step::Set(tenant, policy) => client.store(tenant).set_tenant(tenant, policy).await,
-        Step::Unset(tenant) => client.store(tenant).unset_tenant(tenant).await.map(drop),
+        Step::Set(tenant, policy) => client.store(tenant).set_tenant(tenant, policy, "").await,
+        Step::Unset(tenant) => client.store(tenant).unset_tenant(tenant, "").await.map(drop),
         Step::Switch(tool, on) => {
             for store in client.stores() {
-                store.switch_tool(tool, *on).await?;
+                store.switch_tool(tool, *on, "").await?;
             }
             Ok(())
         }

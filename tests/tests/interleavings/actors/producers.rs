@@ -235,9 +235,9 @@ impl Game<'_> {
         let changed = match set[number] {
             Some(max_actions_per_day) => {
                 let policy = TenantPolicy { max_actions_per_day, ..TenantPolicy::default() };
-                store.set_tenant(&tenant, &policy).await.map(|()| true)
+                store.set_tenant(&tenant, &policy, "").await.map(|()| true)
             }
-            None => store.unset_tenant(&tenant).await,
+            None => store.unset_tenant(&tenant, "").await,
         };
         same("a tenant is set", &(set[number].is_some() || before.is_some()), &changed.map_err(|e| e.to_string())?)?;
         if set[number].is_some() || before.is_some() {

@@ -1,0 +1,28 @@
+//! Who does something to the fleet, and why, of commands that wait for nobody to say it.
+
+use clap::Args;
+
+use crate::commands::limits::{by_environment, reason, who};
+
+/// What the audit log has beside the deed itself.
+#[derive(Debug, Args)]
+pub(crate) struct Said {
+    /// Why, for the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: Option<String>,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+}
+
+impl Said {
+    /// Who it is; `unknown` where nobody says it: what revokes a right must not fail for want of a name.
+    pub(crate) fn by(&self) -> String {
+        self.by.clone().unwrap_or_else(|| by_environment().unwrap_or_else(|_| "unknown".into()))
+    }
+
+    /// Why; empty where nobody says it.
+    pub(crate) fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or_default()
+    }
+}
