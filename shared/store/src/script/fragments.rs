@@ -33,8 +33,6 @@ pub(crate) const BUDGET: Fragment = fragment!("budget");
 pub(crate) const LIMITS: Fragment = fragment!("limits");
 /// What models use: budgets of tokens and money, and what is counted of them.
 pub(crate) const SPEND: Fragment = fragment!("spend");
-/// Leases of those of whom one at a time goes on.
-pub(crate) const LEASE: Fragment = fragment!("lease");
 /// What was put aside, and who is done with it.
 pub(crate) const ASIDE: Fragment = fragment!("aside");
 /// Cancels that came before what they cancel.

@@ -10,7 +10,7 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    ASIDE, BUDGET, EARLY, FACTS, GROUPS, INBOX, LEASE, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    ASIDE, BUDGET, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
 };
 use crate::script::verbs;
 
@@ -30,7 +30,7 @@ verbs! {
     AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
     UseApproval: "approvals" / "use_approval" [],
     DecideApproval: "approvals" / "decide_approval" [],
-    Notices: "approvals" / "notices" [LEASE],
+    Notices: "approvals" / "notices" [],
     Lookup: "cache" / "lookup" [],
     Fill: "cache" / "fill" [MEMORY],
     Brake: "loops" / "brake" [],
@@ -70,8 +70,8 @@ verbs! {
     Forget: "knowledge" / "forget" [],
     Replay: "dead" / "replay" [ASIDE],
     DropDead: "dead" / "drop_dead" [ASIDE],
-    Seal: "audit" / "seal" [LEASE],
-    Checkpoint: "audit" / "checkpoint" [LEASE],
+    Seal: "audit" / "seal" [],
+    Checkpoint: "audit" / "checkpoint" [],
     RollUp: "audit" / "roll_up" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],

@@ -200,10 +200,11 @@ end
 --        and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body) -- rarely
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
-  local holds, asked = unpack(call('HMGET', key, TURN.holds, TURN.approval))
+  local holds, asked, before, since = unpack(call('HMGET', key, TURN.holds, TURN.approval, TURN.end_reason, TURN.end_ms))
   free_places(tt, key, holds, now)
   if asked then end_approval((split(tt)), asked, 'void', now) end
-  call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
+  call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info,
+    TURN.end_ms, before and since or string.format('%d', now), TURN.has_history, '1')
   local spoken_ms = restarted_ms > 0 and lease > 0 and restarted_ms + lease or 0
   call('ZADD', TIMERS, now < spoken_ms and spoken_ms or now + lease, 't:' .. tt)
   if now < spoken_ms then return 'LATER' end
