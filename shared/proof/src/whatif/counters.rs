@@ -44,8 +44,12 @@ pub(super) struct Books {
     pub(super) agents: HashMap<String, AgentBudgets>,
     pub(super) tenant_days: HashMap<String, Budget>,
     pub(super) counters: HashMap<String, Counter>,
-    /// Places that are taken.
-    pub(super) held: HashMap<String, u64>,
+    /// Places that are taken, those among them that were given back in this very millisecond.
+    held: HashMap<String, u64>,
+    /// Places that were given back in this millisecond, which that is, ms. Whether what was decided within it was decided
+    /// before or after, only what was decided says.
+    given_back: HashMap<String, u64>,
+    given_back_ms: i64,
     /// The slots that the workers had when the log said it last.
     pub(super) slots: Option<u64>,
     days: HashMap<String, (i64, i64)>,
@@ -53,12 +57,15 @@ pub(super) struct Books {
 }
 
 /// What a turn's next calls debit of one counter, and which that is.
+#[derive(Clone)]
 pub(super) struct Side {
     /// The counter among all.
     pub(super) name: String,
     /// Its limit, as differences name it.
     pub(super) by: String,
     pub(super) debit: Debit,
+    /// Places among those that are taken that were given back in this millisecond.
+    pub(super) given_back: u64,
 }
 
 /// A limit of which it is not known what calls debit.
@@ -88,6 +95,29 @@ impl Books {
         let bounds = day_bounds(now_ms, zone(name).unwrap_or(Tz::UTC));
         self.days.insert(name.to_owned(), bounds);
         bounds
+    }
+
+    /// Places are given back now.
+    pub(super) fn give_back(&mut self, counter: &str, places: u64, now_ms: i64) {
+        self.is(now_ms);
+        self.given_back_ms = now_ms;
+        *self.given_back.entry(counter.to_owned()).or_default() += places;
+    }
+
+    /// It is this moment: what was given back in an earlier one is free.
+    pub(super) fn is(&mut self, now_ms: i64) {
+        if now_ms > self.given_back_ms && !self.given_back.is_empty() {
+            let given_back: Vec<String> = self.given_back.keys().cloned().collect();
+            given_back.iter().for_each(|counter| self.free(counter));
+        }
+    }
+
+    /// What was given back of a counter in this millisecond was free when something was decided.
+    pub(super) fn free(&mut self, counter: &str) {
+        let places = self.given_back.remove(counter).unwrap_or(0);
+        if let Some(held) = self.held.get_mut(counter) {
+            *held = held.saturating_sub(places);
+        }
     }
 
     /// What is over is counted anew anyhow.
@@ -192,7 +222,8 @@ impl Books {
             (LimitMode::Enforce, OnReach::Reject) => Reach::Reject,
         };
         let debit = Debit { counter, window, max, reach, amounts: debits.amounts, others_wait: false };
-        Side { name, by: super::limit(&limit.name), debit }
+        let given_back = self.given_back.get(&name).copied().unwrap_or(0);
+        Side { name, by: super::limit(&limit.name), debit, given_back }
     }
 
     /// Writes back what an admission of `calls` has debited; answers the places that these hold now.

@@ -20,8 +20,11 @@ pub struct Recorded {
     pub shard: u32,
     /// When its entry was written, ms: the result and the end of its slice are of the same moment.
     pub written_ms: i64,
-    /// When it had ended, ms of shard time.
+    /// When it had ended, ms of shard time, as whoever ended it took it to be.
     pub ended_ms: i64,
+    /// When its slice gave its places back, or schedulers decided that it ends, ms: the shard's own word, where the entry has
+    /// it.
+    pub over_ms: Option<i64>,
     /// The tenant.
     pub tenant: String,
     /// The agent.
@@ -161,6 +164,8 @@ struct Meta<'a> {
     approval: Option<Approval<'a>>,
     #[serde(default)]
     premises: Option<Premises>,
+    #[serde(default)]
+    ended_ms: Option<i64>,
     // What an operator's reset of a counter says.
     #[serde(default)]
     limit: String,
@@ -256,12 +261,13 @@ impl Read {
         let is_task = said.meta.agent.is_some();
         let tool = called(&said, is_task).unwrap_or_else(|| said.entity_id.to_string());
         let (fate, refused) = (fate(&said.meta), refused(&said.meta, at_ms));
-        let Meta { turn, agent, arguments, approval, premises, .. } = said.meta;
+        let Meta { turn, agent, arguments, approval, premises, ended_ms: over_ms, .. } = said.meta;
         let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
         Self::Call(Box::new(Recorded {
             shard: entry.shard,
             written_ms,
             ended_ms,
+            over_ms,
             tenant: said.tenant,
             agent: agent.unwrap_or_else(|| said.actor_id.into_owned()),
             turn,

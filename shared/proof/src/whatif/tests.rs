@@ -47,6 +47,7 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
             tool: "echo".into(),
             arguments: Some("{}".into()),
             written_ms: at_ms + 100,
+            over_ms: None,
         }));
     }
     let decision = |(at_ms, first, what): &(i64, usize, What)| Decision {
@@ -129,6 +130,42 @@ fn places_are_free_again_when_the_calls_end_that_had_them() {
     let places = |max| policy(3, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
     assert_eq!(told(&places(2), &turns), []);
     assert_eq!(told(&places(1), &turns), [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
+}
+
+/// The turn with the shard's word of when its slices were over.
+fn over(mut turn: Turn, over_ms: i64) -> Turn {
+    turn.calls.iter_mut().for_each(|call| call.over_ms = Some(over_ms));
+    turn
+}
+
+#[test]
+fn places_that_are_given_back_in_the_millisecond_of_a_decision_were_free_as_what_was_decided_says() {
+    let waits = |at_ms| (at_ms, 0, What::Wait("limits.few".into(), 0));
+    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
+    // It waited although the place was given back in that very millisecond; another one went.
+    let waited = [
+        turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
+        turn("b", &[waits(1_100), (1_132, 0, go(1, 2, 5_000))]),
+        turn("c", &[(1_232, 0, go(1, 3, 5_000))]),
+    ];
+    assert_eq!(told(&places(1), &waited), []);
+    assert_eq!(told(&places(2), &waited), [("b/0".into(), Kind::Sooner, "limits.few".into(), Some(32))]);
+    // And one that went did so because of it.
+    let went = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[waits(1_099), (1_100, 0, go(1, 2, 5_000))])];
+    assert_eq!(told(&places(1), &went), []);
+}
+
+#[test]
+fn where_the_shard_says_when_places_were_given_back_that_counts() {
+    let places = policy(9, vec![limit(LimitBound::Concurrent(1), Every::Held, OnReach::Wait)]);
+    let went = |at_ms| turn("b", &[(at_ms, 0, go(1, 2, 5_000))]);
+    // Whoever ended it wrote its entry 60 ms later; or a clock that stepped back numbered that 100 ms before the admission.
+    let mut early = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
+    assert_eq!(told(&places, &[over(early.clone(), 1_040), went(1_040)]), []);
+    early.calls[0].written_ms = 900;
+    assert_eq!(told(&places, &[over(early.clone(), 1_200), went(1_200)]), []);
+    let late = told(&places, &[over(early, 1_200), went(1_150)]);
+    assert_eq!(late, [("b/0".into(), Kind::Delayed, "limits.few".into(), Some(50))]);
 }
 
 /// A turn for the task `k1`, with what its admissions say of the task's budget.
@@ -265,6 +302,21 @@ fn what_is_not_known_is_told_and_no_difference() {
     let policy = policy(3, vec![limit(sum, Every::Day, OnReach::Reject)]);
     let (found, summary) = replay(&policy, &[one]);
     assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+}
+
+#[test]
+fn what_was_refused_was_refused_when_the_shard_says_so() {
+    let refused = |over: &str| {
+        let text = format!(
+            r#"{{"timestamp":"1970-01-01T00:00:05.366Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: daily_cap_reached","meta":{{"call":"t/0","turn":"t","arguments":{{}},"outcome":"daily_cap_reached","error":{{"code":"daily_cap_reached","details":{{"resets_at":"1970-01-02T00:00:00Z"}}}},"premises":{{"calls":1}}{over}}}}}"#
+        );
+        let line = lines::entry(0, "5381-0", "", &text);
+        let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
+        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        Turn::of(&[*call]).unwrap().at_ms()
+    };
+    // By the clock of whoever told it, and by the shard's.
+    assert_eq!((refused(""), refused(r#","ended_ms":5371"#)), (Some(5_366), Some(5_371)));
 }
 
 #[test]

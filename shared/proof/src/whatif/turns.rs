@@ -53,6 +53,8 @@ pub struct TurnCall {
     pub arguments: Option<String>,
     /// When its result was written, ms.
     pub written_ms: i64,
+    /// When its slice gave its places back, ms of shard time, where the log says so.
+    pub over_ms: Option<i64>,
 }
 
 /// A turn, as far as the log has it.
@@ -151,7 +153,10 @@ impl Turn {
     fn decide(&mut self, calls: &[&Recorded]) {
         let mut at = 0;
         while let Some(call) = calls.get(at) {
-            let alike = |other: &&&Recorded| other.admitted == call.admitted && other.refused == call.refused;
+            let alike = |other: &&&Recorded| {
+                let is_same_moment = other.refused.is_none() || other.over_ms == call.over_ms;
+                other.admitted == call.admitted && other.refused == call.refused && is_same_moment
+            };
             let count = calls[at..].iter().take_while(alike).count();
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
@@ -160,9 +165,10 @@ impl Turn {
                 let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
                 self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots });
             } else if let Some(refused) = &call.refused {
-                // The entry is written when somebody has come to tell it: never in a later window.
+                // Where the shard says nothing: the entry is written when somebody has come to tell it, never in a later window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
-                let at_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
+                let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
+                let at_ms = call.over_ms.unwrap_or(told_ms);
                 let what = What::Refuse(count, refused.by.clone());
                 self.decisions.push(Decision { at_ms, first: at, what, slots: None });
             } else if call.fate != super::recorded::Fate::NotReached {
@@ -191,7 +197,7 @@ fn turn_call(call: &Recorded) -> TurnCall {
         Arguments::Whole(text) => Some(text.clone()),
         Arguments::Hidden(_) | Arguments::Cut(_) => None,
     };
-    TurnCall { tool: call.tool.clone(), arguments, written_ms: call.written_ms }
+    TurnCall { tool: call.tool.clone(), arguments, written_ms: call.written_ms, over_ms: call.over_ms }
 }
 
 fn context(premises: &Premises) -> TurnContext {

@@ -135,3 +135,55 @@ async fn who_waits_for_a_long_window_looks_whether_its_limit_was_raised() {
     shard.advance(300_000);
     assert_eq!(look(&shard, day(2)).await.turns, 1);
 }
+
+/// What the newest entries of the audit log say of when their calls were over, the oldest first.
+async fn said_over(shard: &Shard) -> Vec<String> {
+    let entries = shard.store.log_entries("-", "+", 100).await.unwrap();
+    entries.into_iter().map(|entry| entry.text).collect()
+}
+
+#[tokio::test]
+async fn the_log_has_the_shards_word_of_when_places_were_given_back_and_when_an_end_was_decided() {
+    let mut shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let options = Arc::new(StoreOptions { audit_admissions: true, ..StoreOptions::default() });
+    let store = Store::open(&shard.server.url(), 0, options).unwrap();
+    shard.store = store.with_time(TimeSource::Injected(shard.clock.clone()));
+    let mut turns = shard.inbound(2).await;
+    turns.iter_mut().for_each(|turn| turn.counters = counters());
+    let rejects = Limit { on_reach: OnReach::Reject, ..limit(LimitBound::Concurrent(1), Every::Held) };
+    let row_of = LimitRow::new(&rejects, (0, 1), 1_000, (0, 0));
+    let reply = shard.store.admit(BY, &[row()], &[row_of], &turns).await.unwrap();
+    let AdmitReply::Decided { turns, .. } = reply else { panic!("nothing is decided") };
+    let [Admitted::Dispatched, Admitted::Ending(ending)] = &turns[..] else { panic!("{turns:?}") };
+    let audit = |call: &str| SettledCall {
+        result: "1".into(),
+        audit: format!(r#"{{"meta":{{"call":"{call}"}}}}"#),
+        ..SettledCall::default()
+    };
+    let settlement = |name: &TurnName, fence: &str, queue: Option<Queue>, calls: Vec<SettledCall>| Settlement {
+        name: name.clone(),
+        fence: fence.to_owned(),
+        queue,
+        first: 0,
+        reply_to: None,
+        frame: ReplyFrame { head: r#"{"results":["#.into(), ..ReplyFrame::default() },
+        calls,
+    };
+    shard.beat("w").await;
+    let entry = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
+    let (name, queue) = (TurnName::parse("acme:t0").unwrap(), Some(Queue::Ready(Priority::Normal)));
+    shard.advance(100);
+    let first = settlement(&name, &entry.id, queue.clone(), vec![audit("t0/0")]);
+    assert_eq!(shard.store.settle(&[first]).await.unwrap(), [Settled::Continue]);
+    shard.advance(100);
+    let both = settlement(&name, &entry.id, queue, vec![audit("t0/0"), audit("t0/1")]);
+    assert_eq!(shard.store.settle(&[both]).await.unwrap(), [Settled::Done]);
+    // It was refused when it came; whoever tells it comes later.
+    let calls = ["t1/0", "t1/1"][..ending.upto].iter().map(|call| audit(call)).collect();
+    shard.store.settle(&[settlement(&ending.name, &ending.fence, None, calls)]).await.unwrap();
+    let said = said_over(&shard).await;
+    let of = |call: &str, over: &str| format!(r#"{{"meta":{{"call":"{call}"{over}}}}}"#);
+    let at = |ms: i64| format!(r#","ended_ms":{}"#, START_MS + ms);
+    assert_eq!(said[..3], [of("t0/0", ""), of("t0/1", &at(200)), of("t1/0", &at(0))]);
+    assert!(said[3..].iter().all(|text| text.ends_with(&format!("{}}}}}", at(0)))), "{said:?}");
+}

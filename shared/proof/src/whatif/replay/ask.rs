@@ -3,7 +3,7 @@
 use tickfleet_model::Caps;
 use tickfleet_model::decision::Reason;
 use tickfleet_model::decision::admission::{Chain, Rules, Verdict, decide};
-use tickfleet_model::decision::budget::{AgentBudgets, Budget};
+use tickfleet_model::decision::budget::{AgentBudgets, Budget, TaskBudget};
 use tickfleet_model::decision::limits::Debit;
 
 use super::{Live, Replay, WAIT_MS_MAX, agent_of};
@@ -26,6 +26,46 @@ pub(super) struct Said {
     pub(super) known_ms: (i64, i64),
     /// Whether it is known how much of the budget of the turn's task was used.
     pub(super) knows_task: bool,
+}
+
+/// The counters of a turn's chain, but those of limits.
+#[derive(Clone, Copy)]
+struct Counters {
+    agent: AgentBudgets,
+    tenant_day: Budget,
+    task: Option<TaskBudget>,
+}
+
+impl Counters {
+    /// What the policy says, and which limit stops the calls, or cuts them short. What is admitted is debited.
+    fn decide(&mut self, wanted: usize, rules: Rules, sides: &mut [Side]) -> (Verdict, Option<usize>) {
+        let mut debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
+        let Self { agent, tenant_day, task } = self;
+        let mut chain = Chain { agent, tenant_day, task: task.as_mut(), limits: &mut debits, cut: None };
+        let verdict = decide(wanted, rules, &mut chain);
+        let stop = match verdict {
+            Verdict::WaitFor(at, _) => Some(at),
+            Verdict::Wait(_) | Verdict::End(..) => None,
+            Verdict::Refuse(..) | Verdict::Dispatch(_) => chain.cut,
+        };
+        for (side, debit) in sides.iter_mut().zip(debits) {
+            side.debit = debit;
+        }
+        (verdict, stop)
+    }
+}
+
+/// Whether the policy says what was decided.
+fn agrees(live: &Live, on: &Decision, verdict: Verdict) -> bool {
+    match (&on.what, verdict) {
+        (What::Wait(..), Verdict::Wait(_) | Verdict::WaitFor(..)) => true,
+        (What::Refuse(..), Verdict::Refuse(..) | Verdict::End(..)) => true,
+        (What::Go(calls, _), Verdict::Dispatch(fits)) => {
+            let went = calls - (live.next - on.first).min(*calls);
+            fits == went || fits > went && !live.turn.is_whole
+        }
+        _ => false,
+    }
 }
 
 impl Replay<'_> {
@@ -87,22 +127,21 @@ impl Replay<'_> {
         for side in &mut sides {
             side.debit.others_wait = lane != Some(side.name.as_str()) && self.lanes.contains_key(&side.name);
         }
-        let mut debits: Vec<Debit> = sides.iter().map(|side| side.debit.clone()).collect();
         let is_behind = lane != Some(name.as_str()) && self.lanes.contains_key(&name);
         let rules = Rules { caps, epoch_ms: 0, room: !is_behind };
-        let (agent_now, day_now) = (&mut agent, &mut tenant_day);
-        let mut task = self.tasks.of(turn);
-        let mut chain =
-            Chain { agent: agent_now, tenant_day: day_now, task: task.as_mut(), limits: &mut debits, cut: None };
-        let verdict = decide(wanted, rules, &mut chain);
-        let stop = match verdict {
-            Verdict::WaitFor(at, _) => Some(at),
-            Verdict::Wait(_) | Verdict::End(..) => None,
-            Verdict::Refuse(..) | Verdict::Dispatch(_) => chain.cut,
-        };
-        for (side, debit) in sides.iter_mut().zip(debits) {
-            side.debit = debit;
+        let mut counters = Counters { agent, tenant_day, task: self.tasks.of(turn) };
+        let knows_task = counters.task.is_some();
+        let before = (counters, sides.clone());
+        let (mut verdict, mut stop) = counters.decide(wanted, rules, &mut sides);
+        if sides.iter().any(|side| side.given_back > 0) && !on.is_some_and(|on| agrees(live, on, verdict)) {
+            (counters, sides) = before;
+            for side in sides.iter_mut().filter(|side| side.given_back > 0) {
+                side.debit.counter.used = side.debit.counter.used.saturating_sub(side.given_back);
+                self.books.free(&side.name);
+            }
+            (verdict, stop) = counters.decide(wanted, rules, &mut sides);
         }
+        (agent, tenant_day) = (counters.agent, counters.tenant_day);
         let day_is_full =
             agent.day.used >= caps.calls_per_day || caps.tenant_calls_per_day.is_some_and(|cap| tenant_day.used >= cap);
         let is_task = matches!(verdict, Verdict::End(Reason::TaskBudgetReached, _));
@@ -120,6 +159,6 @@ impl Replay<'_> {
         };
         self.books.agents.insert(name, agent);
         self.books.tenant_days.insert(turn.tenant.clone(), tenant_day);
-        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task: task.is_some() }
+        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task }
     }
 }

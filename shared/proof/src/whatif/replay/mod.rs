@@ -180,24 +180,21 @@ impl<'a> Replay<'a> {
             && *now_ms < at_ms
         {
             let Some(Reverse((now_ms, _, _, _, next))) = self.events.pop() else { return };
+            self.books.is(now_ms);
             match next {
                 Next::Reset(counter) => {
                     self.books.counters.remove(&counter);
                 }
-                Next::Free(counter, places) => self.free(counter, places, now_ms),
+                Next::Free(counter, places) => {
+                    self.books.give_back(&counter, places, now_ms);
+                    if self.lanes.contains_key(&counter) {
+                        self.at(now_ms, 5, 0, Next::Room(counter));
+                    }
+                }
                 Next::Decision(turn, index) => self.decision(turn, index, now_ms),
                 Next::Room(lane) => self.room(&lane, now_ms),
             }
             self.books.forget(now_ms);
-        }
-    }
-
-    fn free(&mut self, counter: String, places: u64, now_ms: i64) {
-        if let Some(held) = self.books.held.get_mut(&counter) {
-            *held = held.saturating_sub(places);
-        }
-        if self.lanes.contains_key(&counter) {
-            self.at(now_ms, 5, 0, Next::Room(counter));
         }
     }
 

@@ -11,18 +11,20 @@ impl Replay<'_> {
         let upto = live.next + calls;
         let places = self.books.debit(said.sides, calls);
         self.tasks.go(&live.turn, calls);
-        let mut ends_ms = now_ms;
+        // Where the log has the shard's own word of when a slice was over, that counts.
+        let (mut ends_ms, mut over_ms) = (now_ms, None);
         let shown: &Live = live;
         for at in shown.next..upto {
             let recorded = fate_of(&shown.turn, at);
-            let lasts_ms = match recorded {
-                Some((began_ms, What::Go(..))) => (shown.turn.calls[at].written_ms - began_ms).max(0),
-                _ => 0,
-            };
-            ends_ms = ends_ms.max(now_ms + lasts_ms);
+            if let Some((began_ms, What::Go(..))) = recorded {
+                let call = &shown.turn.calls[at];
+                ends_ms = ends_ms.max(now_ms + (call.written_ms - began_ms).max(0));
+                over_ms = over_ms.max(call.over_ms.map(|over_ms| now_ms + (over_ms - began_ms).max(0)));
+            }
             self.went(shown, at, recorded, now_ms);
         }
         live.next = upto;
+        let ends_ms = over_ms.unwrap_or(ends_ms);
         live.busy_ms = ends_ms;
         for (counter, taken) in places {
             self.at(ends_ms, 0, 0, Next::Free(counter, taken));

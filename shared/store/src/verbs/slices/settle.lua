@@ -192,7 +192,7 @@ end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
-  call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.attempts,
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.end_ms, TURN.attempts,
     TURN.attempts_at, TURN.crashes, TURN.lost, TURN.waited)
   call('HSET', key, TURN.settled_fence, item.fence)
   local agent, lane_place, deadline, lane = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms, TURN.lane))
@@ -257,6 +257,16 @@ local function write_audit(text, admitted)
   end
 end
 
+-- Auditors are told by the shard's clock when calls were over: those of a slice that gives places back with them, and those
+-- that schedulers end, which was decided before. `meta` is the last of an entry.
+local function say_when(item, key, holds, is_last)
+  local over = item.queue == '' and call('HGET', key, TURN.end_ms) or holds and is_last and now_text
+  for i = 1, over and #item.audit or 0 do
+    local text = item.audit[i]
+    if string.sub(text, -2) == '}}' then item.audit[i] = string.sub(text, 1, -3) .. ',"ended_ms":' .. over .. '}}' end
+  end
+end
+
 -- What the ends of the calls [from, upto) do to the facts of their sessions, and who entered is under way no longer. Of one
 -- of which nobody says it, it may have done all that it could.
 local function change_facts(item, key, from, upto)
@@ -302,12 +312,13 @@ local function settle(item)
   local word = catch_up(item, rec.done)
   if word then return word end
   if item.queue == '' then recall(item, key, rec.done) end
+  local upto = rec.done + #item.audit
   local admission = says_admission and last_admission(rec.log)
+  if says_admission then say_when(item, key, holds, upto >= rec.admitted or item.whole) end
   for i = 1, #item.audit do
     -- What ends without having been admitted says nothing of it.
     if item.audit[i] ~= '' then write_audit(item.audit[i], rec.done + i <= rec.admitted and admission or nil) end
   end
-  local upto = rec.done + #item.audit
   -- What is under the name of a session may be anything: that costs the facts alone (rule 18).
   if item.facts ~= '' or rec.has_history then alone(change_facts, item, key, rec.done, upto) end
   if upto < rec.admitted and not item.whole then

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use scheduler::policy::{counter_stagger_ms, stagger_ms};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
-use tickfleet_model::limit::Every;
-use tickfleet_model::{AgentId, Limit, TenantId};
+use tickfleet_model::{AgentId, TenantId};
 use tickfleet_proof::lines::Line;
+use tickfleet_proof::whatif::Difference;
 use tickfleet_proof::whatif::recorded::{Arguments, Fate, Operated, Read, Recorded};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
-use tickfleet_proof::whatif::{self, Difference};
 use tickfleet_tools::Registry;
 use worker::calls::recalled::{Recall, Recalled};
 
@@ -53,14 +52,10 @@ fn gathered(lines: &[String]) -> (Calls, Operated) {
     (calls, operated)
 }
 
-/// What the log does not say: that a hand has spoiled an agent's budgets; when a place was given back to the millisecond; and
-/// which of the calls of one agent came to the day's cap first, where one was refused there.
+/// What the log does not say: that a hand has spoiled an agent's budgets.
 fn is_left_out(other: &Difference, site: &Site) -> bool {
     let agent = format!("{}:{}", other.tenant, other.agent);
-    let is_of_places = |limit: &Limit| limit.every == Every::Held && other.by == whatif::limit(&limit.name);
     site.world.facts().spoiled.contains_key(&agent)
-        || site.settings.limits.iter().flatten().any(is_of_places)
-        || other.by == whatif::DAY
 }
 
 /// Caps and limits.
