@@ -54,23 +54,24 @@ impl Cluster {
     /// # Panics
     /// One of them does not start, or does not find the others.
     pub async fn start(primaries: usize, replicas: usize) -> Self {
-        Self::start_with(primaries, replicas, &[]).await
+        Self::start_of(primaries, replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with more arguments for each server.
+    /// As [`Self::start`], with more arguments and another program for each server, and with a network between them that can
+    /// be cut ([`Self::network`]) or without.
     ///
     /// # Panics
     /// As [`Self::start`].
-    pub async fn start_with(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(primaries, replicas, extra_args, None, None).await
+    pub async fn start_of(primaries: usize, replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
+        Self::start_as(primaries, replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// As [`Self::start_with`], with a network between the nodes that can be cut ([`Self::network`]).
+    /// As [`Self::start_of`], with a network.
     ///
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_apart(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(primaries, replicas, extra_args, None, Some(Network::new())).await
+        Self::start_of(primaries, replicas, &RedisOptions::with(extra_args), true).await
     }
 
     /// What is between the nodes of [`Self::start_apart`].
@@ -88,29 +89,29 @@ impl Cluster {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_tls(primaries: usize, replicas: usize, files: &TlsFiles) -> Self {
-        Self::start_as(primaries, replicas, &[], Some(files), None).await
+        Self::start_as(primaries, replicas, &RedisOptions::default(), Some(files), None).await
     }
 
     async fn start_as(
         primaries: usize,
         replicas: usize,
-        extra_args: &[&str],
+        options: &RedisOptions,
         tls: Option<&TlsFiles>,
         mut network: Option<Network>,
     ) -> Self {
         let (mut servers, mut bus_ports, mut tls_ports) = (Vec::new(), Vec::new(), Vec::new());
         let mut announced = Vec::new();
         for index in 0..primaries * (1 + replicas) {
-            let mut args: Vec<String> = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
+            let mut own = options.clone();
             if let Some(files) = tls {
                 let (arguments, port) = files.arguments().await;
-                args.extend(arguments.into_iter().chain(["--tls-cluster", "yes"].map(str::to_owned)));
+                own.extra_args.extend(arguments.into_iter().chain(["--tls-cluster", "yes"].map(str::to_owned)));
                 tls_ports.push(port);
             }
             let (server, bus_port) = match &mut network {
-                None => node(&args).await,
+                None => node(own).await,
                 Some(network) => {
-                    let (server, port, bus_port) = node_apart(network, index, &args).await;
+                    let (server, port, bus_port) = node_apart(network, index, own).await;
                     announced.push(port);
                     (server, bus_port)
                 }
@@ -470,7 +471,7 @@ fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
 
 /// One node, and the port of its own talk with the others. By default that is its port and 10,000, which a free port of
 /// the system may be too high for.
-async fn node(extra_args: &[String]) -> (RedisServer, u16) {
+async fn node(options: RedisOptions) -> (RedisServer, u16) {
     let mut last = String::new();
     for _ in 0..PORT_TRIES {
         let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -482,8 +483,8 @@ async fn node(extra_args: &[String]) -> (RedisServer, u16) {
         // A replica takes over however old its data is, and stays with its primary.
         let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
         let args = own.iter().chain(&pace).chain(&lenient).map(|arg| (*arg).to_owned());
-        let extra_args = args.chain(extra_args.iter().cloned()).collect();
-        match RedisServer::try_start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await {
+        let extra_args = args.chain(options.extra_args.iter().cloned()).collect();
+        match RedisServer::try_start_with(RedisOptions { tcp: true, extra_args, ..options.clone() }).await {
             Ok(server) => return (server, bus_port),
             Err(error) => last = error.to_string(),
         }
@@ -492,7 +493,7 @@ async fn node(extra_args: &[String]) -> (RedisServer, u16) {
 }
 
 /// As [`node`], behind doors of the network: the port and the port of its own talk by which others know it.
-async fn node_apart(network: &mut Network, index: usize, extra_args: &[String]) -> (RedisServer, u16, u16) {
+async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) -> (RedisServer, u16, u16) {
     let (door, bus_door): (Door, Door) = (network.door(index).await, network.door(index).await);
     let own = [
         ("--cluster-announce-ip", "127.0.0.1".to_owned()),
@@ -501,7 +502,8 @@ async fn node_apart(network: &mut Network, index: usize, extra_args: &[String]) 
         ("--bind-source-addr", address_of(index).to_string()),
     ];
     let own = own.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
-    let (server, bus_port) = node(&own.chain(extra_args.iter().cloned()).collect::<Vec<_>>()).await;
+    let extra_args = own.chain(options.extra_args.iter().cloned()).collect();
+    let (server, bus_port) = node(RedisOptions { extra_args, ..options }).await;
     door.behind.set(port_of(&server).parse().expect("a port")).expect("a door of its own");
     bus_door.behind.set(bus_port).expect("a door of its own");
     (server, door.port, bus_door.port)

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;
+mod clocks;
 mod cluster;
 pub mod guards;
 mod leaks;
@@ -14,6 +15,7 @@ mod tls;
 mod trio;
 
 pub use self::clock::TestClock;
+pub use self::clocks::{Clocks, file_of, move_clock};
 pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::network::Network;

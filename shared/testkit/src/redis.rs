@@ -23,6 +23,16 @@ pub struct RedisOptions {
     pub maxmemory: Option<u64>,
     /// More arguments for the server.
     pub extra_args: Vec<String>,
+    /// The program; none takes the machine's.
+    pub program: Option<std::path::PathBuf>,
+}
+
+impl RedisOptions {
+    /// These arguments for the server, and nothing else.
+    #[must_use]
+    pub fn with(extra_args: &[&str]) -> Self {
+        Self { extra_args: extra_args.iter().map(|arg| (*arg).to_owned()).collect(), ..Self::default() }
+    }
 }
 
 /// A server with a folder of its own; both go when it is dropped. Where the test process is killed, a watchdog
@@ -67,6 +77,7 @@ impl RedisServer {
             appendonly: options.appendonly,
             maxmemory: options.maxmemory,
             extra_args,
+            binary: options.program,
             ..ServerOptions::new(dir.path())
         });
         Ok(Self { server: server.await?, _dir: dir })

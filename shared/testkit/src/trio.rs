@@ -71,23 +71,24 @@ impl Trio {
     /// # Panics
     /// One of them does not start, or does not find the others.
     pub async fn start(replicas: usize) -> Self {
-        Self::start_with(replicas, &[]).await
+        Self::start_of(replicas, &RedisOptions::default(), false).await
     }
 
-    /// As [`Self::start`], with more arguments for each server.
+    /// As [`Self::start`], with more arguments and another program for each server, and with a network between servers and
+    /// sentinels that can be cut ([`Self::network`]) or without.
     ///
     /// # Panics
     /// As [`Self::start`].
-    pub async fn start_with(replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(replicas, extra_args, None, None).await
+    pub async fn start_of(replicas: usize, options: &RedisOptions, is_apart: bool) -> Self {
+        Self::start_as(replicas, options, None, is_apart.then(Network::new)).await
     }
 
-    /// As [`Self::start_with`], with a network between servers and sentinels that can be cut ([`Self::network`]).
+    /// As [`Self::start_of`], with a network.
     ///
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_apart(replicas: usize, extra_args: &[&str]) -> Self {
-        Self::start_as(replicas, extra_args, None, Some(Network::new())).await
+        Self::start_of(replicas, &RedisOptions::with(extra_args), true).await
     }
 
     /// What is between the servers and the sentinels of [`Self::start_apart`], which have the numbers behind theirs: of two
@@ -111,12 +112,12 @@ impl Trio {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_tls(replicas: usize, files: &TlsFiles) -> Self {
-        Self::start_as(replicas, &[], Some(files), None).await
+        Self::start_as(replicas, &RedisOptions::default(), Some(files), None).await
     }
 
     async fn start_as(
         replicas: usize,
-        extra_args: &[&str],
+        options: &RedisOptions,
         tls: Option<&TlsFiles>,
         mut network: Option<Network>,
     ) -> Self {
@@ -124,7 +125,7 @@ impl Trio {
         for index in 0..=replicas {
             let role = ports.first().map(|primary| ["--replicaof".to_owned(), "127.0.0.1".into(), primary.clone()]);
             let mut args: Vec<String> = role.into_iter().flatten().collect();
-            args.extend(extra_args.iter().map(|arg| (*arg).to_owned()));
+            args.extend(options.extra_args.iter().cloned());
             let door = door_of(network.as_mut(), index).await;
             if let Some(door) = &door {
                 let announced =
@@ -132,7 +133,7 @@ impl Trio {
                 args.extend(announced.map(str::to_owned));
                 args.extend(["--bind-source-addr".to_owned(), address_of(index).to_string()]);
             }
-            let (server, port) = start(args, tls).await;
+            let (server, port) = start(RedisOptions { extra_args: args, ..options.clone() }, tls).await;
             ports.push(behind(door, port));
             servers.push(server);
         }
@@ -344,7 +345,8 @@ fn behind(door: Option<Door>, port: String) -> String {
 }
 
 /// A server, and the port at which it listens.
-async fn start(mut extra_args: Vec<String>, tls: Option<&TlsFiles>) -> (RedisServer, String) {
+async fn start(options: RedisOptions, tls: Option<&TlsFiles>) -> (RedisServer, String) {
+    let mut extra_args = options.extra_args;
     extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(str::to_owned));
     let mut own_port = None;
     if let Some(files) = tls {
@@ -352,7 +354,7 @@ async fn start(mut extra_args: Vec<String>, tls: Option<&TlsFiles>) -> (RedisSer
         extra_args.extend(arguments);
         own_port = Some(port.to_string());
     }
-    let server = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
+    let server = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..options }).await;
     let port = own_port.unwrap_or_else(|| port_of(&server.url()));
     (server, port)
 }

@@ -1,12 +1,19 @@
 //! The checker. It believes no counter of the fleet: it is given what producers were told, the replies, what the tools'
 //! own server saw, and the entries by which slices went out, as Redis' append-only files have them.
+//!
+//! Where a clock of Redis' was moved, entries are numbered by that clock, and stay at its highest time after it has stepped
+//! back. Then windows and days are those of shard time, as the scripts that admitted wrote it, under one primary: one that
+//! takes over without the last of it, by a clock that is behind, begins where it has heard of last. Whether shard time itself
+//! goes as time does, the moments tell at which the witness saw the files grow.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Calls that an agent may make in a window.
 pub const TICK_CALLS: usize = 10;
 /// The length of a window, ms.
 pub const TICK_MS: u64 = 1_000;
+const DAY_MS: u64 = 86_400_000;
 /// Calls that the agent `daily` may make in a day.
 pub const DAY_CALLS: usize = 30;
 /// An entry is numbered when it is written, not when it was decided: by so much may one lie beyond its window, ms.
@@ -20,11 +27,21 @@ pub struct Run {
     pub once: bool,
 }
 
-/// A call that was admitted: whose, and when, ms.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// A call that was admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admitted {
+    /// Whose.
     pub agent: String,
+    /// Of which turn.
+    pub turn: String,
+    /// When, as the entry is numbered, ms.
     pub at_ms: u64,
+    /// When, by the shard's time, ms.
+    pub shard_ms: u64,
+    /// Under which primary, as that calls itself; none where no file says.
+    pub led: Option<Vec<u8>>,
+    /// Between which moments it came to be in a file, since the witness began to look.
+    pub seen: (Duration, Duration),
 }
 
 /// All that is judged by.
@@ -36,6 +53,8 @@ pub struct Evidence {
     pub replies: Vec<String>,
     pub runs: Vec<Run>,
     pub admitted: Vec<Admitted>,
+    /// When a shard may have heard another clock than before, since the witness began to look.
+    pub jumps: Vec<Duration>,
 }
 
 /// What is wrong; nothing may be.
@@ -63,19 +82,64 @@ impl Evidence {
         for run in self.runs.iter().filter(|run| run.once) {
             *once.entry(run.number).or_default() += 1;
         }
-        let daily: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
-        let mut by_agent: BTreeMap<&String, Vec<u64>> = BTreeMap::new();
+        let mut by_agent: BTreeMap<&String, Vec<&Admitted>> = BTreeMap::new();
         for call in &self.admitted {
-            by_agent.entry(&call.agent).or_default().push(call.at_ms);
+            by_agent.entry(&call.agent).or_default().push(call);
         }
-        let exceeded = by_agent.into_iter().filter(|(_, times)| !windows_hold(times));
+        let exceeded = by_agent.into_iter().filter(|(agent, calls)| {
+            let (windows, pace) = (self.windows_hold(calls), self.pace_holds(calls));
+            if !windows || !pace {
+                eprintln!("{agent}: windows hold: {windows}, the pace holds: {pace}");
+            }
+            !windows || !pace
+        });
         Verdict {
             lost: self.accepted.iter().filter(|id| !replies.contains_key(id)).cloned().collect(),
             answered_twice: replies.iter().filter(|(_, count)| **count > 1).map(|(id, _)| (*id).clone()).collect(),
             doubled: once.into_iter().filter(|(_, count)| *count > 1).map(|(number, _)| number).collect(),
             tick_exceeded: exceeded.map(|(agent, _)| agent.clone()).collect(),
-            day_exceeded: daily.len().saturating_sub(DAY_CALLS),
+            day_exceeded: self.day_exceeded(),
         }
+    }
+
+    fn windows_hold(&self, calls: &[&Admitted]) -> bool {
+        if self.jumps.is_empty() {
+            return windows_hold(&calls.iter().map(|call| call.at_ms).collect::<Vec<_>>());
+        }
+        let mut by_primary: BTreeMap<&Option<Vec<u8>>, Vec<u64>> = BTreeMap::new();
+        for call in calls {
+            by_primary.entry(&call.led).or_default().push(call.shard_ms);
+        }
+        by_primary.values().all(|times| windows_hold(times))
+    }
+
+    /// Whether no more calls came in any stretch of real time than the windows have that it may touch, of which one may begin
+    /// anew with each jump.
+    fn pace_holds(&self, calls: &[&Admitted]) -> bool {
+        let mut seen: Vec<(Duration, Duration)> = calls.iter().map(|call| call.seen).collect();
+        seen.sort_unstable();
+        // From a few windows to as many as there were.
+        let counts = std::iter::successors(Some(2 * TICK_CALLS + 1), |count| Some(count * 2 - 1));
+        counts.take_while(|count| *count <= seen.len()).all(|count| {
+            seen.windows(count).all(|stretch| {
+                let (from, until) = (stretch[0].0, stretch[count - 1].1);
+                let jumps = self.jumps.iter().filter(|jump| (from..=until).contains(jump)).count();
+                let windows = (until - from).as_millis() / u128::from(TICK_MS) + 2;
+                count <= TICK_CALLS * (usize::try_from(windows).unwrap_or(usize::MAX / TICK_CALLS) + jumps)
+            })
+        })
+    }
+
+    /// Calls of `daily` beyond what its days have: as many days may be as a clock stepped to, and the one that ends meanwhile.
+    fn day_exceeded(&self) -> usize {
+        let ran: BTreeSet<u64> = self.runs.iter().filter(|run| run.agent == "daily").map(|run| run.number).collect();
+        let mut days: BTreeMap<u64, BTreeSet<&String>> = BTreeMap::new();
+        for call in self.admitted.iter().filter(|call| call.agent == "daily") {
+            days.entry(call.shard_ms / DAY_MS).or_default().insert(&call.turn);
+        }
+        let beyond: usize = days.values().map(|turns| turns.len().saturating_sub(DAY_CALLS)).sum();
+        let possible = days.len().clamp(1, 2 + self.jumps.len());
+        beyond.max(ran.len().saturating_sub(DAY_CALLS * possible))
     }
 }
 
@@ -109,14 +173,27 @@ fn windows_hold(times: &[u64]) -> bool {
     })
 }
 
+/// A call that was admitted and seen at once, so long after the beginning of a day.
+fn call(agent: &str, number: u64, ms: u64) -> Admitted {
+    let (seen, at_ms) = (Duration::from_millis(ms), 20_000 * DAY_MS + ms);
+    Admitted {
+        agent: agent.into(),
+        turn: format!("{agent}-{number}"),
+        at_ms,
+        shard_ms: at_ms,
+        led: None,
+        seen: (seen, seen),
+    }
+}
+
 fn honest() -> Evidence {
     let runs = |number| Run { agent: "a1".into(), number, once: true };
-    let calls = (0..40).map(|n| Admitted { agent: "a1".into(), at_ms: 5_000 + n / 10 * 1_000 + n % 10 });
     Evidence {
         accepted: ["t1", "t2"].map(String::from).into(),
         replies: ["t1", "t2"].map(String::from).into(),
         runs: (0..40).map(runs).collect(),
-        admitted: calls.collect(),
+        admitted: (0..40).map(|n| call("a1", n, 5_000 + n / 10 * 1_000 + n % 10)).collect(),
+        jumps: Vec::new(),
     }
 }
 
@@ -144,8 +221,62 @@ fn a_settle_in_two_steps_is_seen_by_a_reply_that_is_missing_or_comes_twice() {
 fn a_missing_debit_is_seen_by_a_window_and_by_a_day_with_too_many_calls() {
     let mut evidence = honest();
     // Too close together for any two windows.
-    evidence.admitted.extend((0..21).map(|n| Admitted { agent: "a2".into(), at_ms: 7_000 + n * 2 }));
+    evidence.admitted.extend((0..21).map(|n| call("a2", n, 7_000 + n * 2)));
     evidence.runs.extend((0..31).map(|n| Run { agent: "daily".into(), number: 100 + n, once: false }));
     let expected = Verdict { tick_exceeded: vec!["a2".into()], day_exceeded: 1, ..Verdict::default() };
     assert_eq!(evidence.judge(), expected);
+}
+
+#[test]
+fn entries_that_stay_at_the_highest_time_of_a_clock_that_stepped_back_are_judged_by_shard_time() {
+    let mut evidence = honest();
+    evidence.admitted.iter_mut().for_each(|call| call.at_ms = 21_000 * DAY_MS);
+    assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
+    evidence.jumps = vec![Duration::from_secs(4)];
+    assert_eq!(evidence.judge(), Verdict::default());
+    // Primaries that have not heard of a window, and whose clocks are behind, fill the like of it, later; one alone may not.
+    for (primary, ms) in [("second", 12_000), ("third", 15_000)] {
+        let seen = call("a1", 0, ms).seen;
+        let later = |n| Admitted { seen, led: Some(primary.into()), ..call("a1", ms + n, 5_000) };
+        evidence.admitted.extend((0..10).map(later));
+    }
+    assert_eq!(evidence.judge(), Verdict::default());
+    evidence.admitted.iter_mut().for_each(|call| call.led = None);
+    assert_eq!(evidence.judge().tick_exceeded, ["a1"]);
+}
+
+#[test]
+fn a_shard_whose_time_runs_ahead_of_time_is_seen_by_the_moments_of_its_entries() {
+    let mut evidence = honest();
+    evidence.jumps = vec![Duration::from_secs(1)];
+    // By the shard's time a window lies between any ten calls; by the clock on the wall 60 ms.
+    let ahead = |n: u64| Admitted { shard_ms: 20_000 * DAY_MS + n / 10 * 1_000, ..call("a3", n, 9_000 + n / 10 * 60) };
+    evidence.admitted.extend((0..50).map(ahead));
+    assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
+    // With each step while they came one window may begin anew: two are not enough.
+    evidence.jumps.extend([9_060, 9_120].map(Duration::from_millis));
+    assert_eq!(evidence.judge().tick_exceeded, ["a3"]);
+    evidence.jumps.push(Duration::from_millis(9_180));
+    assert_eq!(evidence.judge(), Verdict::default());
+}
+
+#[test]
+fn a_day_that_a_clock_stepped_to_has_calls_of_its_own_and_no_other_day_has() {
+    let mut evidence = honest();
+    let on =
+        |day: u64| (0..30).map(move |n| Admitted { shard_ms: day * DAY_MS, ..call("daily", day * 100 + n, n * 3_000) });
+    let ran = |day: u64| (0..30).map(move |n| Run { agent: "daily".into(), number: day * 100 + n, once: false });
+    evidence.jumps = vec![Duration::from_secs(1)];
+    for day in 1..=3 {
+        evidence.admitted.extend(on(day));
+        evidence.runs.extend(ran(day));
+    }
+    // Nothing is said of the pace of one who has had three days' calls in one.
+    let days = |evidence: &Evidence| evidence.judge().day_exceeded;
+    assert_eq!(days(&evidence), 0);
+    evidence.admitted.extend(on(4));
+    evidence.runs.extend(ran(4));
+    assert_eq!(days(&evidence), 30, "a clock that stepped once makes no fourth day");
+    evidence.admitted.push(Admitted { shard_ms: 2 * DAY_MS, ..call("daily", 999, 0) });
+    assert_eq!(days(&evidence), 30);
 }

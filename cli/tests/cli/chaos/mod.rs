@@ -3,8 +3,11 @@
 //! with replicas. `make chaos` says how long, which and from which seed.
 
 mod answers;
+mod clocks;
+mod configured;
 mod judge;
 mod kills;
+mod nodes;
 mod parts;
 mod target;
 mod witness;
@@ -12,23 +15,22 @@ mod witness;
 use std::collections::BTreeMap;
 use std::fs;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tickfleet_client::{Client, Recorded};
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::StoreOptions;
 use tokio::time::{Instant, sleep};
 
-use crate::support::process::Process;
 use answers::{all_replies, tenant_of};
-use judge::{DAY_CALLS, Evidence, TICK_CALLS, Verdict};
+use judge::{Evidence, Verdict};
 use kills::Recovery;
+use nodes::Node;
 use parts::{Ledger, Wire};
 use target::{Kind, Target};
 use witness::Witness;
@@ -55,43 +57,6 @@ impl Dice {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
-    }
-}
-
-fn write_configuration(folder: &Path, address: &str, target: &Target) {
-    // Where a failover may forget a begin, what must not happen twice waits for the replica.
-    let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
-    let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
-    let tool = |name: &str, effect: &str| {
-        format!(
-            "  {name}:\n    id: tool_{name}\n    description: Does it.\n    effect: {effect}\n    timeout_ms: 10000\n    input_schema:\n      \
-             type: object\n      properties: {{number: {{type: integer}}, agent: {{type: string}}, tool: {{type: string}}}}\n    \
-             http: {{method: POST, base_url: 'http://{address}', path: /{name}, body: {{number: '{{{{number}}}}', agent: \
-             '{{{{agent}}}}', tool: '{{{{tool}}}}'}}, allow_private: [127.0.0.1]}}\n"
-        )
-    };
-    let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();
-    let per_day = format!(
-        "limits: {{per_day: {{match: {{agents: [daily]}}, per: [agent], max: {DAY_CALLS}, every: day, on_reach: reject}}}}\n"
-    );
-    for (name, text) in [
-        (
-            "tickfleet.yaml",
-            format!(
-                "caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\nredis: {{shards: {}}}\n\
-                 queues: {{inbox_unread_max: {INBOX_UNREAD_MAX}}}\n\
-                 # What has no reply is sent again in the end, and its id shall still be known then.\n\
-                 retention: {{records: 6h, dedupe_for: 6h}}\n",
-                target.shards()
-            ),
-        ),
-        ("agents.yaml", format!("agents:\n{agents}  daily: {{}}\n  probe: {{}}\n")),
-        ("tenants.yaml", format!("tenants:\n{tenants}")),
-        ("limits.yaml", per_day),
-        ("tools.yaml", format!("tools:\n{}{}", tool("pay", once), tool("look", "read"))),
-        ("permissions.yaml", "permissions:\n  pay: {everyone: true}\n  look: {everyone: true}\n".to_owned()),
-    ] {
-        fs::write(folder.join(name), text).unwrap();
     }
 }
 
@@ -138,7 +103,14 @@ async fn produce(client: Client, tenant: String, agent: String, stop: Arc<Atomic
 struct World {
     target: Target,
     folder: tempfile::TempDir,
-    nodes: Vec<Process>,
+    nodes: Vec<Node>,
+    /// Processes that were started; and the files that move their clocks.
+    started: u32,
+    clocks_of_processes: tempfile::TempDir,
+    /// How far each clock is ahead that was moved, ms.
+    ahead: BTreeMap<PathBuf, i64>,
+    /// When a shard may have heard another clock than before: what its windows are may begin anew then.
+    jumps: Vec<Instant>,
     dice: Dice,
     client: Client,
     probes: u64,
@@ -148,20 +120,9 @@ struct World {
 }
 
 impl World {
-    fn start(&self, role: &str) -> Process {
-        let variables = [("TICKFLEET_WORKER_DRAIN", "5s"), ("TICKFLEET_LOG_LEVEL", "warn,tickfleet=info")];
-        tokio::task::block_in_place(|| Process::start_with(role, self.folder.path(), &self.target.url(), &variables))
-    }
-
-    /// A process of this role.
-    fn any(&mut self, role: &str) -> usize {
-        let of: Vec<usize> = (0..ROLES.len()).filter(|node| ROLES[*node] == role).collect();
-        of[self.dice.below(of.len())]
-    }
-
     async fn start_on(target: Target, seed: u64, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        write_configuration(folder.path(), address, &target);
+        configured::write(folder.path(), address, &target, target.previous.is_some());
         let options =
             StoreOptions { shards: target.shards(), inbox_unread_max: INBOX_UNREAD_MAX, ..StoreOptions::default() };
         let client = Client::connect(&target.url(), options).await.unwrap();
@@ -169,20 +130,16 @@ impl World {
             target,
             folder,
             nodes: Vec::new(),
+            started: 0,
+            clocks_of_processes: tempfile::tempdir().unwrap(),
+            ahead: BTreeMap::new(),
+            jumps: Vec::new(),
             dice: Dice(seed),
             client,
             probes: 0,
             accepted: Vec::new(),
             recovered: BTreeMap::new(),
         }
-    }
-
-    async fn stop_for(&mut self, role: &str) {
-        let node = self.any(role);
-        self.nodes[node].signal(Signal::SIGSTOP);
-        // Past its lease, as a machine that is far too busy.
-        sleep(PAST_THE_LEASE).await;
-        self.nodes[node].signal(Signal::SIGCONT);
     }
 
     /// The next fault is that of any shard.
@@ -193,19 +150,13 @@ impl World {
     async fn play(&mut self, fault: &'static str) {
         self.aim();
         match fault {
-            "kill a worker" | "kill a scheduler" => {
-                let node = self.any(fault.trim_start_matches("kill a "));
-                self.nodes[node].signal(Signal::SIGKILL);
-                self.nodes[node] = self.start(ROLES[node]);
-            }
+            "kill a worker" | "kill a scheduler" => self.kill(fault.trim_start_matches("kill a ")),
             "stop a worker past its lease" => self.stop_for("worker").await,
             "stop a scheduler past its lease" => self.stop_for("scheduler").await,
-            "restart a process in order" => {
-                let node = self.dice.below(ROLES.len());
-                let next = self.start(ROLES[node]);
-                let last = std::mem::replace(&mut self.nodes[node], next);
-                assert_eq!(tokio::task::block_in_place(|| last.stop()), Some(0), "a process that is told to stop");
-            }
+            "restart a process in order" => self.replace(false),
+            "replace a process by one of the other build" => self.replace(true),
+            "step Redis' clock" => self.step_redis().await,
+            "step a process' clock" => self.step_process(),
             "kill Redis" => self.target.kill(None).await,
             "kill a primary whose replica lags" => self.target.kill(Some(Duration::from_millis(500))).await,
             "stop a primary until it is replaced" => self.target.stop_until_replaced().await,
@@ -283,10 +234,19 @@ impl World {
                 left = self.target.faults();
             }
             let fault = left.swap_remove(self.dice.below(left.len()));
+            // Where another server may lead in the end, its clock is another one, too.
+            self.may_jump(fault);
             self.play(fault).await;
+            self.may_jump(fault);
             self.probe(fault).await;
             // A quiet moment between two faults, of any length.
             sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
+        }
+    }
+
+    fn may_jump(&mut self, fault: &str) {
+        if self.target.forgets() && !self.ahead.is_empty() || fault == "step Redis' clock" {
+            self.jumps.push(Instant::now());
         }
     }
 
@@ -337,10 +297,7 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
     let (ledger, address) = Ledger::start().await;
     let mut world = World::start_on(target, seed, &address).await;
     let witness = Witness::of(world.target.folders());
-    for role in ROLES {
-        let node = world.start(role);
-        world.nodes.push(node);
-    }
+    world.start_all();
     let stop = Arc::new(AtomicBool::new(false));
     let agents = (0..AGENTS).map(|agent| format!("a{agent}")).chain(["daily".to_owned()]);
     let start = |agent: String| {
@@ -366,14 +323,16 @@ async fn play(target: Target, losses: Option<u64>) -> Played {
     }
     let sent_again = all_replies(&mut world, &mut evidence).await;
     evidence.runs = ledger.runs();
-    evidence.admitted = witness.admitted();
+    (evidence.admitted, evidence.jumps) = (witness.admitted(), witness.since(&world.jumps));
     assert!(evidence.admitted.len() >= evidence.runs.len() / 2, "the witness saw few slices");
     let verdict = evidence.judge();
     report(seed, &world.recovered, &evidence, &verdict);
-    eprintln!("sent again: {sent_again}");
+    eprintln!("sent again: {sent_again}; runs by build: {:?}", ledger.builds());
     if let Some(broken) = broken {
         std::panic::resume_unwind(broken);
     }
+    let both = world.target.previous.is_none() || ledger.builds().len() == 2;
+    assert!(both, "workers of one build alone carried calls out, by the version that they name");
     Played { verdict, evidence, sent_again, recoveries }
 }
 

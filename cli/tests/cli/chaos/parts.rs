@@ -1,9 +1,11 @@
 //! What stands around the fleet: the tools' server with its ledger, and a proxy before Redis.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +17,11 @@ use super::judge::Run;
 
 /// The server that all tools reach. It writes down each call when it comes.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<Vec<(Instant, Run)>>>);
+pub struct Ledger {
+    entries: Arc<Mutex<Vec<(Instant, Run)>>>,
+    /// Calls by the version that their workers say they are of.
+    builds: Arc<Mutex<BTreeMap<String, usize>>>,
+}
 
 impl Ledger {
     /// Starts it; answers its address, too.
@@ -28,22 +34,28 @@ impl Ledger {
         (ledger, address)
     }
 
-    async fn enter(State(ledger): State<Self>, Json(body): Json<Value>) -> Json<Value> {
+    async fn enter(State(ledger): State<Self>, headers: HeaderMap, Json(body): Json<Value>) -> Json<Value> {
         let (agent, tool) = (body["agent"].as_str().unwrap().to_owned(), body["tool"].as_str().unwrap());
         let run = Run { agent, number: body["number"].as_u64().unwrap(), once: tool == "pay" };
-        ledger.0.lock().unwrap().push((Instant::now(), run));
+        ledger.entries.lock().unwrap().push((Instant::now(), run));
+        *ledger.builds.lock().unwrap().entry(headers["user-agent"].to_str().unwrap().to_owned()).or_default() += 1;
         // So that kills fall between effect and answer.
         tokio::time::sleep(Duration::from_millis(15)).await;
         Json(json!({"number": body["number"]}))
     }
 
     pub fn runs(&self) -> Vec<Run> {
-        self.0.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
+        self.entries.lock().unwrap().iter().map(|(_, run)| run.clone()).collect()
+    }
+
+    /// How many calls came from workers of each build.
+    pub fn builds(&self) -> BTreeMap<String, usize> {
+        self.builds.lock().unwrap().clone()
     }
 
     /// When runs began, in order.
     pub fn times(&self) -> Vec<Instant> {
-        self.0.lock().unwrap().iter().map(|(at, _)| *at).collect()
+        self.entries.lock().unwrap().iter().map(|(at, _)| *at).collect()
     }
 }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tickfleet_model::TenantId;
 use tickfleet_model::ids::shard_of;
-use tickfleet_testkit::{Cluster, Network, RedisOptions, RedisServer, Trio};
+use tickfleet_testkit::{Clocks, Cluster, Network, RedisOptions, RedisServer, Trio};
 use tokio::time::{Instant, sleep};
 
+use super::nodes::previous;
 use super::parts::Proxy;
 use super::{PAST_THE_LEASE, PATIENCE};
 
@@ -32,6 +33,10 @@ const OF_CLUSTERS: [&str; 1] = ["move a slot"];
 const OF_NETWORKS: [&str; 3] =
     ["a primary that clients alone reach", "a replica cut from its primary", "all nodes apart"];
 const OF_NETWORKS_OF_CLUSTERS: [&str; 1] = ["a primary and its replica that clients alone reach"];
+/// Where clocks can be moved.
+const OF_CLOCKS: [&str; 2] = ["step Redis' clock", "step a process' clock"];
+/// Where there is a build before.
+const OF_BUILDS: [&str; 1] = ["replace a process by one of the other build"];
 const OF_NETWORKS_OF_SENTINELS: [&str; 1] = ["a primary and a sentinel cut from the others"];
 /// Shards on a cluster.
 const SHARDS: u32 = 4;
@@ -70,22 +75,35 @@ pub struct Target {
     pub aim: usize,
     /// Whether the network between the servers can be cut.
     is_cuttable: bool,
+    /// What moves the clocks of servers and processes, where that can be.
+    pub clocks: Option<Clocks>,
+    /// The build before today's.
+    pub previous: Option<PathBuf>,
 }
 
 impl Target {
     pub async fn one() -> Self {
-        let extra_args = ["--auto-aof-rewrite-percentage", "0"].map(String::from).into();
-        let options = RedisOptions { appendonly: true, tcp: true, extra_args, ..RedisOptions::default() };
+        let clocks = Clocks::new().await;
+        let program = clocks.as_ref().map(Clocks::server);
+        let options = RedisOptions {
+            appendonly: true,
+            tcp: true,
+            program,
+            ..RedisOptions::with(&["--auto-aof-rewrite-percentage", "0"])
+        };
         let server = RedisServer::start_with(options).await;
         let proxy = Proxy::before(server.url().trim_start_matches("redis://").trim_end_matches('/').to_owned()).await;
-        Self::of(Kind::One(Box::new(server), proxy))
+        Self { clocks, ..Self::of(Kind::One(Box::new(server), proxy)) }
     }
 
     pub async fn sentinels() -> Self {
-        let is_cuttable = Self::can_be_cut().await;
-        let trio =
-            if is_cuttable { Trio::start_apart(1, &WITNESSED).await } else { Trio::start_with(1, &WITNESSED).await };
-        Self { is_cuttable, ..Self::of(Kind::Sentinels(Box::new(trio))) }
+        let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
+        let trio = Trio::start_of(1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
+        Self { is_cuttable, clocks, ..Self::of(Kind::Sentinels(Box::new(trio))) }
+    }
+
+    fn witnessed(clocks: Option<&Clocks>) -> RedisOptions {
+        RedisOptions { program: clocks.map(Clocks::server), ..RedisOptions::with(&WITNESSED) }
     }
 
     async fn can_be_cut() -> bool {
@@ -99,24 +117,21 @@ impl Target {
     }
 
     fn of(kind: Kind) -> Self {
-        Self { kind, homes: vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }], aim: 0, is_cuttable: false }
+        let homes = vec![Home { tenant: "demo".into(), shard: 0, slot: 0 }];
+        Self { kind, homes, aim: 0, is_cuttable: false, clocks: None, previous: previous() }
     }
 
     /// Three primaries, each with a replica.
     pub async fn cluster() -> Self {
-        let is_cuttable = Self::can_be_cut().await;
-        let cluster = if is_cuttable {
-            Cluster::start_apart(3, 1, &WITNESSED).await
-        } else {
-            Cluster::start_with(3, 1, &WITNESSED).await
-        };
+        let (is_cuttable, clocks) = (Self::can_be_cut().await, Clocks::new().await);
+        let cluster = Cluster::start_of(3, 1, &Self::witnessed(clocks.as_ref()), is_cuttable).await;
         let mut homes = Vec::new();
         for shard in 0..SHARDS {
             let lives_here = |name: &String| shard_of(&TenantId::new(name.as_str()).unwrap(), SHARDS) == shard;
             let tenant = (0..).map(|n| format!("demo{n}")).find(lives_here).unwrap();
             homes.push(Home { tenant, shard, slot: cluster.slot(&format!("{{tickfleet:{shard}}}:")).await });
         }
-        Self { kind: Kind::Cluster(Box::new(cluster)), homes, aim: 0, is_cuttable }
+        Self { homes, is_cuttable, clocks, ..Self::of(Kind::Cluster(Box::new(cluster))) }
     }
 
     pub fn url(&self) -> String {
@@ -137,17 +152,16 @@ impl Target {
     }
 
     pub fn faults(&self) -> Vec<&'static str> {
-        wanted(match self.kind {
-            Kind::One(..) => [&FAULTS[..], &OF_ONE].concat(),
-            Kind::Sentinels(_) if self.is_cuttable => {
-                [&FAULTS[..], &OF_PAIRS, &OF_NETWORKS, &OF_NETWORKS_OF_SENTINELS].concat()
-            }
-            Kind::Sentinels(_) => [&FAULTS[..], &OF_PAIRS].concat(),
-            Kind::Cluster(_) if self.is_cuttable => {
-                [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS, &OF_NETWORKS, &OF_NETWORKS_OF_CLUSTERS].concat()
-            }
-            Kind::Cluster(_) => [&FAULTS[..], &OF_PAIRS, &OF_CLUSTERS].concat(),
-        })
+        let (of_target, of_networks): (&[&[_]], &[&[_]]) = match self.kind {
+            Kind::One(..) => (&[&OF_ONE], &[]),
+            Kind::Sentinels(_) => (&[&OF_PAIRS], &[&OF_NETWORKS, &OF_NETWORKS_OF_SENTINELS]),
+            Kind::Cluster(_) => (&[&OF_PAIRS, &OF_CLUSTERS], &[&OF_NETWORKS, &OF_NETWORKS_OF_CLUSTERS]),
+        };
+        let mut faults = [&FAULTS[..], &of_target.concat()].concat();
+        faults.extend(of_networks.concat().into_iter().filter(|_| self.is_cuttable));
+        faults.extend(OF_CLOCKS.into_iter().filter(|_| self.clocks.is_some()));
+        faults.extend(OF_BUILDS.into_iter().filter(|_| self.previous.is_some()));
+        wanted(faults)
     }
 
     /// The whole name of a key of the shard that is aimed at.
@@ -339,6 +353,9 @@ impl Target {
 
     /// Waits until whichever server is the primary has its replica beside it: who leads may change once more.
     pub async fn followed(&mut self) {
+        if let Kind::One(..) = self.kind {
+            return;
+        }
         let until = Instant::now() + PATIENCE;
         while !self.text(&["INFO", "replication"]).await.contains("state=online") {
             assert!(Instant::now() < until, "no replica within {PATIENCE:?}");

@@ -5,43 +5,83 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::judge::Admitted;
 
 /// How often it is looked for new files; a file lives for seconds at least.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// How each file grew, by the name that it is held by: its length, and between which moments it came to that.
+type Growth = Arc<Mutex<BTreeMap<PathBuf, Vec<(u64, Interval)>>>>;
+/// Since the witness began to look.
+type Interval = (Duration, Duration);
+
 /// Holds on to the files until it is dropped.
 pub struct Witness {
     kept: tempfile::TempDir,
+    growth: Growth,
+    began: Instant,
     watching: tokio::task::JoinHandle<()>,
 }
 
 impl Witness {
     /// Watches the servers with these folders.
     pub fn of(folders: Vec<PathBuf>) -> Self {
-        let kept = tempfile::tempdir().unwrap();
-        let into = kept.path().to_owned();
+        let (kept, growth, began) = (tempfile::tempdir().unwrap(), Growth::default(), Instant::now());
+        let (into, grown) = (kept.path().to_owned(), growth.clone());
         let watching = tokio::spawn(async move {
+            let mut last = Duration::ZERO;
             loop {
                 for (server, folder) in folders.iter().enumerate() {
                     keep(server, folder, &into);
                 }
+                let now = began.elapsed();
+                measure(&into, &mut grown.lock().unwrap(), (last, now));
+                last = now;
                 // Nobody tells of new files.
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         });
-        Self { kept, watching }
+        Self { kept, growth, began, watching }
+    }
+
+    /// These moments, as the witness tells them.
+    pub fn since(&self, moments: &[Instant]) -> Vec<Duration> {
+        moments.iter().map(|at| at.duration_since(self.began)).collect()
     }
 
     /// Each time that a call was admitted, once for all servers that have it.
     pub fn admitted(&self) -> Vec<Admitted> {
+        let end = self.began.elapsed();
+        let grown = self.growth.lock().unwrap();
         let mut seen = Seen::default();
         for file in fs::read_dir(self.kept.path()).unwrap() {
-            seen.read(&commands(&fs::read(file.unwrap().path()).unwrap()));
+            let file = file.unwrap().path();
+            let bytes = fs::read(&file).unwrap();
+            let lengths = grown.get(&file).map_or(&[][..], Vec::as_slice);
+            seen.read(commands(&bytes).into_iter().map(|(words, upto)| {
+                let upto = u64::try_from(bytes.len() - upto).unwrap();
+                let look = lengths.partition_point(|(length, _)| *length < upto);
+                // What was written behind the last look.
+                (words, lengths.get(look).map_or((Duration::ZERO, end), |(_, at)| *at))
+            }));
         }
         seen.admitted()
+    }
+}
+
+/// Notes which of the files have grown since the last look, at the first of these moments; this one is the second.
+fn measure(kept: &Path, growth: &mut BTreeMap<PathBuf, Vec<(u64, Interval)>>, between: Interval) {
+    for file in fs::read_dir(kept).into_iter().flatten().flatten() {
+        let Ok(length) = file.metadata().map(|found| found.len()) else { continue };
+        let lengths = growth.entry(file.path()).or_default();
+        if lengths.last().is_none_or(|(last, _)| *last < length) {
+            lengths.push((length, between));
+        }
     }
 }
 
@@ -69,46 +109,102 @@ fn keep(server: usize, folder: &Path, into: &Path) {
 /// A call as a slice carries it out: its turn and position.
 type Call = (String, u64);
 
+/// When a call went out: as its entry is numbered, and by the shard's time, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct When {
+    shard_ms: u64,
+    at_ms: u64,
+}
+
 /// What the files have: when each call was admitted, and when it went out.
 #[derive(Default)]
 struct Seen {
     /// By scripts that write budgets, whatever they write there: those that admit. A call is admitted again where what was
     /// written of the first time is lost.
-    admitted: BTreeSet<(Call, u64)>,
+    admitted: BTreeSet<(Call, When)>,
     /// For the first time, by whatever script.
-    first: BTreeMap<Call, u64>,
+    first: BTreeMap<Call, When>,
+    /// The earliest look that found it in a file, for a replica's comes later; and under which primary.
+    looks: BTreeMap<(Call, When), (Interval, Led)>,
+}
+
+/// By what a shard's primary calls itself, where the file says so before; a replica's may not, and the primary's does.
+type Led = Option<Vec<u8>>;
+
+/// What a file has said of a shard so far.
+#[derive(Default, Clone)]
+struct Shard {
+    now_ms: Option<u64>,
+    led: Led,
 }
 
 impl Seen {
-    fn read(&mut self, commands: &[Vec<Vec<u8>>]) {
+    /// Reads the commands of a file, each with the look that found it there.
+    fn read(&mut self, commands: impl IntoIterator<Item = (Words, Interval)>) {
         // A script that writes more than once stands between MULTI and EXEC.
         let (mut sent, mut admits) = (Vec::new(), false);
-        for words in commands {
+        let mut shards: BTreeMap<Vec<u8>, Shard> = BTreeMap::new();
+        for (words, look) in commands {
             match words[0].as_slice() {
                 b"MULTI" => (sent, admits) = (Vec::new(), false),
                 b"HSET" if words.get(1).is_some_and(|key| key.ends_with(b":budgets")) => admits = true,
-                b"XADD" => sent.extend(slice(words)),
-                b"EXEC" => self.note(std::mem::take(&mut sent), admits),
+                b"HSET" if words.get(1).is_some_and(|key| key.ends_with(b":meta")) => {
+                    shards.entry(shard_of(&words[1]).to_owned()).or_default().hear(&words[2..]);
+                }
+                b"XADD" => {
+                    let shard = shards.get(shard_of(&words[1])).cloned().unwrap_or_default();
+                    sent.extend(slice(&words).into_iter().map(|(call, at_ms)| {
+                        let when = When { shard_ms: shard.now_ms.unwrap_or(at_ms), at_ms };
+                        (call, when, shard.led.clone())
+                    }));
+                }
+                b"EXEC" => self.note(std::mem::take(&mut sent), admits, look),
                 _ => {}
             }
         }
     }
 
-    fn note(&mut self, sent: Vec<(Call, u64)>, admits: bool) {
-        for (call, at_ms) in sent {
-            let first = self.first.entry(call.clone()).or_insert(at_ms);
-            *first = at_ms.min(*first);
+    fn note(&mut self, sent: Vec<(Call, When, Led)>, admits: bool, look: Interval) {
+        for (call, when, led) in sent {
+            let first = self.first.entry(call.clone()).or_insert(when);
+            *first = when.min(*first);
             if admits {
-                self.admitted.insert((call, at_ms));
+                self.admitted.insert((call.clone(), when));
             }
+            let (earliest, known) = self.looks.entry((call, when)).or_insert((look, None));
+            *earliest = look.min(*earliest);
+            *known = known.take().or(led);
         }
     }
 
     fn admitted(mut self) -> Vec<Admitted> {
         self.admitted.extend(self.first);
-        // Turns are named <agent>-<number>.
-        let agent = |turn: &str| turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
-        self.admitted.into_iter().map(|((turn, _), at_ms)| Admitted { agent: agent(&turn), at_ms }).collect()
+        let admitted = self.admitted.into_iter().map(|found| {
+            let (seen, led) = self.looks[&found].clone();
+            let ((turn, _), When { shard_ms, at_ms }) = found;
+            // Turns are named <agent>-<number>.
+            let agent = turn.split([':', '-']).nth(1).unwrap_or_default().to_owned();
+            Admitted { agent, turn, at_ms, shard_ms, led, seen }
+        });
+        admitted.collect()
+    }
+}
+
+/// The hash tag of a key: all that is before its last part.
+fn shard_of(key: &[u8]) -> &[u8] {
+    key.split_inclusive(|byte| *byte == b'}').next().unwrap_or_default()
+}
+
+impl Shard {
+    /// A script says first what its shard's time is, unless that is as it was; and once, under another primary, which.
+    fn hear(&mut self, fields: &[Vec<u8>]) {
+        for pair in fields.chunks_exact(2) {
+            match pair[0].as_slice() {
+                b"last_ms" => self.now_ms = std::str::from_utf8(&pair[1]).ok().and_then(|ms| ms.parse().ok()),
+                b"run_id" => self.led = Some(pair[1].clone()),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -139,8 +235,12 @@ fn is_entry_id(word: &[u8]) -> bool {
     word.len() > 13 && digits(parts.next()) && digits(parts.next()) && parts.next().is_none()
 }
 
-/// The commands of a file; a line beginning with `#` is none, and a last one that is cut off neither.
-fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
+/// The words of a command.
+type Words = Vec<Vec<u8>>;
+
+/// The commands of a file, each with the number of bytes behind it; a line beginning with `#` is none, and a last one that is
+/// cut off neither.
+fn commands(mut bytes: &[u8]) -> Vec<(Words, usize)> {
     fn line<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
@@ -163,7 +263,7 @@ fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
             bytes = bytes.get(length + 2..).unwrap_or_default();
         }
         if !words.is_empty() {
-            all.push(words);
+            all.push((words, bytes.len()));
         }
     }
     all
@@ -171,19 +271,23 @@ fn commands(mut bytes: &[u8]) -> Vec<Vec<Vec<u8>>> {
 
 #[test]
 fn what_one_server_alone_had_counts_and_what_two_have_counts_once() {
-    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
+    let words = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Words>();
     let script = |at: u64, admits: bool| {
+        let time = words(&format!("HSET {{tickfleet:0}}:meta last_ms {}", at - 50));
         let slice = words(&format!("XADD {{tickfleet:0}}:ready:normal {at}-0 t demo:a1-7 p 0 c x c y"));
         let write = words(if admits { "HSET {tickfleet:0}:budgets demo:a1 z" } else { "HSET {tickfleet:0}:meta a z" });
-        [words("MULTI"), slice, write, words("EXEC")]
+        [words("MULTI"), time, slice, write, words("EXEC")]
     };
+    let look = |ms: u64| (Duration::from_millis(ms), Duration::from_millis(ms + 20));
     let mut seen = Seen::default();
     // The first was lost with its server; the other two servers have that it was admitted again, and tried again.
-    seen.read(&script(1_700_000_000_000, true));
-    for _ in 0..2 {
-        seen.read(&script(1_700_000_005_000, true));
-        seen.read(&script(1_700_000_006_000, false));
+    seen.read(script(1_700_000_000_000, true).map(|words| (words, look(100))));
+    for ms in [9_000, 8_000] {
+        seen.read(script(1_700_000_005_000, true).map(|words| (words, look(ms))));
+        seen.read(script(1_700_000_006_000, false).map(|words| (words, look(ms))));
     }
-    let times: Vec<u64> = seen.admitted().iter().map(|call| call.at_ms).collect();
-    assert_eq!(times, [1_700_000_000_000, 1_700_000_005_000, 1_700_000_000_000, 1_700_000_005_000]);
+    let found: Vec<_> = seen.admitted().into_iter().map(|call| (call.at_ms, call.shard_ms, call.seen)).collect();
+    let (first, again) =
+        ((1_700_000_000_000, 1_699_999_999_950, look(100)), (1_700_000_005_000, 1_700_000_004_950, look(8_000)));
+    assert_eq!(found, [first, again, first, again]);
 }

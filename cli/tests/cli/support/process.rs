@@ -34,13 +34,24 @@ impl Process {
 
     /// As [`Process::start`], with these environment variables.
     pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
-        let args = [role, "--config", config.to_str().unwrap(), "--redis-url", url];
-        Self::spawn(chosen_build().map_or_else(|| command(&args), |build| command_of(&build, &args)), variables)
+        Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
     /// As [`Process::start`], of another build.
     pub fn start_program(program: &Path, role: &str, config: &Path, url: &str) -> Self {
-        Self::spawn(command_of(program, &[role, "--config", config.to_str().unwrap(), "--redis-url", url]), &[])
+        Self::start_build(Some(program), role, config, url, &[])
+    }
+
+    /// As [`Process::start_with`], of that build; none is the tests' own.
+    pub fn start_build(
+        program: Option<&Path>,
+        role: &str,
+        config: &Path,
+        url: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let args = [role, "--config", config.to_str().unwrap(), "--redis-url", url];
+        Self::spawn(program.map_or_else(|| command(&args), |build| command_of(build, &args)), variables)
     }
 
     /// Another command that runs on and says `started`; what it prints goes to `out`.
@@ -139,7 +150,7 @@ impl Process {
 
 /// Another build of the processes than the tests' own, for runs by hand that have figures.
 #[allow(clippy::disallowed_methods, reason = "whoever runs it by hand may have a release build")]
-fn chosen_build() -> Option<PathBuf> {
+pub fn chosen_build() -> Option<PathBuf> {
     std::env::var_os("TICKFLEET_TEST_BINARY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 

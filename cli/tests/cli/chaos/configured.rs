@@ -1,0 +1,52 @@
+//! The configuration of the fleet under faults: agents with more to do than their cap allows, two tools, a cap of a day.
+
+use std::fs;
+use std::path::Path;
+
+use super::judge::{DAY_CALLS, TICK_CALLS};
+use super::target::Target;
+use super::{AGENTS, INBOX_UNREAD_MAX};
+
+/// Writes its files. `is_plain` leaves out what builds before limits do not know: then the cap of a day is the agent's own.
+pub fn write(folder: &Path, address: &str, target: &Target, is_plain: bool) {
+    // Where a failover may forget a begin, what must not happen twice waits for the replica.
+    let once = if target.forgets() { "once\n    durable: replica" } else { "once" };
+    let tenants: String = target.homes.iter().map(|home| format!("  {}: {{plan: pro}}\n", home.tenant)).collect();
+    let tool = |name: &str, effect: &str| {
+        format!(
+            "  {name}:\n    id: tool_{name}\n    description: Does it.\n    effect: {effect}\n    timeout_ms: 10000\n    input_schema:\n      \
+             type: object\n      properties: {{number: {{type: integer}}, agent: {{type: string}}, tool: {{type: string}}}}\n    \
+             http: {{method: POST, base_url: 'http://{address}', path: /{name}, body: {{number: '{{{{number}}}}', agent: \
+             '{{{{agent}}}}', tool: '{{{{tool}}}}'}}, allow_private: [127.0.0.1]}}\n"
+        )
+    };
+    let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();
+    let (own_cap, per_day) = if is_plain {
+        (format!("max_actions_per_day: {DAY_CALLS}"), String::new())
+    } else {
+        let row = "match: {agents: [daily]}, per: [agent], every: day, on_reach: reject";
+        (String::new(), format!("limits: {{per_day: {{{row}, max: {DAY_CALLS}}}}}\n"))
+    };
+    for (name, text) in [
+        ("tickfleet.yaml", settings(target)),
+        ("agents.yaml", format!("agents:\n{agents}  daily: {{{own_cap}}}\n  probe: {{}}\n")),
+        ("tenants.yaml", format!("tenants:\n{tenants}")),
+        ("limits.yaml", per_day),
+        ("tools.yaml", format!("tools:\n{}{}", tool("pay", once), tool("look", "read"))),
+        ("permissions.yaml", "permissions:\n  pay: {everyone: true}\n  look: {everyone: true}\n".to_owned()),
+    ] {
+        if !text.is_empty() {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+}
+
+fn settings(target: &Target) -> String {
+    format!(
+        "caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\nredis: {{shards: {}}}\n\
+         queues: {{inbox_unread_max: {INBOX_UNREAD_MAX}}}\n\
+         # What has no reply is sent again in the end, and its id shall still be known then, also by a clock that is a day ahead.\n\
+         retention: {{records: 7d, dedupe_for: 7d, replies: 7d}}\n",
+        target.shards()
+    )
+}

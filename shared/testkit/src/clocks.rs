@@ -1,0 +1,145 @@
+//! Wall clocks of real processes, which a test moves while they run.
+
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use tickfleet_ops::redis_server::find_binary;
+
+use crate::{RedisOptions, RedisServer};
+
+/// What is put before a program. libfaketime would be, if Redis started with it: its memory asks for the time before that
+/// library is ready to say it.
+const SOURCE: &str = include_str!("clocks.c");
+/// Names the file of a process.
+const VARIABLE: &str = "TICKFLEET_TEST_CLOCK";
+/// The file of a server, in its folder.
+const FILE: &str = "clock";
+
+/// Makes programs see another wall clock than the machine has, each one of its own, at first the machine's. How long
+/// something takes they see as it is.
+#[derive(Debug)]
+pub struct Clocks {
+    dir: TempDir,
+    /// Redis, with such a clock.
+    server: PathBuf,
+}
+
+impl Clocks {
+    /// Builds what is put before programs. None where that cannot be: no `cc`, a system that puts nothing before programs, a
+    /// Redis that is one piece. Then it says why.
+    ///
+    /// # Panics
+    /// There is no Redis, or no temporary folder.
+    pub async fn new() -> Option<Self> {
+        match Self::build().await {
+            Ok(clocks) => Some(clocks),
+            Err(why) => {
+                eprintln!("clocks are left as they are: {why}");
+                None
+            }
+        }
+    }
+
+    async fn build() -> Result<Self, String> {
+        let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for clocks");
+        let (source, server) = (dir.path().join("clocks.c"), dir.path().join("redis-server"));
+        let clocks = Self { dir, server };
+        std::fs::write(&source, SOURCE).map_err(|error| error.to_string())?;
+        let built =
+            Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(clocks.library()).arg(&source).output();
+        let built = built.map_err(|error| format!("cc: {error}"))?;
+        if !built.status.success() {
+            return Err(format!("cc: {}", String::from_utf8_lossy(&built.stderr)));
+        }
+        clocks.write_server().map_err(|error| error.to_string())?;
+        clocks
+            .holds()
+            .await
+            .then_some(clocks)
+            .ok_or_else(|| "this Redis sees the machine's clock all the same".to_owned())
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join("clocks.so")
+    }
+
+    /// A script: its process becomes that of Redis.
+    fn write_server(&self) -> std::io::Result<()> {
+        let program = find_binary().expect("a Redis server");
+        let text = format!(
+            "#!/bin/sh\nLD_PRELOAD='{}' {VARIABLE}={FILE} exec '{}' \"$@\"\n",
+            self.library().display(),
+            program.display()
+        );
+        std::fs::write(&self.server, text)?;
+        std::fs::set_permissions(&self.server, std::fs::Permissions::from_mode(0o700))
+    }
+
+    /// Whether a server's clock really moves.
+    async fn holds(&self) -> bool {
+        let options = RedisOptions { program: Some(self.server()), ..RedisOptions::default() };
+        let Ok(server) = RedisServer::try_start_with(options).await else { return false };
+        let before = time_ms(&server).await;
+        move_clock(&file_of(&server), -3_600_500);
+        let after = time_ms(&server).await;
+        // The look itself takes a moment.
+        (before - 3_600_500..before).contains(&after)
+    }
+
+    /// Redis, as the program of a server ([`RedisOptions::program`]); [`file_of`] the server moves its clock.
+    #[must_use]
+    pub fn server(&self) -> PathBuf {
+        self.server.clone()
+    }
+
+    /// Variables of the environment with which another program starts: this file moves its clock.
+    #[must_use]
+    pub fn variables(&self, file: &Path) -> [(&'static str, String); 2] {
+        [("LD_PRELOAD", self.library().display().to_string()), (VARIABLE, file.display().to_string())]
+    }
+}
+
+/// The file that moves the clock of a server which was started as [`Clocks::server`].
+#[must_use]
+pub fn file_of(server: &RedisServer) -> PathBuf {
+    server.dir().join(FILE)
+}
+
+/// Has the process that goes by this file see the machine's clock, so many ms ahead; behind, where negative.
+///
+/// # Panics
+/// There is no such file: its process was not started.
+pub fn move_clock(file: &Path, ahead_ms: i64) {
+    let file = std::fs::OpenOptions::new().write(true).open(file).expect("the file of a clock");
+    file.write_all_at(&ahead_ms.to_ne_bytes(), 0).expect("move a clock");
+}
+
+async fn time_ms(server: &RedisServer) -> i64 {
+    let (seconds, micros): (i64, i64) =
+        redis::cmd("TIME").query_async(&mut server.connection().await).await.expect("the time of Redis");
+    seconds * 1_000 + micros / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_keeps_its_own_clock_over_a_restart_and_numbers_entries_by_it() {
+        let Some(clocks) = Clocks::new().await else { return };
+        let options = RedisOptions { program: Some(clocks.server()), ..RedisOptions::default() };
+        let (mut ahead, other) =
+            (RedisServer::start_with(options.clone()).await, RedisServer::start_with(options).await);
+        move_clock(&file_of(&ahead), 86_400_000);
+        ahead.restart().await;
+        let by = time_ms(&ahead).await - time_ms(&other).await;
+        assert!((86_300_000..86_500_000).contains(&by), "{by} ms ahead");
+        let add = redis::cmd("XADD").arg(&["s", "*", "a", "b"]).to_owned();
+        let id: String = add.query_async(&mut ahead.connection().await).await.expect("an entry");
+        let at: i64 = id.split('-').next().and_then(|ms| ms.parse().ok()).expect("its time");
+        assert!((at - time_ms(&ahead).await).abs() < 60_000, "{id}");
+    }
+}
