@@ -9,7 +9,7 @@ def make():
     return dashboard(
         "tickfleet-fleet",
         "What comes in, what waits, what runs and what comes out, over the whole fleet.",
-        [*glance(), *intake(), *backlog(), *starts(), *tools(), *sandboxes(), *processes()],
+        [*glance(), *intake(), *backlog(), *starts(), *tools(), *sandboxes(), *gateways(), *processes()],
     )
 
 
@@ -183,6 +183,53 @@ def sandboxes():
             "Tools refused for want of a sandbox", "The ten workers that refuse most. Their machines cannot hold what these tools demand.",
             [("topk(10, tickfleet_sandbox_tools_refused{@})", "{{instance}}")],
             width=12, thresholds=steps((None, GREEN), (1, RED)), line_at=True,
+        ),
+    ]
+
+
+GATEWAY = "tickfleet_gateway_requests_total"
+WAITS = ".*_wait|chat|events|mcp"
+
+
+def gateways():
+    return [
+        row("Gateways"),
+        graph(
+            "Requests", "What is asked over HTTP. `other` has no path here.",
+            [(f"sum by (request) (rate({GATEWAY}{{@}}[$__rate_interval])) > 0", "{{request}}")], "ops", stacked=True,
+        ),
+        graph(
+            "Failed requests", "Part of the requests that ended with a 5xx: Redis away, or a bug.",
+            [(
+                f'sum(rate({GATEWAY}{{@, status="5xx"}}[$__rate_interval])) '
+                f"/ sum(rate({GATEWAY}{{@}}[$__rate_interval]))",
+                "5xx",
+            )],
+            "percentunit", thresholds=steps((None, GREEN), (0.05, RED)), line_at=True,
+        ),
+        graph(
+            "Time to answer", "Of requests that are not asked to wait for a reply, and carry no call out themselves.",
+            [
+                (
+                    f"histogram_quantile({quantile}, sum by (le) (rate(tickfleet_gateway_request_duration_seconds_bucket"
+                    f'{{@, request!~"{WAITS}"}}[$__rate_interval])))',
+                    legend,
+                )
+                for quantile, legend in ((0.5, "p50"), (0.99, "p99"))
+            ],
+            "s",
+        ),
+        graph(
+            "Who waits", "Requests that wait for a reply (at most 10,000 a gateway), and streams of events that are open.",
+            [("sum(tickfleet_gateway_waiting{@})", "waiting"), ("sum(tickfleet_gateway_streams{@})", "streams")],
+        ),
+        graph(
+            "Refused requests", "`key`: none, or none that is good. `busy`: queues are full, or too many wait. `unavailable`: Redis is away or nearly full.",
+            [("sum by (reason) (rate(tickfleet_gateway_refused_total{@}[$__rate_interval]))", "{{reason}}")], "ops", stacked=True,
+        ),
+        graph(
+            "Calls over MCP", "`task`: the call goes on, and its client asks for it.",
+            [("sum by (answer) (rate(tickfleet_gateway_mcp_calls_total{@}[$__rate_interval]))", "{{answer}}")], "ops", stacked=True,
         ),
     ]
 

@@ -198,21 +198,32 @@ def misfits(manifests):
 
 
 def unscraped(monitor, manifests):
-    """Pods that have metrics, and that this monitor does not lead Prometheus to."""
-    if monitor["kind"] not in ("ServiceMonitor", "PodMonitor"):
+    """Pods that have metrics, and that no monitor leads Prometheus to; told of the first monitor."""
+    monitors = [other for other in manifests if other["kind"] in ("ServiceMonitor", "PodMonitor")]
+    if monitors[:1] != [monitor]:
         return
-    selector = monitor["spec"]["selector"]
-    services = [
-        {"matchLabels": other["spec"]["selector"]}
-        for other in manifests
-        if other["kind"] == "Service" and selected(selector, other["metadata"]["labels"])
-    ]
-    ways = services if monitor["kind"] == "ServiceMonitor" else [selector]
+    ways = [way for one in monitors for way in scraped_by(one, manifests)]
     for manifest, metadata, spec in pod_templates(manifests):
-        measured = any(entry["name"] == "TICKFLEET_HTTP_ADDRESS" for entry in spec["containers"][0].get("env", []))
+        container = spec["containers"][0]
+        measured = "--metrics" in container.get("args", []) or any(entry["name"] == "TICKFLEET_HTTP_ADDRESS" for entry in container.get("env", []))
         lasts = manifest["kind"] != "Pod"
         if measured and lasts and not any(selected(way, metadata["labels"]) for way in ways):
             yield shown(manifest)
+
+
+def scraped_by(monitor, manifests):
+    """Selectors of the pods that a monitor leads to: its own, or those of the Services that it finds its port at."""
+    selector = monitor["spec"]["selector"]
+    if monitor["kind"] == "PodMonitor":
+        return [selector]
+    wanted = {end["port"] for end in monitor["spec"]["endpoints"]}
+    return [
+        {"matchLabels": other["spec"]["selector"]}
+        for other in manifests
+        if other["kind"] == "Service"
+        and selected(selector, other["metadata"]["labels"])
+        and wanted <= {port["name"] for port in other["spec"]["ports"]}
+    ]
 
 
 def owned_twice(manifests):

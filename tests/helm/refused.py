@@ -64,6 +64,8 @@ REFUSED = [
     (["--set", "gateway.httpRoute.enabled=true"], "gateway.httpRoute leads nowhere"),
     (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.ingress.enabled=true"], "gateway.ingress.hosts is empty"),
     (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.httpRoute.enabled=true"], "gateway.httpRoute.parentRefs is empty"),
+    (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.port=9090"], "gateway.port and http.port are both 9090"),
+    (["--set", "gateway.tls.secret=x"], "additional properties 'secret' not allowed"),
     (["--set", "gateway.port=80"], "at '/gateway/port': minimum: got 80, want 1,024"),
     (["--set", "gateway.keys=x"], "additional properties 'keys' not allowed"),
     (["--set", "image.registry=https://registry.example.com"], "at '/image/registry'"),

@@ -118,7 +118,7 @@ class Pod:
         self.name = manifest["metadata"]["name"]
         self.container, self.binary = container, binary
         self.spec = manifest["spec"].get("template", manifest)["spec"]
-        self.port = free_port()
+        self.port = self.metrics_port = free_port()
         self.environment = dict(environment)
         for entry in container.get("env", []):
             self.environment[entry["name"]] = self.value(entry)
@@ -137,7 +137,10 @@ class Pod:
         path = os.path.join(folder, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write("[]\n")
-        self.arguments = ["gateway", "--keys", path, "--address", f"127.0.0.1:{self.port}"]
+        self.metrics_port = free_port()
+        given = {"--keys": path, "--address": f"127.0.0.1:{self.port}", "--metrics": f"127.0.0.1:{self.metrics_port}"}
+        for option, value in given.items():
+            self.arguments[self.arguments.index(option) + 1] = value
 
     def give_secret(self, folder):
         """What a Secret would mount for the notifier."""
@@ -266,8 +269,7 @@ class Shape:
             for pod in servers:
                 for kind in ("startup", "liveness", "readiness"):
                     pod.probe(kind)
-                if not pod.is_gateway():
-                    self.metrics(pod)
+                self.metrics(pod)
             for pod in pods:
                 if pod not in servers:
                     pod.run(*pod.container["args"])
@@ -290,7 +292,7 @@ class Shape:
 
     @staticmethod
     def metrics(pod):
-        with urllib.request.urlopen(f"http://127.0.0.1:{pod.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{pod.metrics_port}/metrics", timeout=10) as answer:
             if b"tickfleet_build_info" not in answer.read():
                 raise Wrong(f"{pod.name}: /metrics has no tickfleet_build_info")
 

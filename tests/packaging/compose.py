@@ -134,7 +134,7 @@ def monitoring(compose):
                 yield f"prometheus scrapes {found['names']} at {found['port']}"
         if not any(rule["target_label"] == "namespace" for rule in job["relabel_configs"]):
             yield f"{job['job_name']} has no label namespace, by which rules tell fleets apart"
-    if jobs != {"tickfleet-scheduler", "tickfleet-worker"}:
+    if jobs != {"tickfleet-scheduler", "tickfleet-gateway", "tickfleet-worker"}:
         yield f"jobs are {sorted(jobs)}, not those of the chart"
     mounts = {
         service: {target: source for source, target, *_ in (volume.split(":") for volume in compose["services"][service]["volumes"])}

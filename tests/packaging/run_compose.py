@@ -82,8 +82,11 @@ class Project:
         words = [word.replace("/keys/", f"{self.folder}/") for word in self.services["gateway"]["command"]]
         at = words.index("--address") + 1
         words[at] = f"127.0.0.1:{self.gateway_port}"
+        metrics = free_port()
+        words[words.index("--metrics") + 1] = f"127.0.0.1:{metrics}"
         process = self.start("gateway", [self.binary, *words], self.environment("gateway", free_port()))
         wait_for("the gateway answers", lambda: asked(self.gateway_port, "/v1/openapi.json") == 200, process)
+        wait_for("the gateway has metrics", lambda: asked(metrics, "/metrics") == 200, process)
 
     def turn(self, key):
         """One call of the agent kelly, as docs/install.md shows it."""

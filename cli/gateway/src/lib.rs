@@ -18,9 +18,9 @@ mod keys;
 mod mcp;
 mod operate;
 mod problem;
+mod serving;
 mod shapes;
 mod tasks;
-mod tls;
 mod tools;
 mod turns;
 mod verbs;
@@ -32,12 +32,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::map_response;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::serve::Listener;
 use tickfleet_client::Client;
 use tickfleet_model::limits;
+use tickfleet_ops::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -45,12 +46,13 @@ pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
-pub use tls::{TlsError, TlsFiles};
+pub use serving::tls::{TlsError, TlsFiles};
 pub use verbs::{Verb, Whose};
 
 use mcp::McpServer;
 use problem::Problem;
-use tls::TlsListener;
+use serving::observed;
+use serving::tls::TlsListener;
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -63,6 +65,7 @@ struct Shared {
     desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
+    metrics: Arc<Metrics>,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
 }
@@ -81,12 +84,21 @@ impl std::fmt::Debug for Gateway {
 
 impl Gateway {
     /// Answers for the fleet of `client` those who have one of `keys`, until `draining`. `desk` tells operators what takes
-    /// the configuration.
+    /// the configuration, `metrics` count what is asked.
     #[must_use]
-    pub fn new(client: Client, keys: KeysFile, desk: Arc<dyn Desk>, draining: CancellationToken) -> Self {
+    pub fn new(
+        client: Client,
+        keys: KeysFile,
+        desk: Arc<dyn Desk>,
+        metrics: Arc<Metrics>,
+        draining: CancellationToken,
+    ) -> Self {
         let waiting = Waiting::new(client.clone(), draining.clone());
-        let mcp = mcp::http_server(McpServer::for_keys(client.clone(), waiting.clone(), draining.clone()));
-        Self { shared: Arc::new(Shared { client, keys, desk, waiting, mcp, draining }) }
+        let waits = waiting.clone();
+        metrics.gateway.watch_waiting(move || waits.count());
+        let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
+        let mcp = mcp::http_server(server);
+        Self { shared: Arc::new(Shared { client, keys, desk, waiting, mcp, metrics, draining }) }
     }
 
     /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask
@@ -138,6 +150,7 @@ impl Gateway {
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
             .layer(map_response(guarded))
+            .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), observed::observe))
             .with_state(self.shared)
     }
 }

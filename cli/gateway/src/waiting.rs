@@ -129,6 +129,11 @@ impl Waiting {
         Ok(found)
     }
 
+    /// How many requests wait now.
+    pub(crate) fn count(&self) -> usize {
+        WAITING_MAX.saturating_sub(self.inner.places.available_permits())
+    }
+
     /// Waits until the readers have ended, and left nothing in Redis.
     pub(crate) async fn ended(&self) {
         self.inner.readers.close();

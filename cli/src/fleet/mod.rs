@@ -3,7 +3,7 @@
 pub(crate) mod extensions;
 pub(crate) mod live;
 pub(crate) mod python;
-mod readiness;
+pub(crate) mod readiness;
 pub(crate) mod registrar;
 pub(crate) mod reload;
 

@@ -13,7 +13,7 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 ///
 /// # Errors
 /// The first shard that does not answer, for people; and why there is no primary, where somebody is asked for it.
-pub(super) async fn ready(stores: &[Store]) -> Result<String, String> {
+pub(crate) async fn ready(stores: &[Store]) -> Result<String, String> {
     let mut primaries = BTreeSet::new();
     for store in stores {
         match timeout(ASK_TIMEOUT, store.now_ms()).await {

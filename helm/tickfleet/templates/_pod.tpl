@@ -1,8 +1,8 @@
 {{/* What schedulers, workers, gateways, the exporter and the notifier have in common. */}}
 
 {{/* A pod's template; takes root, component (scheduler, worker, gateway, exporter or notifier), pool (workers), spec (its values), selector
-     (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, probes (kind →
-     path), redis (its variables as text), volumes and mounts (as text). */}}
+     (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, metricsPort (where metrics have one of their
+     own), probes (kind → path), scheme (how probes ask), redis (its variables as text), volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
 {{- $root := .root -}}
 {{- $spec := .spec -}}
@@ -98,13 +98,19 @@ spec:
         - name: http
           containerPort: {{ default $values.http.port .port | int }}
           protocol: TCP
+        {{- with .metricsPort }}
+        - name: metrics
+          containerPort: {{ int . }}
+          protocol: TCP
+        {{- end }}
       {{- with $spec.lifecycle }}
       lifecycle:
         {{- toYaml . | nindent 8 }}
       {{- end }}
+      {{- $scheme := .scheme }}
       {{- range $probe, $path := default (dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz") .probes }}
       {{ $probe }}Probe:
-        httpGet: {path: {{ $path }}, port: http}
+        httpGet: {path: {{ $path }}, port: http{{ with $scheme }}, scheme: {{ . }}{{ end }}}
         {{- toYaml (get $values.probes $probe) | nindent 8 }}
       {{- end }}
       securityContext:

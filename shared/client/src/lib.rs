@@ -53,7 +53,7 @@ pub use tickfleet_store::{StoreError, StoreOptions};
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
 use tickfleet_protocol::{about, write_task, write_turn};
-use tickfleet_store::{Cancelled, Enqueued, Pool, Store, Submission, Submitted as Word, TurnName};
+use tickfleet_store::{Cancelled, Enqueued, Observer, Pool, Store, Submission, Submitted as Word, TurnName};
 
 /// A turn that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +120,13 @@ impl Client {
             }
         }
         Ok(Self { shards })
+    }
+
+    /// Tells `observer` of everything that Redis is asked.
+    #[must_use]
+    pub fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        let observed = self.shards.iter().map(|store| store.clone().observed_by(Arc::clone(&observer)));
+        Self { shards: observed.collect() }
     }
 
     /// A producer's end over shards that are open already, all of them in order. For simulations.

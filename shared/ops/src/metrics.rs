@@ -9,6 +9,7 @@ mod breakers;
 mod catalogue;
 mod durable;
 mod export;
+mod gateway;
 mod governance;
 mod labels;
 mod live;
@@ -16,7 +17,6 @@ mod make;
 mod models;
 #[cfg(test)]
 mod page;
-mod part;
 mod reach;
 mod sandbox;
 #[cfg(test)]
@@ -32,6 +32,7 @@ use prometheus::{
 use tokio::time::Instant;
 
 use self::catalogue as c;
+pub use self::gateway::GatewayMetrics;
 use self::governance::GovernanceMetrics;
 pub use self::labels::{
     ApprovalEvent, BreakerEvent, CachedRead, Decision, Invariant, LimitAction, LoopAction, Place, RuleAction, Told,
@@ -39,8 +40,8 @@ pub use self::labels::{
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
+pub use self::make::Part;
 use self::models::ModelMetrics;
-pub use self::part::Part;
 use self::reach::ReachMetrics;
 use self::sandbox::SandboxMetrics;
 use self::tool_labels::ToolLabels;
@@ -86,6 +87,8 @@ pub struct Metrics {
     turns_admitted: IntCounterVec,
     calls_admitted: IntCounter,
     governance: GovernanceMetrics,
+    /// What only a gateway has.
+    pub gateway: GatewayMetrics,
     turns_refused: IntCounterVec,
     released: IntCounter,
     promoted: IntCounter,
@@ -160,6 +163,7 @@ impl Metrics {
             turns_admitted: make.counters(&c::TURNS_ADMITTED)?,
             calls_admitted: make.counter(&c::CALLS_ADMITTED)?,
             governance: GovernanceMetrics::made(&make)?,
+            gateway: GatewayMetrics::made(&make)?,
             turns_refused: make.counters(&c::TURNS_REFUSED)?,
             released: make.counter(&c::RELEASED)?,
             promoted: make.counter(&c::PROMOTED)?,
@@ -458,6 +462,7 @@ impl Metrics {
         self.slots.set(all);
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         self.reach.read();
+        self.gateway.read();
         // A server that is configured no more has no series any more.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();

@@ -29,7 +29,7 @@ const CRATES: [(&str, &[&str]); 25] = [
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
-    ("cli/gateway", &["model", "protocol", "store", "client"]),
+    ("cli/gateway", &["model", "protocol", "store", "ops", "client"]),
     (
         "cli",
         &[

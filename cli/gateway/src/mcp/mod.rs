@@ -11,6 +11,7 @@ mod stdio;
 mod task;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
@@ -23,6 +24,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Client;
 use tickfleet_model::{AgentId, Dialect, TenantId, TurnId};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::TurnName;
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +65,8 @@ impl Principal {
 pub(crate) struct McpServer {
     client: Client,
     waiting: Waiting,
+    /// Of a gateway; none where one agent is served over standard input and output.
+    metrics: Option<Arc<Metrics>>,
     draining: CancellationToken,
     /// The one agent that it serves; none where each request says so.
     only: Option<Principal>,
@@ -70,8 +74,13 @@ pub(crate) struct McpServer {
 
 impl McpServer {
     /// One whose requests come with a key and the agent's name.
-    pub(crate) const fn for_keys(client: Client, waiting: Waiting, draining: CancellationToken) -> Self {
-        Self { client, waiting, draining, only: None }
+    pub(crate) const fn for_keys(
+        client: Client,
+        waiting: Waiting,
+        metrics: Arc<Metrics>,
+        draining: CancellationToken,
+    ) -> Self {
+        Self { client, waiting, metrics: Some(metrics), draining, only: None }
     }
 
     fn principal(&self, context: &RequestContext<RoleServer>) -> Result<Principal, ErrorData> {
@@ -191,7 +200,16 @@ impl ServerHandler for McpServer {
     ) -> Result<CallToolResponse, ErrorData> {
         let who = self.principal(&context)?;
         who.may(Verb::Submit)?;
-        self.call(&who, request, &context).await
+        let answer = self.call(&who, request, &context).await;
+        if let Some(metrics) = &self.metrics {
+            metrics.gateway.mcp_called(match &answer {
+                _ if context.ct.is_cancelled() => "given_up",
+                Ok(CallToolResponse::Complete(_)) => "result",
+                Ok(CallToolResponse::Task(_)) => "task",
+                Ok(_) | Err(_) => "error",
+            });
+        }
+        answer
     }
 
     async fn get_task(

@@ -1,9 +1,11 @@
 //! The console of `tickfleet dev` and `tickfleet demo`: a gateway in the same process, with one key that is made for it.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_gateway::{KeyRow, KeysFile, NewKey, Verb, Whose};
+use tickfleet_ops::metrics::{Metrics, Part};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +68,9 @@ async fn serve(
     ending: &CancellationToken,
 ) -> Result<(SocketAddr, JoinHandle<()>), Failure> {
     let keys = KeysFile::only(row(setup, key)).map_err(Failure::failed)?;
-    super::listen(super::of(setup, keys, ending.clone()).await?, address, None).await
+    // What is asked of it is nobody's to watch: the fleet's own metrics have the rest.
+    let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
+    super::listen(super::of(setup, keys, metrics, ending.clone()).await?, address, None).await
 }
 
 async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {

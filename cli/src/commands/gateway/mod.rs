@@ -14,11 +14,16 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, TlsFiles, Verb, Whose, openapi};
+use tickfleet_ops::health::Health;
+use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::Store;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
+use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
 
@@ -31,7 +36,7 @@ use crate::setup::Setup;
 Examples:
   tickfleet gateway key --id shop --tenant demo --agent kelly >> keys.yaml
   tickfleet gateway key --id anna --tenant '*' --role operator >> keys.yaml
-  tickfleet gateway --keys keys.yaml --address 127.0.0.1:8080
+  tickfleet gateway --keys keys.yaml --address 127.0.0.1:8080 --metrics 127.0.0.1:9090
   curl -H 'Authorization: Bearer tfk_…' 'http://127.0.0.1:8080/v1/turns?wait=30' \\
     -d '{\"agent\":\"kelly\",\"calls\":[{\"name\":\"echo\",\"arguments\":{\"text\":\"hi\"}}]}'"
 )]
@@ -50,6 +55,9 @@ pub(crate) struct GatewayArgs {
     /// The certificate's key, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Where to answer /metrics, /livez and /readyz, without keys: an address that only scrapes and probes reach.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -174,18 +182,26 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let keys = KeysFile::open(path).map_err(Failure::failed)?;
     let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
-    let gateway = of(setup, keys.clone(), shutdown.draining.clone()).await?;
+    let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
+    let gateway = of(setup, keys.clone(), Arc::clone(&metrics), shutdown.draining.clone()).await?;
     if let Some(files) = tls.clone() {
         tokio::spawn(files.follow(shutdown.draining.clone()));
     }
     let (address, serving) = listen(gateway, args.address, tls).await?;
+    let ended = CancellationToken::new();
+    let health = match args.metrics {
+        Some(address) => Some(probed(setup, address, metrics, &ended).await?),
+        None => None,
+    };
     tokio::spawn(keys.clone().follow(shutdown.draining.clone()));
     let tls = args.tls_cert.is_some();
-    tracing::info!(%address, tls, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
+    let health = health.map(|health| health.to_string());
+    tracing::info!(%address, tls, health, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
     tokio::select! {
         ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}
     }
+    ended.cancel();
     tracing::info!("stopped");
     if let Some(traces) = traces {
         traces.flush().await;
@@ -197,10 +213,35 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 ///
 /// # Errors
 /// Redis is away.
-async fn of(setup: &Setup, keys: KeysFile, draining: CancellationToken) -> Result<Gateway, Failure> {
-    let client = setup.client().await?;
+async fn of(
+    setup: &Setup,
+    keys: KeysFile,
+    metrics: Arc<Metrics>,
+    draining: CancellationToken,
+) -> Result<Gateway, Failure> {
+    let client = setup.client().await?.observed_by(metrics.clone());
     let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
-    Ok(Gateway::new(client, keys, desk, draining))
+    Ok(Gateway::new(client, keys, desk, metrics, draining))
+}
+
+/// Answers probes and scrapes until `ended`, during a drain too.
+///
+/// # Errors
+/// The address cannot be had.
+async fn probed(
+    setup: &Setup,
+    address: SocketAddr,
+    metrics: Arc<Metrics>,
+    ended: &CancellationToken,
+) -> Result<SocketAddr, Failure> {
+    let stores: Arc<[Store]> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
+    let ready = move || {
+        let stores = Arc::clone(&stores);
+        async move { ready(&stores).await }
+    };
+    let health = Health::new(Progress::default(), metrics, ready);
+    health.started();
+    health.serve(address, ended.clone()).await.map_err(Failure::failed)
 }
 
 /// Has it listen.

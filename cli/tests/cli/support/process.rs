@@ -21,6 +21,8 @@ pub struct Process {
     health: String,
 }
 
+/// What a gateway says when it runs.
+const GATEWAY: &str = "the gateway answers";
 /// How often a process' log is looked at before what must come counts as missing: for two minutes at least.
 const LOOKS: usize = 2_400;
 /// The longest wait for an answer of a process.
@@ -57,21 +59,31 @@ impl Process {
     /// Another command that runs on and says `started`; what it prints goes to `out`.
     pub fn start_command(args: &[&str], config: &Path, url: &str, out: Option<File>) -> Self {
         let args = [args, &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
-        Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from))
+        Self::spawn_to(command(&args), &[], out.map_or_else(Stdio::null, Stdio::from), "started")
+    }
+
+    /// A gateway with these keys, and the port at which it answers requests.
+    pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
+        let args =
+            ["gateway", "--keys", keys.to_str().unwrap(), "--address", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+        let args = [&args[..], &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
+        let process = Self::spawn_to(command(&args), &[], Stdio::null(), GATEWAY);
+        let address = process.says(GATEWAY)["address"].as_str().unwrap().to_owned();
+        (process, address.rsplit(':').next().unwrap().parse().unwrap())
     }
 
     fn spawn(command: Command, variables: &[(&str, &str)]) -> Self {
-        Self::spawn_to(command, variables, Stdio::null())
+        Self::spawn_to(command, variables, Stdio::null(), "started")
     }
 
-    fn spawn_to(mut command: Command, variables: &[(&str, &str)], out: Stdio) -> Self {
+    fn spawn_to(mut command: Command, variables: &[(&str, &str)], out: Stdio, says: &str) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env("TICKFLEET_LOG_FORMAT", "json");
         command.env("TICKFLEET_WORKER_LEASE", "2s").env("TICKFLEET_WORKER_DRAIN", "5s");
         command.envs(variables.iter().copied());
         command.stdout(out).stderr(File::create(log.path()).unwrap());
         let mut process = Self { child: command.spawn().unwrap(), log, health: String::new() };
-        process.health = process.says("started")["health"].as_str().unwrap().to_owned();
+        process.health = process.says(says)["health"].as_str().unwrap().to_owned();
         process
     }
 

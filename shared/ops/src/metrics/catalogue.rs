@@ -31,6 +31,7 @@ pub(super) enum By {
     Schedulers,
     Workers,
     Exporters,
+    Gateways,
 }
 
 /// The kind of a metric.
@@ -211,6 +212,25 @@ catalogue! {
     TASK_STEPS = "task_steps_total", Counter, Workers, ["step": Words(|| labels::STEPS.to_vec())],
         "Steps of tasks that a model carries out: its answers (plan), turns of its calls (execute), their results \
          (validate), ends (answer), and summaries of old ones (compact).";
+    GATEWAY_REQUESTS = "gateway_requests_total", Counter, Gateways,
+        ["request": Words(|| labels::REQUESTS.to_vec()), "status": Words(|| labels::STATUSES.to_vec())],
+        "Requests by what they ask for and the class of the answer's status; `gone`: whoever asked went away before there was one. \
+         Operators' requests are view, operate and approve, as the verbs of keys; `other` is what has no path.";
+    GATEWAY_DURATION = "gateway_request_duration_seconds", Histogram(&CALL_SECONDS), Gateways,
+        ["request": Words(|| labels::REQUESTS.to_vec())],
+        "Time from a request to the beginning of its answer. Those that are asked to wait for a reply (submit_wait, reply_wait) \
+         are told apart; mcp has calls of tools in it.";
+    GATEWAY_REFUSED = "gateway_refused_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
+        "Requests that were refused: without a key or with one that is not good (key, 401), with one that is not for this \
+         (forbidden, 403), with a body too large (too_large, 413), to be sent again later as queues are full or too many wait \
+         (busy, 429) or as Redis is away or nearly full (unavailable, 503).";
+    GATEWAY_WAITING = "gateway_waiting", Gauge, Gateways, [],
+        "Requests that wait for a reply now; at most 10,000.";
+    GATEWAY_STREAMS = "gateway_streams", Gauge, Gateways, [],
+        "Answers that are sent event by event now: of tasks, conversations, the console, MCP.";
+    GATEWAY_MCP_CALLS = "gateway_mcp_calls_total", Counter, Gateways, ["answer": Words(|| labels::MCP_ANSWERS.to_vec())],
+        "Calls of tools over MCP by what was answered: a result, or words for the model that say why there is none (result), a task \
+         to ask for (task), nothing, as its client had given it up (given_up), or an error of the protocol (error).";
     REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Questions to Redis that were answered. A script, a pipeline or a single command counts as one.";
     REDIS_DURATION = "redis_command_duration_seconds", Histogram(&REDIS_SECONDS), Everyone,

@@ -338,6 +338,38 @@ pub(super) const MODEL_OUTCOMES: [&str; 14] = [
     OTHER,
 ];
 
+/// What is asked of a gateway.
+pub(super) const REQUESTS: [&str; 19] = [
+    "submit",
+    "submit_wait",
+    "reply",
+    "reply_wait",
+    "cancel",
+    "delegate",
+    "tasks",
+    "task",
+    "events",
+    "cancel_task",
+    "tools",
+    "chat",
+    "mcp",
+    "view",
+    "operate",
+    "approve",
+    "console",
+    "document",
+    OTHER,
+];
+
+/// The classes of what a gateway answers.
+pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
+
+/// Why a gateway refuses a request.
+pub(super) const REFUSALS: [&str; 5] = ["key", "forbidden", "too_large", "busy", "unavailable"];
+
+/// What a call over MCP is answered.
+pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];
+
 /// Which way tokens go.
 pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 

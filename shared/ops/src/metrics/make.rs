@@ -7,7 +7,22 @@ use prometheus::{
 
 use super::catalogue::{By, Def, Kind, PREFIX, Values};
 use super::labels::OTHER;
-use super::part::Part;
+
+/// The role of a process: it exports what it can know, and nothing else, so that an absent metric means an absent part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// Schedulers only.
+    Scheduler,
+    /// Workers only.
+    Worker,
+    /// Both in one process.
+    #[default]
+    Both,
+    /// Neither: it exports the audit log.
+    Exporter,
+    /// Neither: it is a gateway.
+    Gateway,
+}
 
 pub(super) struct Maker {
     pub(super) registry: Registry,
@@ -83,6 +98,7 @@ pub(super) fn exported(part: Part, by: By) -> bool {
         By::Schedulers => matches!(part, Part::Scheduler | Part::Both),
         By::Workers => matches!(part, Part::Worker | Part::Both),
         By::Exporters => part == Part::Exporter,
+        By::Gateways => part == Part::Gateway,
     }
 }
 

@@ -16,7 +16,8 @@ a test and compared with it in each run.
 
 - A process exports what it can know: a worker has no backlog, a scheduler has no slots. So a metric that is absent
   everywhere means that such a process, or Redis, is away.
-- An exporter is `tickfleet audit export --follow` or `tickfleet approvals notify`. It also exports what is said to be exported by schedulers and workers.
+- An exporter is `tickfleet audit export --follow` or `tickfleet approvals notify`, a gateway `tickfleet gateway --metrics
+  ADDRESS`. Both also export what is said to be exported by schedulers and workers.
 - Every scheduler shows the backlog of the whole fleet. Take the maximum over them: `max by (state)
   (tickfleet_backlog)`. All counters and the workers' slots belong to their own process: sum those.
 - The backlog, its ages and what is said of Redis' memory are asked of Redis during the scrape, in at most 0.9 s. While
@@ -43,6 +44,7 @@ fn by(def: &Def) -> &'static str {
         By::Schedulers => "schedulers",
         By::Workers => "workers",
         By::Exporters => "exporters",
+        By::Gateways => "gateways",
     }
 }
 

@@ -72,6 +72,42 @@ fn a_scrape_shows_what_happened() {
 }
 
 #[test]
+fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
+    let metrics = Metrics::of(Part::Gateway).unwrap();
+    let gateway = &metrics.gateway;
+    for status in [200, 202, 401, 429, 503] {
+        gateway.answered("submit", status, Duration::from_millis(2));
+    }
+    gateway.answered("a path that nobody foresaw", 404, Duration::ZERO);
+    gateway.gone("submit_wait");
+    gateway.mcp_called("task");
+    gateway.watch_waiting(|| 7);
+    let open = [gateway.stream(), gateway.stream()];
+    drop(gateway.stream());
+    let text = metrics.render();
+    for line in [
+        "tickfleet_gateway_requests_total{request=\"submit\",status=\"2xx\"} 2",
+        "tickfleet_gateway_requests_total{request=\"submit\",status=\"4xx\"} 2",
+        "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1",
+        "tickfleet_gateway_requests_total{request=\"other\",status=\"4xx\"} 1",
+        "tickfleet_gateway_requests_total{request=\"submit_wait\",status=\"gone\"} 1",
+        "tickfleet_gateway_request_duration_seconds_count{request=\"submit\"} 5",
+        "tickfleet_gateway_refused_total{reason=\"key\"} 1",
+        "tickfleet_gateway_refused_total{reason=\"busy\"} 1",
+        "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1",
+        "tickfleet_gateway_refused_total{reason=\"forbidden\"} 0",
+        "tickfleet_gateway_mcp_calls_total{answer=\"task\"} 1",
+        "tickfleet_gateway_waiting 7",
+        "tickfleet_gateway_streams 2",
+    ] {
+        has(&text, line);
+    }
+    drop(open);
+    has(&metrics.render(), "tickfleet_gateway_streams 0");
+    assert!(!text.contains("tickfleet_slots"), "it has no slots");
+}
+
+#[test]
 fn counters_begin_at_zero_with_every_value_that_is_known() {
     let metrics = Metrics::new().unwrap();
     metrics.tools_known(["search"]);
@@ -197,6 +233,7 @@ fn busy(part: Part) -> Metrics {
     metrics.breaker("search", BreakerEvent::Opened);
     metrics.rule_unmet("permissions.search.rules.short", RuleAction::Deny);
     metrics.approval(ApprovalEvent::Asked);
+    metrics.gateway.answered("submit", 202, Duration::ZERO);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
     // Servers are asked when the metrics are read.
@@ -206,7 +243,7 @@ fn busy(part: Part) -> Metrics {
 
 #[test]
 fn the_registry_exports_the_catalogue_and_nothing_else() {
-    for part in [Part::Scheduler, Part::Worker, Part::Both, Part::Exporter] {
+    for part in [Part::Scheduler, Part::Worker, Part::Both, Part::Exporter, Part::Gateway] {
         let expected: BTreeSet<String> = ALL
             .iter()
             .filter(|def| make::exported(part, def.by))

@@ -4,6 +4,7 @@ mod browser;
 mod fuzzed;
 mod mcp_conformance;
 mod mcp_kills;
+mod metrics;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};

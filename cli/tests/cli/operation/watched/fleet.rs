@@ -76,6 +76,13 @@ impl Fleet {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
+    /// A gateway of the same fleet for which nobody has a key, and its port.
+    pub fn gateway(&self) -> (Process, u16) {
+        let keys = self.folder.path().join("keys.yaml");
+        std::fs::write(&keys, "[]\n").unwrap();
+        Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
+    }
+
     /// Kills all workers, with what they have at work.
     pub fn kill_workers(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.job == "worker") {

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use regex::Regex;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::fleet::{Fleet, enqueue, turn, work};
@@ -78,10 +80,28 @@ async fn a_real_prometheus_finds_every_panels_data() {
     let exporter = fleet.command(&["audit", "export", "--follow", "--to", "stdout"]);
     let mut targets = fleet.targets();
     targets.push(Target { job: "exporter", port: exporter.port() });
+    let (gateway, port) = fleet.gateway();
+    targets.push(Target { job: "gateway", port: gateway.port() });
+    let callers = tokio::spawn(callers(port));
     let prometheus = Prometheus::start(NAMESPACE, &targets, &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
     every_rule_is_evaluated(&prometheus).await;
     agents.abort();
+    callers.abort();
+}
+
+/// Requests to a gateway, as long as they are let: one is answered, one has no key.
+async fn callers(port: u16) {
+    loop {
+        for path in ["/v1/openapi.json", "/v1/tasks"] {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        }
+        // As the agents.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
 }
 
 /// What agents do all day, as long as they are let.

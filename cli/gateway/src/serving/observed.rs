@@ -1,0 +1,110 @@
+//! What is counted of requests: what they ask for, and how and when they are answered.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::StreamExt;
+use tickfleet_ops::metrics::Metrics;
+use tokio::time::Instant;
+
+/// One request, until its answer begins. Whoever goes away before is counted, too.
+struct Asked<'a> {
+    metrics: &'a Metrics,
+    request: &'static str,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.metrics.gateway.gone(self.request);
+        }
+    }
+}
+
+/// Counts a request with its answer; a stream of events, for as long as it is sent.
+pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let name = named(request.method(), path.unwrap_or_default(), request.uri().query().unwrap_or_default());
+    let (mut asked, began) = (Asked { metrics: &metrics, request: name, answered: false }, Instant::now());
+    let response = next.run(request).await;
+    asked.answered = true;
+    metrics.gateway.answered(name, response.status().as_u16(), began.elapsed());
+    let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+        return response;
+    }
+    let stream = metrics.gateway.stream();
+    response.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |chunk| {
+            // It ends when the body does, or whoever reads it.
+            let _ = &stream;
+            chunk
+        }))
+    })
+}
+
+/// What a request asks for, as metrics have it.
+fn named(method: &Method, path: &str, query: &str) -> &'static str {
+    let is_get = method == Method::GET || method == Method::HEAD;
+    if let Some(verb) = path.strip_prefix("/v1/operate/") {
+        let decides = verb.starts_with("approvals/");
+        return match (is_get, decides) {
+            (true, _) => "view",
+            (false, true) => "approve",
+            (false, false) => "operate",
+        };
+    }
+    let waits = query.split('&').any(|pair| pair.strip_prefix("wait=").is_some_and(|seconds| seconds != "0"));
+    match path {
+        "/v1/turns" if waits => "submit_wait",
+        "/v1/turns" => "submit",
+        "/v1/turns/{turn_id}" if waits => "reply_wait",
+        "/v1/turns/{turn_id}" => "reply",
+        "/v1/turns/{turn_id}/cancel" => "cancel",
+        "/v1/tasks" if is_get => "tasks",
+        "/v1/tasks" => "delegate",
+        "/v1/tasks/{task_id}" => "task",
+        "/v1/tasks/{task_id}/events" => "events",
+        "/v1/tasks/{task_id}/cancel" => "cancel_task",
+        "/v1/agents/{agent}/tools" => "tools",
+        "/v1/agents/{agent}/chat" => "chat",
+        "/v1/agents/{agent}/mcp" => "mcp",
+        "/v1/openapi.json" => "document",
+        path if path.starts_with("/console") => "console",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn every_path_of_the_document_has_a_name_in_metrics() {
+        let document = crate::openapi();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+                assert_ne!(named(&method, path, ""), "other", "{method} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_is_told_apart_and_so_are_the_verbs_of_operators() {
+        assert_eq!(named(&Method::POST, "/v1/turns", "wait=30"), "submit_wait");
+        assert_eq!(named(&Method::POST, "/v1/turns", "wait=0"), "submit");
+        assert_eq!(named(&Method::GET, "/v1/turns/{turn_id}", "a=b&wait=60"), "reply_wait");
+        assert_eq!(named(&Method::GET, "/v1/operate/approvals/{id}", ""), "view");
+        assert_eq!(named(&Method::POST, "/v1/operate/approvals/{id}/deny", ""), "approve");
+        assert_eq!(named(&Method::POST, "/v1/operate/pause", ""), "operate");
+        assert_eq!(named(&Method::GET, "", ""), "other");
+    }
+}

@@ -1,0 +1,68 @@
+//! What a gateway counts, and what its probes say, also while Redis is away.
+
+use serde_json::Value;
+use tickfleet_testkit::RedisServer;
+
+use super::{Gateway, LOOKS, add_key, echo};
+use crate::support::process::{Process, pause};
+
+/// Waits until a scrape has this line.
+fn until(process: &Process, line: &str) {
+    let mut last = String::new();
+    for _ in 0..LOOKS {
+        last = process.metrics();
+        if last.lines().any(|found| found == line) {
+            return;
+        }
+        pause();
+    }
+    panic!("no line {line:?} within two minutes:\n{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_counts_what_it_is_asked_and_says_that_redis_is_away() {
+    let (mut redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let (process, port) = Process::start_gateway(&keys, folder.path(), &redis.url());
+    let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
+    for probe in ["/startupz", "/livez", "/readyz"] {
+        assert!(process.answer(probe).starts_with("HTTP/1.1 200"), "{probe}");
+    }
+    // No fleet is there: what is submitted waits.
+    assert_eq!(gateway.ask_with(&key, "POST", "/v1/turns", "idempotency-key: waits\r\n", &echo("hi")).status, 202);
+    assert_eq!(gateway.get("tfk_none", "/v1/turns/waits").status, 401);
+    assert_eq!(gateway.get(&key, "/v1/operate/turns").status, 403);
+    assert_eq!(gateway.get(&key, "/v1/nothing").status, 404);
+    let waits = gateway.send(&key, "GET", "/v1/turns/waits?wait=60", "", "");
+    until(&process, "tickfleet_gateway_waiting 1");
+    // It goes away before it is answered.
+    drop(waits);
+    for line in [
+        "tickfleet_gateway_requests_total{request=\"reply_wait\",status=\"gone\"} 1",
+        "tickfleet_gateway_waiting 0",
+        "tickfleet_gateway_requests_total{request=\"submit\",status=\"2xx\"} 1",
+        "tickfleet_gateway_requests_total{request=\"reply\",status=\"4xx\"} 1",
+        "tickfleet_gateway_requests_total{request=\"view\",status=\"4xx\"} 1",
+        "tickfleet_gateway_requests_total{request=\"other\",status=\"4xx\"} 1",
+        "tickfleet_gateway_request_duration_seconds_count{request=\"submit\"} 1",
+        "tickfleet_gateway_refused_total{reason=\"key\"} 1",
+        "tickfleet_gateway_refused_total{reason=\"forbidden\"} 1",
+        "tickfleet_redis_commands_total{verb=\"submit\"} 1",
+        "tickfleet_redis_up 1",
+    ] {
+        until(&process, line);
+    }
+    redis.kill9();
+    let failed = gateway.ask(&key, "POST", "/v1/turns", &echo("lost"));
+    assert_eq!((failed.status, failed.code().as_str()), (503, "unavailable"));
+    until(&process, "tickfleet_gateway_requests_total{request=\"submit\",status=\"5xx\"} 1");
+    until(&process, "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1");
+    until(&process, "tickfleet_redis_up 0");
+    // It answers all the same, and is not restarted for what is not its fault.
+    assert!(
+        process.answer("/readyz").starts_with("HTTP/1.1 503") && process.answer("/livez").starts_with("HTTP/1.1 200")
+    );
+    assert_eq!(gateway.ask("", "GET", "/v1/openapi.json", &Value::Null).status, 200);
+    assert_eq!(process.stop(), Some(0));
+}

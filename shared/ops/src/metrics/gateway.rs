@@ -1,0 +1,107 @@
+//! What is recorded of a gateway.
+
+use std::fmt;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::{HistogramVec, IntCounterVec, IntGauge};
+
+use super::make::Maker;
+use super::{catalogue as c, labels};
+
+type Probe = Box<dyn Fn() -> usize + Send + Sync>;
+
+/// The metrics of a gateway.
+pub struct GatewayMetrics {
+    requests: IntCounterVec,
+    seconds: HistogramVec,
+    refused: IntCounterVec,
+    waiting: IntGauge,
+    waiting_now: Mutex<Option<Probe>>,
+    streams: IntGauge,
+    mcp_calls: IntCounterVec,
+}
+
+impl fmt::Debug for GatewayMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GatewayMetrics").finish_non_exhaustive()
+    }
+}
+
+/// A stream of events that is being sent; until it is dropped.
+#[derive(Debug)]
+pub struct OpenStream(IntGauge);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl GatewayMetrics {
+    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: make.counters(&c::GATEWAY_REQUESTS)?,
+            seconds: make.histograms(&c::GATEWAY_DURATION)?,
+            refused: make.counters(&c::GATEWAY_REFUSED)?,
+            waiting: make.gauge(&c::GATEWAY_WAITING)?,
+            waiting_now: Mutex::default(),
+            streams: make.gauge(&c::GATEWAY_STREAMS)?,
+            mcp_calls: make.counters(&c::GATEWAY_MCP_CALLS)?,
+        })
+    }
+
+    /// A request was answered with this status after `took`.
+    pub fn answered(&self, request: &'static str, status: u16, took: Duration) {
+        let request = labels::known(&labels::REQUESTS, request);
+        let [good, elsewhere, wrong, failed, _] = labels::STATUSES;
+        let class = match status {
+            ..300 => good,
+            300..400 => elsewhere,
+            400..500 => wrong,
+            _ => failed,
+        };
+        self.requests.with_label_values(&[request, class]).inc();
+        self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
+        let [key, forbidden, too_large, busy, unavailable] = labels::REFUSALS;
+        let reason = match status {
+            401 => key,
+            403 => forbidden,
+            413 => too_large,
+            429 => busy,
+            503 => unavailable,
+            _ => return,
+        };
+        self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// Whoever sent a request went away before it was answered.
+    pub fn gone(&self, request: &'static str) {
+        let [.., gone] = labels::STATUSES;
+        self.requests.with_label_values(&[labels::known(&labels::REQUESTS, request), gone]).inc();
+    }
+
+    /// A stream of events begins.
+    #[must_use]
+    pub fn stream(&self) -> OpenStream {
+        self.streams.inc();
+        OpenStream(self.streams.clone())
+    }
+
+    /// A call over MCP was answered so: a word of `labels::MCP_ANSWERS`.
+    pub fn mcp_called(&self, answer: &'static str) {
+        let [.., error] = labels::MCP_ANSWERS;
+        let known = labels::MCP_ANSWERS.into_iter().find(|word| *word == answer);
+        self.mcp_calls.with_label_values(&[known.unwrap_or(error)]).inc();
+    }
+
+    /// Asks `waiting` how many requests wait for a reply whenever the metrics are read.
+    pub fn watch_waiting(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
+        *self.waiting_now.lock() = Some(Box::new(waiting));
+    }
+
+    pub(super) fn read(&self) {
+        let now = self.waiting_now.lock().as_ref().map_or(0, |waiting| waiting());
+        self.waiting.set(i64::try_from(now).unwrap_or(i64::MAX));
+    }
+}
