@@ -23,6 +23,7 @@ use crate::commands::operate::dead;
 use crate::commands::operate::pause;
 use crate::commands::operate::stats;
 use crate::commands::operate::turns;
+use crate::commands::operate::workers;
 use crate::commands::prove;
 use crate::commands::reply;
 use crate::commands::submit;
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// List the turns under way, or end many of them.
     Turns(turns::Turns),
+    /// List the workers, have one take no new work, or let it take work again.
+    Workers(workers::Workers),
     /// List what was put aside (dead letters, failed calls), replay or drop it.
     Dead(dead::DeadArgs),
     /// Let no call of a tenant or agent go out any more, or show who is paused.

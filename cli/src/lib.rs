@@ -36,7 +36,7 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 
 use args::{Cli, Command};
 use commands::doctor::acl;
-use commands::operate::{dead, pause, stats, turns};
+use commands::operate::{dead, pause, stats, turns, workers};
 use commands::{
     approvals, audit, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb,
     limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
@@ -102,6 +102,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Delegate(args) => delegate::run(setup, &args, output).await,
         Command::Cancel(args) => cancel::run(setup, &args, output).await,
         Command::Turns(args) => turns::run(setup, &args, output).await,
+        Command::Workers(args) => workers::run(setup, &args, output).await,
         Command::Stats(args) => stats::run(setup, &args, output).await,
         Command::Dead(args) => dead::run(setup, &args, output).await,
         Command::Pause(args) => pause::run(setup, &args, output).await,

@@ -150,9 +150,13 @@ async function work(page, fleet) {
   });
   const decide = async (button, text, done) => {
     await hand.open("approvals");
-    await page.getByRole("button", { name: new RegExp(`^${button} demo:apr-`) }).first().click();
+    const first = page.getByRole("button", { name: new RegExp(`^${button} demo:apr-`) }).first();
+    const name = await first.getAttribute("aria-label");
+    await first.click();
     await hand.confirm(button, text);
     check(done.test(await hand.said()), `one is ${done.source}`);
+    // What is decided is looked at anew: until then, it still seems to wait.
+    await page.getByRole("button", { name, exact: true }).waitFor({ state: "detached" });
   };
   await task("the payment is approved", () => decide("Approve", "agreed with Ben", /approved/));
   await task("the refund is denied", () => decide("Deny", "paid back already", /denied/));
@@ -212,7 +216,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "stats?by=day,tool", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
@@ -20,6 +22,37 @@ use crate::outbox::Outbox;
 /// Own pending entries looked at after trouble with the connection: more than a worker can hold.
 pub(crate) const LOST_MAX: usize = 10_000;
 
+/// The worker's part on one shard, drained or not.
+#[derive(Debug, Default)]
+pub(crate) struct Quiet {
+    note: Mutex<Option<Pause>>,
+}
+
+impl Quiet {
+    /// A heartbeat has brought this.
+    pub(crate) fn hear(&self, drained: &Option<Pause>) {
+        let mut known = self.note.lock();
+        match (&*known, drained) {
+            (None, Some(Pause { by, reason, .. })) => {
+                tracing::warn!(by, reason, "drained by an operator: no new work is taken, what is held is finished");
+            }
+            (Some(_), None) => tracing::info!("resumed by an operator: new work is taken again"),
+            _ => {}
+        }
+        known.clone_from(drained);
+    }
+
+    /// Returns true while no new work is to be taken.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.note.lock().is_some()
+    }
+
+    /// The slots that others may count on: of a worker that takes nothing new, those that are busy still.
+    pub(crate) fn slots(&self, busy: usize, all: usize) -> Slots {
+        Slots { busy, all: if self.is_drained() { busy } else { all } }
+    }
+}
+
 /// The lease of one worker, renewed by heartbeats.
 pub(crate) struct Lease {
     store: Store,
@@ -32,6 +65,7 @@ pub(crate) struct Lease {
     configs: Arc<WorkerConfigs>,
     claims: Arc<Claims>,
     slices: Arc<HeldSlices>,
+    quiet: Arc<Quiet>,
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
     progress: Progress,
@@ -56,6 +90,7 @@ impl Lease {
             configs: common.configs.clone(),
             claims: claims.clone(),
             slices: slices.clone(),
+            quiet: common.quiet.clone(),
             outbox: outbox.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
@@ -74,11 +109,12 @@ impl Lease {
     /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.lease_clock.sending();
-        let slots = Slots { busy: self.slices.busy(), all: self.slots };
+        let slots = self.quiet.slots(self.slices.busy(), self.slots);
         let beat = self.store.beat_with(consumer, slots, self.configs.load().active.short_digest()).await?;
         self.clock.set(beat.now_ms);
         // Redis tells of a cancel once: it is acted on before anything else can fail.
         self.slices.cancel(&beat.cancelled);
+        self.quiet.hear(&beat.drained);
         self.claims.expect_marks_until(beat.marks_ms);
         self.claims.assert_after(&beat).await?;
         // Whoever was paused hears what has changed before anything else: a tool may have been switched off meanwhile.

@@ -16,12 +16,15 @@ use crate::calls::turn::Pipeline;
 use crate::claims::Claims;
 use crate::held::{HeldSlices, Hold};
 use crate::lane::{Lane, Room};
-use crate::lease::LOST_MAX;
+use crate::lease::{LOST_MAX, Quiet};
 use crate::lease_clock::{LeaseClock, STEP};
 use crate::outbox::Outbox;
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
+
+/// How often a drained worker looks whether it was resumed: memory alone is asked.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Leases slices and gives them to the pipeline.
 pub(crate) struct Leasing {
@@ -33,6 +36,7 @@ pub(crate) struct Leasing {
     lease_clock: Arc<LeaseClock>,
     claims: Arc<Claims>,
     slices: Arc<HeldSlices>,
+    quiet: Arc<Quiet>,
     outbox: Arc<Outbox>,
     pipeline: Arc<Pipeline>,
     metrics: Arc<Metrics>,
@@ -57,6 +61,7 @@ impl Leasing {
             lease_clock: common.lease_clock.clone(),
             claims: claims.clone(),
             slices: slices.clone(),
+            quiet: common.quiet.clone(),
             outbox: outbox.clone(),
             pipeline: pipeline.clone(),
             metrics: common.metrics.clone(),
@@ -97,6 +102,12 @@ impl Leasing {
             if self.lease_clock.is_lost() {
                 handle.advanced();
                 stop.pause(STEP).await;
+                continue;
+            }
+            // What it has asked for already, it takes; then nothing until it is resumed.
+            if self.quiet.is_drained() {
+                handle.advanced();
+                let _ = stop.run_until_cancelled(tokio::time::sleep(LOOK_AGAIN)).await;
                 continue;
             }
             let leased = tokio::select! {

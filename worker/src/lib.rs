@@ -33,7 +33,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{ShardClock, Store};
+use tickfleet_store::{ShardClock, Slots, Store};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
@@ -43,7 +43,7 @@ use calls::turn::Pipeline;
 use claims::Claims;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};
-use lease::Lease;
+use lease::{Lease, Quiet};
 use lease_clock::LeaseClock;
 use leasing::Leasing;
 use lists::ToolLists;
@@ -113,6 +113,7 @@ pub(crate) struct Common {
     pub(crate) progress: Progress,
     pub(crate) suspects: OneSuspect,
     pub(crate) breakers: Breakers,
+    pub(crate) quiet: Arc<Quiet>,
     /// Cancelled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
@@ -127,9 +128,10 @@ impl Worker {
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
         let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
-        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, breakers, now };
+        let quiet = Arc::<Quiet>::default();
+        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, breakers, quiet, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
-        watch_slots(&common.metrics, &slices, options.slots);
+        watch_slots(&common, &slices, options.slots);
         let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
         let claims = Arc::new(Claims::new(&common));
         let durable = (options.durable, options.durable_wait);
@@ -149,9 +151,12 @@ impl Worker {
 }
 
 /// Shows how many slots are busy, for as long as the worker lives.
-fn watch_slots(metrics: &Metrics, slices: &Arc<HeldSlices>, slots: usize) {
-    let watched = Arc::downgrade(slices);
-    metrics.watch_slots(move || Some((watched.upgrade()?.busy(), slots)));
+fn watch_slots(common: &Common, slices: &Arc<HeldSlices>, slots: usize) {
+    let (watched, quiet) = (Arc::downgrade(slices), Arc::clone(&common.quiet));
+    common.metrics.watch_slots(move || {
+        let Slots { busy, all } = quiet.slots(watched.upgrade()?.busy(), slots);
+        Some((busy, all))
+    });
 }
 
 impl Worker {

@@ -18,7 +18,8 @@ use utoipa::{Modify, OpenApi};
         crate::operate::approvals::deny, crate::operate::dead::list, crate::operate::dead::show,
         crate::operate::dead::replay, crate::operate::dead::discard,
         crate::operate::pauses::list, crate::operate::pauses::pause,
-        crate::operate::pauses::resume,
+        crate::operate::pauses::resume, crate::operate::workers::list, crate::operate::workers::drain,
+        crate::operate::workers::resume,
     ),
     security(("key" = [])),
     modifiers(&Keys)
@@ -55,7 +56,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 28, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 31, "{:?}", paths.keys());
         assert_eq!(document["security"][0]["key"], serde_json::json!([]));
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

@@ -35,6 +35,7 @@ mod replies;
 pub mod session;
 pub mod stats;
 pub mod tasks;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -228,22 +228,49 @@ pub async fn resume(store: &Store, who: &Paused, operator: Operator<'_>) -> Resu
     store.resume(who, &entry(who, operator, now_ms, ("RESUME", "resumed"))).await
 }
 
-/// Lets no call go to a tool any more: in its tenant's shard, or in all.
+/// What came of pausing a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolPaused {
+    /// True if it was not paused before, in a shard at least.
+    pub changed: bool,
+    /// Shards that have as many pauses as they may: there it is not paused.
+    pub full: Vec<u32>,
+    /// Shards in which it is paused now.
+    pub paused: usize,
+}
+
+impl ToolPaused {
+    /// Where it is not paused, and where it is, in words; none where it is paused everywhere.
+    #[must_use]
+    pub fn not_everywhere(&self) -> Option<String> {
+        let full: Vec<String> = self.full.iter().map(ToString::to_string).collect();
+        let rest = if self.paused == 0 { "nothing was paused" } else { "it is paused in the others" };
+        (!full.is_empty())
+            .then(|| format!("too many are paused in shard {}: resume some first; {rest}", full.join(", ")))
+    }
+}
+
+/// Lets no call go to a tool any more: in its tenant's shard, or in all. One that has too many pauses already keeps none of
+/// the others from it.
 ///
 /// # Errors
 /// [`StoreError`]; the same may be asked again.
-pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<PauseSet, StoreError> {
+pub async fn pause_tool(shards: &[Store], tool: &PausedTool, operator: Operator<'_>) -> Result<ToolPaused, StoreError> {
     let text = |text: &str| operator.redactor.text(text).into_owned();
-    let mut set = PauseSet::None;
+    let mut set = ToolPaused::default();
     for store in of_tool(shards, tool) {
         let since_ms = store.now_ms().await?;
         let pause = Pause { by: text(operator.by), reason: text(operator.reason), since_ms };
         let said = tool_entry(tool, operator, since_ms, ("PAUSE_TOOL", "paused"));
         match store.pause_tool(tool, &pause, &said).await? {
-            PauseSet::Full => return Ok(PauseSet::Full),
-            PauseSet::Ok => set = PauseSet::Ok,
+            PauseSet::Full => {
+                set.full.push(store.shard());
+                continue;
+            }
+            PauseSet::Ok => set.changed = true,
             PauseSet::None => {}
         }
+        set.paused += 1;
     }
     Ok(set)
 }
@@ -264,17 +291,17 @@ pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator
     Ok(set)
 }
 
-/// Takes a tool away from everybody, by name or id, or gives it back that was taken away so. False where it was so already.
+/// Takes a tool away from everybody in all shards, or gives it back. False where it was so already, in all.
 ///
 /// # Errors
 /// [`StoreError`]; the same may be asked again.
 pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Operator<'_>) -> Result<bool, StoreError> {
-    let did = if on { ("ENABLE_TOOL", "gave back") } else { ("DISABLE_TOOL", "took away") };
+    let (action, verb) = if on { ("ENABLE_TOOL", "enabled") } else { ("DISABLE_TOOL", "disabled") };
     let of_all = PausedTool { tenant: None, tool: tool.to_owned() };
     let mut changed = false;
     for store in shards {
-        let now_ms = store.now_ms().await?;
-        changed |= store.switch_tool(tool, on, &tool_entry(&of_all, operator, now_ms, did)).await?;
+        let said = tool_entry(&of_all, operator, store.now_ms().await?, (action, verb));
+        changed |= store.switch_tool(tool, on, &said).await?;
     }
     Ok(changed)
 }

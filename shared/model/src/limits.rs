@@ -61,6 +61,12 @@ pub const CACHED_TENANT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Tenants and agents of a shard that may be paused at once: each look at what was set at run time reads them all.
 pub const PAUSES_MAX: usize = 1_000;
 
+/// Workers that operators have take no new work: each of their heartbeats looks for its own, and a list shows them all.
+pub const DRAINS_MAX: usize = 1_000;
+
+/// Drained workers that are gone and are forgotten in one step.
+pub const DRAINS_FORGOTTEN_MAX: usize = 100;
+
 /// Exchanges of a session that are kept.
 pub const SESSION_EXCHANGES_MAX: u64 = 50;
 /// Bytes of a session that are kept.

@@ -21,7 +21,37 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     id.or_else(|_| ConsumerId::new(format!("{kind}-{since:x}-{start}"))).unwrap_or_else(|_| unreachable_name())
 }
 
+/// The worker behind a consumer's name: what all starts of its process, in all shards, have in common. None for what is no
+/// worker's. As `beat.lua` has it.
+#[must_use]
+pub fn worker_of(consumer: &str) -> Option<&str> {
+    let (rest, start) = consumer.rsplit_once('-')?;
+    let (worker, since) = rest.rsplit_once('-')?;
+    let is_start = !start.is_empty() && start.bytes().all(|b| b.is_ascii_digit());
+    let is_since = !since.is_empty() && since.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_worker = worker.strip_prefix("w-").is_some_and(|name| !name.is_empty());
+    (is_start && is_since && is_worker).then_some(worker)
+}
+
 #[allow(clippy::expect_used, reason = "a constant that its test checks")]
 fn unreachable_name() -> ConsumerId {
     ConsumerId::new("unnamed").expect("a well-formed constant")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_worker_is_what_its_starts_have_in_common() {
+        let starts = [0, 1].map(|_| incarnation("w", "pod-7.a"));
+        let workers = starts.each_ref().map(|start| worker_of(start.as_str()).unwrap());
+        assert_eq!(workers[0], workers[1]);
+        assert_eq!(workers[0], format!("w-pod-7.a-{:x}", std::process::id()));
+        for none in ["s-pod-7-62f0a-1", "w-62f0a-1", "w-pod", "w--62f0a-1", "w-pod-x-1", ""] {
+            assert_eq!(worker_of(none), None, "{none}");
+        }
+    }
 }

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
+use tickfleet_client::operate::{self, Operator, ToolPaused};
 use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
-use tickfleet_model::{InboxName, TenantId, Turn, TurnId};
+use tickfleet_model::policy::PausedTool;
+use tickfleet_model::{InboxName, Redactor, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{StoreError, StoreOptions};
+use tickfleet_store::{Anew, Aside, Handled, PauseSet, StoreError, StoreOptions, TurnName};
 use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -237,4 +239,42 @@ async fn a_client_that_counts_other_shards_is_refused() {
     world.client.stores()[0].announce("digest", None, false).await.unwrap();
     let error = Client::connect(&world.server.url(), StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     assert!(matches!(error, Err(StoreError::Shards { ours: 2, .. })), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_tool_is_paused_in_the_shards_where_it_can_be_and_the_others_are_told() {
+    let mut world = World::new(StoreOptions { shards: 2, ..StoreOptions::default() }).await;
+    let shards = world.client.stores().to_vec();
+    let many: Vec<(String, String)> = (0..limits::PAUSES_MAX).map(|n| (format!("acme:a{n}"), "{}".into())).collect();
+    let () = world.redis.hset_multiple(shards[0].keys().key("pauses"), &many).await.unwrap();
+    let tool = PausedTool { tenant: None, tool: "post".into() };
+    let redactor = Redactor::default();
+    let operator = Operator { by: "anna", reason: "it moves", redactor: &redactor };
+    for changed in [true, false] {
+        let set = operate::pause_tool(&shards, &tool, operator).await.unwrap();
+        assert_eq!(set, ToolPaused { changed, full: vec![0], paused: 1 });
+        let told = set.not_everywhere().unwrap();
+        assert!(told.contains("in shard 0") && told.contains("it is paused in the others"), "{told}");
+    }
+    let paused = shards[1].at_run_time().await.unwrap().tool_pauses;
+    assert_eq!(paused.keys().collect::<Vec<_>>(), [&tool]);
+    assert_eq!(operate::resume_tool(&shards, &tool, operator).await.unwrap(), PauseSet::Ok);
+    assert_eq!(ToolPaused { changed: true, full: Vec::new(), paused: 2 }.not_everywhere(), None);
+}
+
+#[tokio::test]
+async fn what_was_put_aside_is_not_replayed_for_an_inbox_that_nobody_reads() {
+    let mut world = World::new(StoreOptions { inbox_unread_max: 1, ..StoreOptions::default() }).await;
+    let store = world.client.store(&world.tenant).clone();
+    let letter: String = world.redis.xadd(store.keys().key("dead"), "*", &[("any", "letter")]).await.unwrap();
+    world.reply("t1", 1).await;
+    let name = TurnName { tenant: world.tenant.clone(), turn: TurnId::new("again").unwrap() };
+    let anew = Anew::Turn { name: &name, digest: "d", message: "{}", reply_to: Some(&world.inbox) };
+    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::InboxFull);
+    assert_eq!(world.redis.xlen::<_, usize>(store.keys().key("turns")).await.unwrap(), 0);
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    while replies.next(NOT_LONG).await.unwrap().is_some() {}
+    let anew = Anew::Turn { name: &name, digest: "d", message: "{}", reply_to: Some(&world.inbox) };
+    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::Ok);
+    assert_eq!(store.replay(Aside::Letter(&letter), anew, "{}").await.unwrap(), Handled::Gone);
 }

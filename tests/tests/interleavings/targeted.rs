@@ -407,8 +407,17 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "reject",
         "announce",
     ];
-    let operators =
-        ["set_tenant", "switch_tool", "pause", "note_act", "drop_dead", "reset_limit", "repair", "decide_approval"];
+    let operators = [
+        "set_tenant",
+        "switch_tool",
+        "pause",
+        "drain",
+        "note_act",
+        "drop_dead",
+        "reset_limit",
+        "repair",
+        "decide_approval",
+    ];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
     }

@@ -12,10 +12,11 @@ import { find } from "./views/story.js";
 import { stats } from "./views/stats.js";
 import { tools } from "./views/tools.js";
 import { turns } from "./views/turns.js";
+import { workers } from "./views/workers.js";
 
 // A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
 // asked for, and what is drawn of it.
-const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, stats, audit, find };
+const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, workers, stats, audit, find };
 const main = document.getElementById("main");
 let showing;
 

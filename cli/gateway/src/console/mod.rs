@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 16] = [
+const FILES: [(&str, &str, &str); 17] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
@@ -30,6 +30,7 @@ const FILES: [(&str, &str, &str); 16] = [
     ("views/tools.js", SCRIPT, include_str!("views/tools.js")),
     ("views/stats.js", SCRIPT, include_str!("views/stats.js")),
     ("views/audit.js", SCRIPT, include_str!("views/audit.js")),
+    ("views/workers.js", SCRIPT, include_str!("views/workers.js")),
 ];
 
 /// What a browser is told: scripts, styles and data from this server alone, no frames around it, no forms that send

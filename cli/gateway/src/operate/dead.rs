@@ -31,6 +31,8 @@ enum Sort {
     Letter,
     /// A call that failed for good.
     Call,
+    /// A delegated task that failed for good.
+    Task,
 }
 
 /// Which are wanted; all that is given has to fit.
@@ -94,6 +96,7 @@ pub(crate) async fn list(
         kind: wanted.kind.map(|kind| match kind {
             Sort::Letter => Kind::Letter,
             Sort::Call => Kind::Call,
+            Sort::Task => Kind::Task,
         }),
         tenant: operator.within(wanted.tenant)?,
         agent: optional("agent", wanted.agent)?,

@@ -10,6 +10,7 @@ pub(crate) mod pauses;
 pub(crate) mod stats;
 pub(crate) mod turns;
 pub(crate) mod views;
+pub(crate) mod workers;
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -50,6 +51,9 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/pauses", get(pauses::list))
         .route("/v1/operate/pause", post(pauses::pause))
         .route("/v1/operate/resume", post(pauses::resume))
+        .route("/v1/operate/workers", get(workers::list))
+        .route("/v1/operate/workers/drain", post(workers::drain))
+        .route("/v1/operate/workers/resume", post(workers::resume))
         .route("/v1/operate/stats", get(stats::show))
         .route("/v1/operate/audit", get(audit::search))
 }

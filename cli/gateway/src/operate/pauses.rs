@@ -66,7 +66,7 @@ pub(crate) struct Whom {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Done {
     /// False where it was so already.
-    changed: bool,
+    pub(super) changed: bool,
 }
 
 /// The tenants and agents whose calls do not go out, and the tools to which none go.
@@ -109,7 +109,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
         (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 409, description = "Too many are paused already", body = ProblemBody),
+        (status = 409, description = "Too many are paused already: of a tool for all tenants, it says in which shards", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is away", body = ProblemBody)))]
 pub(crate) async fn pause(
@@ -123,7 +123,13 @@ pub(crate) async fn pause(
     let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
     let set = match &who {
         Whose::Caller(who) => operate::pause(shared.client.store(&who.tenant), who, by).await?,
-        Whose::Tool(tool) => operate::pause_tool(shared.client.stores(), tool, by).await?,
+        Whose::Tool(tool) => {
+            let set = operate::pause_tool(shared.client.stores(), tool, by).await?;
+            return match set.not_everywhere() {
+                Some(where_not) => Err(Problem::conflict(where_not)),
+                None => Ok(Json(Done { changed: set.changed })),
+            };
+        }
     };
     match set {
         PauseSet::Full => Err(Problem::conflict("too many tenants and agents are paused: resume some first")),

@@ -18,6 +18,9 @@ pub(super) enum Attendance {
     Workers {
         /// Those with a heartbeat.
         alive: usize,
+        /// Those of them that an operator has take nothing new.
+        #[serde(skip_serializing_if = "is_none")]
+        drained: usize,
         /// Their slots that are taken.
         busy: usize,
         /// Their slots.
@@ -59,6 +62,7 @@ impl Attendance {
             |of: fn(&tickfleet_store::Slots) -> usize| alive.iter().filter_map(|n| n.slots.as_ref()).map(of).sum();
         Ok(Self::Workers {
             alive: alive.len(),
+            drained: alive.iter().filter(|node| node.drained).count(),
             busy: sum(|slots| slots.busy),
             slots: sum(|slots| slots.all),
             gone_ms: gone.iter().filter_map(|node| node.beat_age_ms).min(),
@@ -82,6 +86,10 @@ impl Attendance {
                 );
                 format!("No worker is alive ({last}). It waits until one runs: tickfleet worker")
             }
+            Self::Workers { alive, drained, .. } if alive == drained => format!(
+                "{} alive, drained by an operator, and take nothing new: tickfleet workers list says who did it and why",
+                counted(*alive, "worker")
+            ),
             Self::Workers { alive, busy, slots, .. } if busy >= slots && *slots > 0 => {
                 format!("All {slots} slots of {} are busy; it is taken when one is free", counted(*alive, "worker"))
             }
@@ -116,6 +124,11 @@ impl Attendance {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &'a NodeView> {
     nodes.iter().filter(move |node| node.name.starts_with(prefix))
 }
@@ -131,7 +144,8 @@ mod tests {
 
     #[test]
     fn an_absence_is_told_as_that_and_never_as_busy_slots() {
-        let workers = |alive, busy, slots| Attendance::Workers { alive, busy, slots, gone_ms: None }.in_words();
+        let workers =
+            |alive, busy, slots| Attendance::Workers { alive, drained: 0, busy, slots, gone_ms: None }.in_words();
         assert!(workers(0, 0, 0).contains("No worker is alive"));
         assert!(workers(2, 8, 8).contains("All 8 slots of 2 workers are busy"));
         assert!(workers(1, 1, 8).contains("1 of 8 slots busy"));

@@ -284,7 +284,8 @@ fn held(story: &Story, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
         return format!("It is held by {holder}");
     };
-    let since = running.held_ms.map(|held| format!(" since {}", clock(story.now_ms - held))).unwrap_or_default();
+    let since = |held| format!(" since {} ({} so far)", clock(story.now_ms - held), span(held));
+    let since = running.held_ms.map(since).unwrap_or_default();
     let timeout = span(i64::try_from(running.timeout_ms).unwrap_or(i64::MAX));
     format!(
         "It is held by {holder}{since}, which is at call /{} ({}) or behind it; a try may take {timeout}",

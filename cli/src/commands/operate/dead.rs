@@ -92,6 +92,8 @@ enum KindArg {
     Letter,
     /// Calls that failed for good.
     Call,
+    /// Delegated tasks that failed for good: done anew by a message alone, for what they were granted is not kept.
+    Task,
 }
 
 #[derive(Debug, Args)]
@@ -162,6 +164,7 @@ impl Filter {
             kind: self.kind.map(|kind| match kind {
                 KindArg::Letter => Kind::Letter,
                 KindArg::Call => Kind::Call,
+                KindArg::Task => Kind::Task,
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
@@ -411,6 +414,7 @@ const fn in_word(answer: Answer, done: &'static str) -> &'static str {
         Answer::Again => "somebody has replayed or dropped it before",
         Answer::Duplicate => "nothing was sent, for a turn with its id and content was submitted before",
         Answer::Conflict => "nothing was sent, for another turn has its id",
+        Answer::InboxFull => "nothing was sent, for the inbox of its reply has too many unread ones (inbox_full)",
         Answer::QueueFull => "nothing was sent, for too much waits (queue_full); try again later",
         Answer::Pressure => "nothing was sent, for Redis is nearly full (pressure); try again later",
         Answer::Full => "too many failed calls were handled that the audit log still has",

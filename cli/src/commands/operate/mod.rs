@@ -1,7 +1,9 @@
-//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside; and statistics.
+//! The commands of operators that change what is under way: pauses, turns by the many, what was put aside, workers; and
+//! statistics.
 
 pub(crate) mod dead;
 pub(crate) mod pause;
 pub(crate) mod said;
 pub(crate) mod stats;
 pub(crate) mod turns;
+pub(crate) mod workers;

@@ -148,7 +148,7 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     if let Some(tool) = &args.tool {
         let paused = PausedTool { tenant: args.tenant.clone(), tool: tool.clone() };
         let set = operate::resume_tool(client.stores(), &paused, operator).await?;
-        return done_tool(&paused, set, output, |changed| match changed {
+        return done_tool(&paused, set == PauseSet::Ok, output, |changed| match changed {
             true => format!("calls to {tool} go out again, those that wait within a minute"),
             false => format!("{tool} was not paused; tickfleet pause shows what is"),
         });
@@ -175,10 +175,10 @@ async fn pause_tool(
     let operator = Operator { by, reason, redactor: &report.redactor };
     let paused = PausedTool { tenant: tenant.cloned(), tool: tool.to_owned() };
     let set = operate::pause_tool(client.stores(), &paused, operator).await?;
-    if set == PauseSet::Full {
-        return Err(Failure::failed(anyhow::anyhow!("too many are paused: resume some first")));
+    if let Some(where_not) = set.not_everywhere() {
+        return Err(Failure::failed(anyhow::anyhow!(where_not)));
     }
-    done_tool(&paused, set, output, |changed| match changed {
+    done_tool(&paused, set.changed, output, |changed| match changed {
         true => format!("no call goes to {tool} any more, as soon as each worker has heard of it; they wait"),
         false => format!("{tool} was paused already"),
     })
@@ -186,11 +186,10 @@ async fn pause_tool(
 
 fn done_tool(
     paused: &PausedTool,
-    set: PauseSet,
+    changed: bool,
     output: &Output,
     words: impl FnOnce(bool) -> String,
 ) -> Result<(), Failure> {
-    let changed = set == PauseSet::Ok;
     let done = Done { tenant: paused.tenant.as_ref(), tool: Some(&paused.tool), agent: None, changed };
     output.show(&done, |_| words(changed))
 }

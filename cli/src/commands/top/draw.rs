@@ -257,7 +257,11 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             Some(age) => format!("{} ago", span(age)),
             None => format!("{} left", span(node.lease_left_ms)),
         };
-        let slots = node.slots.map_or(String::new(), |slots| format!("{}/{}", slots.busy, slots.all));
+        let slots = match node.slots {
+            Some(slots) if node.drained && slots.busy > 0 => format!("drains {}", slots.busy),
+            _ if node.drained => "drained".to_owned(),
+            slots => slots.map_or(String::new(), |slots| format!("{}/{}", slots.busy, slots.all)),
+        };
         let row = Row::new([Cell::new(node.name.clone()), right(beat), right(slots)]);
         if node.alive { row } else { row.style(style.of(Color::Red)) }
     };
@@ -375,6 +379,7 @@ mod tests {
             beat_age_ms: Some(1_200),
             lease_left_ms: if alive { 8_800 } else { -4_000 },
             slots: (kind == "worker").then_some(Slots { busy: 12, all: 32 }),
+            drained: false,
         };
         Frame {
             heading: Heading { redis: "redis://127.0.0.1:6379/0".into(), now_ms: 1_767_571_205_000 },

@@ -97,6 +97,8 @@ pub(crate) struct Node {
     /// The rest of its lease, ms.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
+    /// True of a worker that an operator has take no new work.
+    pub(crate) drained: bool,
 }
 
 /// An agent whose turns wait for a later tick or day, or a limit whose counters turns wait for.
@@ -302,6 +304,7 @@ fn nodes(shards: &[ShardView]) -> Vec<Node> {
         beat_age_ms: node.beat_age_ms,
         lease_left_ms: node.lease_left_ms,
         slots: node.slots.map(|slots| Slots { busy: slots.busy, all: slots.all }),
+        drained: node.drained,
     };
     let all = shards.iter().enumerate().flat_map(|(shard, view)| view.nodes.iter().map(move |node| (shard, node)));
     all.map(node).collect()
@@ -359,6 +362,12 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
             if !nodes.iter().any(|node| node.shard == number && node.kind == kind && node.alive) {
                 warnings.push(format!("no {kind} is alive on shard {number}: nothing is {does}"));
             }
+        }
+        let mut workers =
+            nodes.iter().filter(|node| node.shard == number && node.kind == "worker" && node.alive).peekable();
+        if workers.peek().is_some() && workers.all(|node| node.drained) {
+            let says = "every worker that is alive is drained by an operator: nothing new is carried out";
+            warnings.push(format!("{says} on shard {number} (tickfleet workers resume)"));
         }
         if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
             let late = crate::output::time_format::span(shard.timer_late_ms);
@@ -437,6 +446,7 @@ mod tests {
             beat_age_ms: Some(1),
             lease_left_ms,
             slots: Some(tickfleet_store::Slots { busy: 2, all: 16 }),
+            drained: false,
         };
         let scheduler = NodeView { slots: None, ..node("s-a", 10) };
         let shard = |nodes| ShardView { nodes, ..view(0) };
@@ -444,8 +454,14 @@ mod tests {
             frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-a", 10), node("w-b", -1), scheduler.clone()])]));
         assert_eq!((living.slots, living.warnings.len()), (Slots { busy: 2, all: 16 }, 0));
         assert_eq!(living.nodes[0].name, "w-b", "who is gone stands first");
-        let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler])]));
+        let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler.clone()])]));
         assert_eq!(dead.warnings, ["no worker is alive on shard 0: nothing is carried out"]);
+        let quiet = NodeView { drained: true, ..node("w-a", 10) };
+        let one_works =
+            frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet.clone(), node("w-b", 10), scheduler.clone()])]));
+        assert!(one_works.warnings.is_empty(), "{:?}", one_works.warnings);
+        let all = frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet, node("w-b", -1), scheduler])]));
+        assert!(all.warnings[0].starts_with("every worker that is alive is drained"), "{:?}", all.warnings);
     }
 
     #[test]

@@ -199,12 +199,15 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
 
     // What cannot wait needs no file that is in order.
     let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
-    let why = ["--by", "anna", "--reason", "it lies"];
+    let why = ["--by", "anna", "--reason", "it posts twice"];
     tickfleet(&[&["tools", "disable", "echo"], &why[..], &config[..]].concat()).exits(0);
     until(|| outcome(&url, "echo") == "denied");
     let reply = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
     assert_eq!(reply["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{reply:#}");
     tickfleet(&["doctor", "--redis-url", &url]).says("switched off at run time, for everybody: echo");
+    let audit =
+        tickfleet(&["audit", "search", "--text", "it posts twice", "--json", "--redis-url", &url]).exits(0).stdout;
+    assert!(audit.contains("DISABLE_TOOL") && audit.contains("anna disabled"), "{audit}");
     // A worker that has just started knows it before its first call.
     let [scheduler, worker] = fleet;
     assert_eq!(worker.stop(), Some(0));

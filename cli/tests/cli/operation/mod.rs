@@ -2,6 +2,7 @@
 
 mod cluster;
 mod deploys;
+mod drains;
 mod gateway;
 mod live;
 mod mcp_server;

@@ -133,7 +133,7 @@ fn count(seen: &Value, name: &str) -> usize {
 }
 
 /// Every verb: method, path, body, and which of viewer, operator and approver it is for.
-fn verbs(approval: &str, letter: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
+fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
@@ -141,6 +141,10 @@ fn verbs(approval: &str, letter: &str) -> Vec<(&'static str, String, Value, [boo
         ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "dead", "pauses", "stats", "audit"]
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
             .into();
+    verbs.push(("GET", path("workers"), Value::Null, LOOKS));
+    for verb in ["workers/drain", "workers/resume"] {
+        verbs.push(("POST", path(verb), json!({"worker": worker, "reason": "a try"}), [false, true, false]));
+    }
     verbs.push(("GET", path(&format!("approvals/{approval}")), Value::Null, LOOKS));
     verbs.push(("GET", path(&format!("dead/{letter}")), Value::Null, LOOKS));
     for verb in ["dead/replay", "dead/drop"] {
@@ -170,7 +174,8 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
     served.submit("held", "fail");
     let approval = format!("demo:{}", served.asked("held")["id"].as_str().unwrap());
     let letter = served.refused("lost");
-    let verbs = verbs(&approval, &letter);
+    let worker = served.sees("workers")["workers"][0]["name"].as_str().unwrap().to_owned();
+    let verbs = verbs(&approval, &letter, &worker);
     // Those who may not, first: then everything is still as it was.
     for (method, path, body, roles) in &verbs {
         let keys = [viewer, operator, approver].into_iter().zip(roles).filter(|(_, may)| !**may).map(|(key, _)| key);
@@ -196,6 +201,7 @@ async fn each_verb_is_for_its_roles_and_whoever_may_not_changes_nothing() {
         assert!([400, 404].contains(&there.status), "behind its own name another tenant is none: {there:?}");
     }
     assert_eq!(count(&served.sees("pauses"), "pauses"), 0, "nor by them");
+    assert_eq!(served.sees("workers")["workers"][0]["drained"], Value::Null, "nobody was drained");
     for (method, path, body, roles) in &verbs {
         for (key, may) in [viewer, operator, approver].into_iter().zip(roles) {
             // The turn ends by the operator's cancel, so that nothing is left to approve.

@@ -35,7 +35,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadAt) -> Result
     let mut page = DeadPage::default();
     let mut at = from;
     while let Some(store) = shards.get(at.shard) {
-        let is_wanted = filter.kind.is_none_or(|kind| kind == at.kind)
+        let is_wanted = filter.kind.is_none_or(|kind| (kind == Kind::Letter) == (at.kind == Kind::Letter))
             && filter.tenant.as_ref().is_none_or(|tenant| at.kind == Kind::Letter || store.is_home_of(tenant));
         if is_wanted && !read_shard(store, filter, &mut at, &mut page).await? {
             page.next = Some(at);
@@ -44,7 +44,7 @@ pub async fn list(shards: &[Store], filter: &DeadFilter, from: DeadAt) -> Result
         at = match (at.kind, at.shard + 1 < shards.len()) {
             (kind, true) => DeadAt { kind, shard: at.shard + 1, before: None },
             (Kind::Letter, false) => DeadAt { kind: Kind::Call, shard: 0, before: None },
-            (Kind::Call, false) => break,
+            (Kind::Call | Kind::Task, false) => break,
         };
     }
     Ok(page)
@@ -70,7 +70,7 @@ async fn read_shard(
                 let letters = store.dead_letters_back(&until, &from, count).await?;
                 letters.iter().map(|one| (one.id.clone(), Some(letter(store.shard(), one).dead))).collect()
             }
-            Kind::Call => {
+            Kind::Call | Kind::Task => {
                 let entries = store.log_entries_back(&until, &from, count).await?;
                 let failed = |one: &LogEntry| call(store.shard(), one, filter.cause.as_deref()).map(|whole| whole.dead);
                 entries.iter().map(|one| (one.id.clone(), failed(one))).collect()
@@ -97,7 +97,9 @@ async fn take(
 ) -> Result<(), StoreError> {
     let calls: Vec<&str> = match at.kind {
         Kind::Letter => Vec::new(),
-        Kind::Call => found.iter().filter(|(_, dead)| dead.is_some()).map(|(entry, _)| entry.as_str()).collect(),
+        Kind::Call | Kind::Task => {
+            found.iter().filter(|(_, dead)| dead.is_some()).map(|(entry, _)| entry.as_str()).collect()
+        }
     };
     let handled = store.are_handled(&calls).await?;
     let done: Vec<String> =
@@ -117,7 +119,8 @@ async fn take(
 fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
     let told =
         |text: &String| [Some(&dead.cause), dead.error.as_ref()].into_iter().flatten().any(|told| told.contains(text));
-    filter.tenant.as_ref().is_none_or(|tenant| dead.tenant.as_ref() == Some(tenant))
+    filter.kind.is_none_or(|kind| kind == dead.id.kind)
+        && filter.tenant.as_ref().is_none_or(|tenant| dead.tenant.as_ref() == Some(tenant))
         && filter.agent.as_ref().is_none_or(|agent| dead.agent.as_deref() == Some(agent.as_str()))
         && filter.tool.as_ref().is_none_or(|tool| dead.tool.as_ref() == Some(tool))
         && filter.cause.as_ref().is_none_or(|cause| dead.cause == *cause)
@@ -135,10 +138,11 @@ pub async fn find(shards: &[Store], id: &DeadId) -> Result<Option<DeadWhole>, St
             let found = store.dead_letters_back(&id.entry, &id.entry, 1).await?;
             Ok(found.first().map(|one| letter(id.shard, one)))
         }
-        Kind::Call => {
+        Kind::Call | Kind::Task => {
             let found = store.log_entries(&id.entry, &id.entry, 1).await?;
             let outcome = |one: &LogEntry| Some(serde_json::from_str::<Logged<'_>>(&one.text).ok()?.meta.outcome);
-            Ok(found.first().and_then(|one| call(id.shard, one, outcome(one).as_deref())))
+            let whole = found.first().and_then(|one| call(id.shard, one, outcome(one).as_deref()));
+            Ok(whole.filter(|whole| whole.dead.id.kind == id.kind))
         }
     }
 }
@@ -231,19 +235,19 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     }
     let logged: Logged<'_> = serde_json::from_str(&entry.text).ok()?;
     let outcome = Outcome::ALL.into_iter().find(|known| known.as_str() == logged.meta.outcome)?;
-    // Tasks are delegated anew by whoever wants them; `meta.agent` tells theirs.
-    let is_call = logged.action == "TOOL_CALL" && logged.actor_type == "agent" && logged.meta.agent.is_none();
-    if !is_call || !(FAILED.contains(&outcome) || asked == Some(outcome.as_str())) || outcome.is_success() {
+    if !(FAILED.contains(&outcome) || asked == Some(outcome.as_str())) || outcome.is_success() {
+        return None;
+    }
+    if let Some(target) = &logged.meta.agent {
+        return Some(task(shard, entry, &logged, target));
+    }
+    if logged.action != "TOOL_CALL" || logged.actor_type != "agent" {
         return None;
     }
     let id = DeadId { kind: Kind::Call, shard, entry: entry.id.clone() };
     let position = logged.meta.call.rsplit('/').next().unwrap_or_default();
     let becomes = again(&logged.meta.turn, &format!(".again-{position}"), &id);
     let tool = called_tool(&logged.actor_id, &logged.message, &logged.meta.outcome).unwrap_or(&logged.entity_id);
-    let error = logged.meta.error.as_ref().map(|error| {
-        let details = error.details.as_ref().map(|details| format!(" {details}")).unwrap_or_default();
-        format!("{}: {}{details}", error.code, error.message)
-    });
     let arguments = logged.meta.arguments.map(RawValue::get).unwrap_or("null");
     let needs_message = if arguments.contains(REDACTED) || tool.contains(REDACTED) {
         Some("its secrets were not kept")
@@ -255,18 +259,62 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     let message = message(&logged, tool, arguments, &becomes);
     let dead = Dead {
         id,
-        at_ms: entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),
+        at_ms: at_ms(entry),
         tenant: logged.tenant.clone(),
         agent: Some(logged.actor_id.clone()),
         name: Some(logged.meta.call.clone()),
         tool: Some(tool.to_owned()),
         from: None,
         cause: logged.meta.outcome.clone(),
-        error,
+        error: told(&logged),
         may_have_run: matches!(outcome, Outcome::OutcomeUnknown | Outcome::Internal),
         needs_message,
     };
     Some(DeadWhole { dead, message: Some(message), becomes: Some(becomes) })
+}
+
+/// A task that failed, as it is shown. What its delegator, or the service that enqueued it, granted it, where its answer goes
+/// and what it had to know stand in no log: sent anew without them, it could do more than it was allowed.
+fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> DeadWhole {
+    let id = DeadId { kind: Kind::Task, shard, entry: entry.id.clone() };
+    let becomes = again(&logged.meta.turn, ".again", &id);
+    let said: Value = logged.meta.arguments.and_then(|said| serde_json::from_str(said.get()).ok()).unwrap_or_default();
+    let mut message = serde_json::Map::new();
+    for (name, value) in [("task_id", becomes.as_str()), ("target_agent", target)] {
+        message.insert(name.to_owned(), value.into());
+    }
+    message.insert("tenant".into(), serde_json::to_value(&logged.tenant).unwrap_or_default());
+    for (name, from) in [("task_description", "description"), ("input", "input"), ("priority", "priority")] {
+        if let Some(value) = said.get(from) {
+            message.insert(name.to_owned(), value.clone());
+        }
+    }
+    let dead = Dead {
+        id,
+        at_ms: at_ms(entry),
+        tenant: logged.tenant.clone(),
+        agent: Some(target.to_owned()),
+        name: Some(logged.meta.turn.clone()),
+        tool: None,
+        from: None,
+        cause: logged.meta.outcome.clone(),
+        error: told(logged),
+        may_have_run: true,
+        needs_message: Some("what it was granted, its context and its inbox were not kept"),
+    };
+    DeadWhole { dead, message: Some(Value::Object(message).to_string()), becomes: Some(becomes) }
+}
+
+fn at_ms(entry: &LogEntry) -> i64 {
+    entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
+}
+
+/// What was told of a failure.
+fn told(logged: &Logged<'_>) -> Option<String> {
+    logged.meta.error.as_ref().map(|error| {
+        let details = error.details.as_ref().map(|details| format!(" {details}")).unwrap_or_default();
+        format!("{}: {}{details}", error.code, error.message)
+    })
 }
 
 /// The turn of the one call.
@@ -290,4 +338,65 @@ pub(super) fn turn_id(text: &str) -> Option<TurnId> {
 /// As [`turn_id`].
 pub(super) fn task_id(text: &str) -> Option<TaskId> {
     TaskId::new(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use tickfleet_model::{AgentId, CallResult, Redactor};
+    use tickfleet_protocol::{AuditInput, audit_entry};
+
+    use super::*;
+
+    /// The entry of a task of atlas that ended so.
+    fn entry(outcome: Outcome) -> LogEntry {
+        let (tenant, agent, redactor) =
+            (TenantId::new("demo").unwrap(), AgentId::new("atlas").unwrap(), Redactor::default());
+        let result: CallResult = serde_json::from_value(serde_json::json!({
+            "tool_call_id": null, "call": "job-7/0", "tool": "atlas", "success": false, "outcome": outcome,
+            "error": {"code": "unavailable", "message": "the model answered 503"},
+            "content_type": "application/json", "duration_ms": 5, "attempts": 3,
+        }))
+        .unwrap();
+        let arguments = r#"{"tenant":"demo","agent":"atlas","description":"count the boards","priority":"high"}"#;
+        let text = audit_entry(&AuditInput {
+            timestamp_ms: 1_764_130_000_000,
+            tenant: &tenant,
+            agent: &agent,
+            delegated: Some(None),
+            turn: "job-7",
+            tool_id: None,
+            arguments,
+            result: &result,
+            shadow: &[],
+            premises: "",
+            effect: None,
+            policy_version: None,
+            policy_digest: "",
+            redactor: &redactor,
+            result_chars_max: 100,
+        });
+        LogEntry { id: "1764130000000-0".into(), text, admitted: String::new() }
+    }
+
+    #[test]
+    fn a_task_that_failed_is_listed_and_done_anew_by_a_message_alone() {
+        let whole = call(0, &entry(Outcome::Transient), None).unwrap();
+        let dead = &whole.dead;
+        assert_eq!((dead.id.to_string().as_str(), dead.name.as_deref()), ("task-0-1764130000000-0", Some("job-7")));
+        assert_eq!((dead.agent.as_deref(), dead.cause.as_str()), (Some("atlas"), "transient"));
+        assert!(dead.error.as_ref().unwrap().contains("503") && dead.may_have_run && dead.needs_message.is_some());
+        let message = whole.message.unwrap();
+        let Ok(TaskMessage::Delegate(task)) = parse_task_message(message.as_bytes()) else { panic!("{message}") };
+        assert_eq!(task.id.unwrap().as_str(), "job-7.again");
+        assert_eq!((task.target.as_str(), task.description.as_str()), ("atlas", "count the boards"));
+        assert_eq!("task-0-1764130000000-0".parse::<DeadId>().unwrap(), dead.id);
+        // What was refused, or ended by hand, would be so again.
+        for outcome in [Outcome::Cancelled, Outcome::Denied] {
+            assert!(call(0, &entry(outcome), None).is_none(), "{outcome:?}");
+        }
+        let filter = DeadFilter { kind: Some(Kind::Call), ..DeadFilter::default() };
+        assert!(!passes(&filter, dead) && passes(&DeadFilter { kind: Some(Kind::Task), ..filter }, dead));
+    }
 }

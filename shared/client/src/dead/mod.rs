@@ -1,9 +1,11 @@
-//! What was put aside, and what operators do with it: dead letters, and calls that failed for good.
+//! What was put aside, and what operators do with it: dead letters, and calls and tasks that failed for good.
 //!
 //! A **letter** is an entry of the dead stream: a message that was refused, killed whoever read it, or could not be read.
 //! Nothing of it was carried out. A **call** is an entry of the audit log: a call of a turn that has ended, which failed and
 //! is tried no more. Its agent has its result, which stays what it is; a replay is a new turn of that one call, under the
-//! same caps, permissions and rules as any other, with an id that follows from the old one's.
+//! same caps, permissions and rules as any other, with an id that follows from the old one's. A **task** is an entry of the
+//! audit log, too: of one that was delegated, and ended as a failure. What it was granted is not in the log, so that it is done
+//! anew by a message alone.
 
 mod list;
 mod replay;
@@ -26,11 +28,13 @@ pub enum Kind {
     Letter,
     /// A call that failed for good.
     Call,
+    /// A delegated task that failed for good.
+    Task,
 }
 
 impl Kind {
-    /// Both, in the order in which they are listed.
-    pub const ALL: [Self; 2] = [Self::Letter, Self::Call];
+    /// All of them. Calls and tasks are listed together, behind the letters.
+    pub const ALL: [Self; 3] = [Self::Letter, Self::Call, Self::Task];
 
     /// Its word.
     #[must_use]
@@ -38,6 +42,7 @@ impl Kind {
         match self {
             Self::Letter => "letter",
             Self::Call => "call",
+            Self::Task => "task",
         }
     }
 }
@@ -57,7 +62,7 @@ impl DeadId {
     fn aside(&self) -> Aside<'_> {
         match self.kind {
             Kind::Letter => Aside::Letter(&self.entry),
-            Kind::Call => Aside::Call(&self.entry),
+            Kind::Call | Kind::Task => Aside::Call(&self.entry),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Replaying what was put aside, and dropping it.
 
 use serde::Serialize;
-use tickfleet_model::{Task, TenantId, Turn, content_digest};
+use tickfleet_model::{InboxName, Task, TenantId, Turn, content_digest};
 use tickfleet_protocol::{
     OperatorAct, RejectedMessage, TaskMessage, act_entry, parse_task_message, parse_turn, write_task, write_turn,
 };
@@ -49,6 +49,8 @@ pub enum Answer {
     Conflict,
     /// Too much waits for admission; try again later.
     QueueFull,
+    /// The inbox of its reply has too many unread ones; they have to be read first.
+    InboxFull,
     /// Redis is nearly full; try again later.
     Pressure,
     /// Too many calls are kept as done with.
@@ -70,6 +72,7 @@ impl From<Handled> for Answer {
             Handled::Duplicate => Self::Duplicate,
             Handled::Conflict => Self::Conflict,
             Handled::QueueFull => Self::QueueFull,
+            Handled::InboxFull => Self::InboxFull,
             Handled::Pressure => Self::Pressure,
             Handled::Full => Self::Full,
         }
@@ -99,7 +102,7 @@ impl Replayed {
 
 /// What is sent.
 enum Sent {
-    Turn { name: TurnName, digest: String, message: String },
+    Turn { name: TurnName, digest: String, message: String, reply_to: Option<InboxName> },
     Task { name: TurnName, message: String },
 }
 
@@ -112,7 +115,9 @@ impl Sent {
 
     fn anew(&self) -> Anew<'_> {
         match self {
-            Self::Turn { name, digest, message } => Anew::Turn(name, digest, message),
+            Self::Turn { name, digest, message, reply_to } => {
+                Anew::Turn { name, digest, message, reply_to: reply_to.as_ref() }
+            }
             Self::Task { message, .. } => Anew::Task(message),
         }
     }
@@ -178,7 +183,7 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
     let bytes = wish.message.unwrap_or(own.as_bytes());
     let becomes = whole.becomes.as_deref().unwrap_or_default();
     let refusal = |refused: Box<RejectedMessage>| refused.message;
-    let is_task = whole.dead.id.kind == Kind::Letter && whole.dead.from.as_deref() == Some("tasks");
+    let is_task = whole.dead.id.kind == Kind::Task || whole.dead.from.as_deref() == Some("tasks");
     if is_task {
         let TaskMessage::Delegate(task) = parse_task_message(bytes).map_err(refusal)? else {
             return Err("expected the message of a task, with op delegate".into());
@@ -193,7 +198,8 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
     let id = turn.id.clone().or_else(|| turn_id(becomes)).ok_or("expected a turn_id")?;
     let name = TurnName { tenant: turn.tenant.clone(), turn: id.clone() };
     let turn = Turn { id: Some(id), ..turn };
-    Ok(Sent::Turn { name, digest: content_digest(&turn), message: write_turn(&turn) })
+    let (digest, message) = (content_digest(&turn), write_turn(&turn));
+    Ok(Sent::Turn { name, digest, message, reply_to: turn.reply_to })
 }
 
 /// Nobody's message becomes another tenant's.
@@ -222,7 +228,11 @@ async fn entry(
     Ok(act_entry(&OperatorAct {
         timestamp_ms: store.now_ms().await?,
         action,
-        entity_type: if whole.dead.id.kind == Kind::Letter { "dead_letter" } else { "call" },
+        entity_type: match whole.dead.id.kind {
+            Kind::Letter => "dead_letter",
+            Kind::Call => "call",
+            Kind::Task => "task",
+        },
         entity_id: &whole.dead.id.to_string(),
         verb,
         by: operator.by,

@@ -39,6 +39,8 @@ questions! {
     Backlog: "backlog",
     /// What models have used.
     Usage: "usage",
+    /// The workers, and those of them that operators have drained.
+    Workers: "workers",
     /// The slots of the workers, and how many calls have ended.
     FleetLoad: "fleet_load",
     /// The check that turns under way will be looked at again.

@@ -1,14 +1,16 @@
-//! The slots that a fleet's workers have, and what is on its way to them: what limits of slots go by.
+//! The workers of a fleet, the slots that they have, and what is on its way to them: what limits of slots go by.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use redis::{FromRedisValue, RedisResult, Value};
+use tickfleet_model::policy::Pause;
 
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue};
 use crate::reads::watch::nodes;
 use crate::script::reply::{number_of, text_of};
-use crate::{Store, StoreError};
+use crate::verbs::recovery::noted;
+use crate::{NodeView, Store, StoreError, worker_of};
 
 /// What a fleet can carry out in a shard, and what it has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,6 +52,37 @@ impl Store {
         let queues: Vec<(u64, Option<u64>)> = Queue::of_workers().map(|_| queue(next(), &next())).collect();
         let out = queues.iter().map(|(out, _)| out).sum();
         Ok(FleetLoad { slots, out, read: queues.iter().map(|(_, read)| *read).sum(), now_ms })
+    }
+}
+
+/// The workers of a shard.
+#[derive(Debug, Clone, Default)]
+pub struct ShardWorkers {
+    /// Those that live, and those that were heard a short while ago: their consumers, by name.
+    pub consumers: Vec<NodeView>,
+    /// Who was drained, by the worker's name; some may be gone.
+    pub drained: BTreeMap<String, Pause>,
+    /// Shard time, ms.
+    pub now_ms: i64,
+}
+
+impl Store {
+    /// Reads the workers of the shard.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn workers(&self) -> Result<ShardWorkers, StoreError> {
+        let now_ms = self.now_ms().await?;
+        let mut pipe = redis::pipe();
+        for key in ["beats", "nodes", "drains"] {
+            pipe.cmd("HGETALL").arg(self.keys.key(key));
+        }
+        type Hash = HashMap<String, Value>;
+        let (beats, said, drains): (Hash, Hash, Hash) = self.connection.pipeline(Question::Workers, &pipe).await?;
+        let consumers = nodes(&beats, &said, now_ms).into_iter().filter(|node| worker_of(&node.name).is_some());
+        let note = |value: &Value| noted(&text_of(value).unwrap_or_default());
+        let drained = drains.iter().map(|(worker, value)| (worker.clone(), note(value))).collect();
+        Ok(ShardWorkers { consumers: consumers.collect(), drained, now_ms })
     }
 }
 

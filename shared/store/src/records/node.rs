@@ -9,6 +9,8 @@ pub(crate) struct NodeSays {
     pub(crate) slots: Option<Slots>,
     /// The policy that it decides by: the beginning of the digest.
     pub(crate) policy: Option<String>,
+    /// True if it knows that an operator has it take no new work.
+    pub(crate) drained: bool,
 }
 
 /// A consumer's slots. A scheduler has none.
@@ -21,7 +23,7 @@ pub struct Slots {
 }
 
 impl NodeSays {
-    /// Reads `<now> <lease> <busy> <slots> <policy>`.
+    /// Reads `<now> <lease> <busy> <slots> <policy>`, and behind it `drained` where it is.
     pub(crate) fn read(said: &str) -> Self {
         let mut words = said.split(' ');
         let (beat, _lease, busy, all, policy) = (words.next(), words.next(), words.next(), words.next(), words.next());
@@ -31,6 +33,7 @@ impl NodeSays {
             beat_ms: beat.and_then(|beat| beat.parse().ok()),
             slots: slots.filter(|slots| slots.all > 0),
             policy: policy.filter(|policy| !policy.is_empty()).map(String::from),
+            drained: words.next() == Some("drained"),
         }
     }
 }
@@ -46,6 +49,8 @@ mod tests {
         assert_eq!(whole.policy.as_deref(), Some("0123abcd"));
         let scheduler = NodeSays::read("998000 12000 0 0 ");
         assert_eq!((scheduler.slots, scheduler.policy), (None, None));
+        let drained = NodeSays::read("998000 12000 3 3 0123abcd drained");
+        assert_eq!((drained.policy.as_deref(), drained.drained, whole.drained), (Some("0123abcd"), true, false));
         assert_eq!(NodeSays::read(""), NodeSays::default());
     }
 }

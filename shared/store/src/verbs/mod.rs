@@ -62,13 +62,14 @@ verbs! {
     SetTenant: "run_time" / "set_tenant" [],
     SwitchTool: "run_time" / "switch_tool" [],
     Pause: "run_time" / "pause" [],
+    Drain: "recovery" / "drain" [],
     NoteAct: "run_time" / "note_act" [],
     ResetLimit: "run_time" / "reset_limit" [LIMITS],
     KeepDocument: "knowledge" / "keep_document" [MEMORY],
     DropDocuments: "knowledge" / "drop_documents" [],
     Remember: "knowledge" / "remember" [MEMORY],
     Forget: "knowledge" / "forget" [],
-    Replay: "dead" / "replay" [ASIDE],
+    Replay: "dead" / "replay" [ASIDE, INBOX],
     DropDead: "dead" / "drop_dead" [ASIDE],
     Seal: "audit" / "seal" [],
     Checkpoint: "audit" / "checkpoint" [],
@@ -218,6 +219,7 @@ pub(crate) mod talks {
 /// Signs of life, and what happens when they stop.
 pub(crate) mod recovery {
     mod beat;
+    mod drain;
     mod ensure_groups;
     mod put_back;
     mod reap;

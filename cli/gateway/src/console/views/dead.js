@@ -19,7 +19,7 @@ function filters(query) {
   };
   const input = (label, name, more) => field(label, { name, value: value(name), ...more });
   return h("form", { class: "row", "aria-label": "What was put aside", submit: enter },
-    field("Kind", { name: "kind" }, ...["", "letter", "call"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
+    field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
     input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
     input("At most so old (s)", "since_s", { type: "number", min: 1 }), h("button", {}, "Show"));
 }
@@ -78,7 +78,7 @@ function draw(page, view, refresh) {
     type: "checkbox", id: `choose-${one.id}`, "aria-label": `Choose ${one.id}`, checked: chosen.has(one.id),
     change: (event) => { if (event.target.checked) chosen.add(one.id); else chosen.delete(one.id); sync(); },
   });
-  const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : [`${one.from} ${one.name ?? ""}`]);
+  const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : one.from ? [`${one.from} ${one.name ?? ""}`] : ["task ", storyLink(`${one.tenant}:${one.name}`)]);
   const replay = (one) => (one.needs_message ? `needs a message: ${one.needs_message}` : one.may_have_run ? "may have run" : "as it is");
   const columns = [
     ["When", (one) => fromNow(one.at_ms, page.now_ms)], ["Tenant", (one) => one.tenant], ["Agent", (one) => one.agent],

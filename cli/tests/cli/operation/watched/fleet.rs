@@ -1,6 +1,7 @@
 //! The fleet that is watched: processes that can be killed, what its agents do, and scrapes of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use redis::aio::MultiplexedConnection;
@@ -76,9 +77,9 @@ impl Fleet {
         Process::start_command(args, self.folder.path(), &self.redis.url(), None)
     }
 
-    /// A gateway of the same fleet for which nobody has a key, and its port.
-    pub fn gateway(&self) -> (Process, u16) {
-        let keys = self.folder.path().join("keys.yaml");
+    /// A gateway of the same fleet for which nobody has a key, with its file of keys in `place`, and its port.
+    pub fn gateway(&self, place: &Path) -> (Process, u16) {
+        let keys = place.join("keys.yaml");
         std::fs::write(&keys, "[]\n").unwrap();
         Process::start_gateway(&keys, self.folder.path(), &self.redis.url())
     }

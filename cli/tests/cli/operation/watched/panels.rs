@@ -80,7 +80,7 @@ async fn a_real_prometheus_finds_every_panels_data() {
     let exporter = fleet.command(&["audit", "export", "--follow", "--to", "stdout"]);
     let mut targets = fleet.targets();
     targets.push(Target { job: "exporter", port: exporter.port() });
-    let (gateway, port) = fleet.gateway();
+    let (gateway, port) = fleet.gateway(secrets.path());
     targets.push(Target { job: "gateway", port: gateway.port() });
     let callers = tokio::spawn(callers(port));
     let prometheus = Prometheus::start(NAMESPACE, &targets, &chart("rules")).await;

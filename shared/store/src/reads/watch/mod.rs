@@ -277,6 +277,7 @@ pub(crate) fn nodes(beats: &HashMap<String, Value>, said: &HashMap<String, Value
             beat_age_ms: said.beat_ms.map(|beat| (now_ms - beat).max(0)),
             lease_left_ms: number_of(until).unwrap_or(0) - now_ms,
             slots: said.slots,
+            drained: said.drained,
         }
     };
     let mut nodes: Vec<NodeView> = beats.iter().map(view).filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect();

@@ -31,6 +31,8 @@ pub struct NodeView {
     pub lease_left_ms: i64,
     /// Its slots; none where it does not say.
     pub slots: Option<Slots>,
+    /// True if it knows that an operator has it take no new work.
+    pub drained: bool,
 }
 
 /// An agent, or a counter of a limit, with turns that wait for it.

@@ -197,6 +197,13 @@ local function is_open(stream, entry)
   return pending(stream, entry) or call('XRANGE', stream, entry, entry)[1] ~= nil
 end
 
+-- Whether what the id of a turn stands for is somewhere (`known` is what its key says): not, where the turn was never decided
+-- about and its entry is gone, with the stream. One that the build before this wrote names no entry.
+local function is_waiting(tt, known)
+  local entry = string.sub(known, 1, 1) == 'q' and call('HGET', QUEUED, tt)
+  return not entry or is_open(P .. 'turns', entry)
+end
+
 -- Acknowledges inbound entries and removes them. A trim takes them all at once where nothing older is held; but where
 -- there is more than is held, undelivered or ended here, somebody's entries were taken from him, and wait for reap.
 local function end_inbound(stream, entries)

@@ -4,7 +4,7 @@ use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
-use tickfleet_model::limits;
+use tickfleet_model::{InboxName, limits};
 
 /// Something that was put aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +28,17 @@ impl Aside<'_> {
 /// What is sent in its place.
 #[derive(Debug, Clone, Copy)]
 pub enum Anew<'a> {
-    /// A turn: its id, the digest of its content, and the message.
-    Turn(&'a TurnName, &'a str, &'a str),
+    /// A turn.
+    Turn {
+        /// Its id.
+        name: &'a TurnName,
+        /// The digest of its content.
+        digest: &'a str,
+        /// The message.
+        message: &'a str,
+        /// The inbox that the reply goes to, to refuse early if nobody reads.
+        reply_to: Option<&'a InboxName>,
+    },
     /// A task's message, which names its id.
     Task(&'a str),
 }
@@ -49,6 +58,8 @@ pub enum Handled {
     Conflict,
     /// The inbound stream is full.
     QueueFull,
+    /// The inbox of its reply has too many unread ones.
+    InboxFull,
     /// Redis' memory is nearly full.
     Pressure,
     /// Too many calls are kept as done with.
@@ -65,6 +76,7 @@ impl Handled {
             "DUPLICATE" => Self::Duplicate,
             "CONFLICT" => Self::Conflict,
             "QUEUE_FULL" => Self::QueueFull,
+            "INBOX_FULL" => Self::InboxFull,
             "PRESSURE" => Self::Pressure,
             "FULL" => Self::Full,
             _ => return Err(unexpected(verb.as_str(), value)),
@@ -80,13 +92,18 @@ impl Store {
     pub async fn replay(&self, aside: Aside<'_>, anew: Anew<'_>, entry: &str) -> Result<Handled, StoreError> {
         let (kind, from) = aside.parts();
         let mut args = self.args();
-        args.text(kind).text(from).text(if matches!(anew, Anew::Turn(..)) { "turns" } else { "tasks" });
+        args.text(kind).text(from).text(if matches!(anew, Anew::Turn { .. }) { "turns" } else { "tasks" });
         args.show(self.options.turns_max).show(self.options.turns_bytes_max);
         match anew {
-            Anew::Turn(name, digest, message) => args.text(message).show(name).text(digest),
+            Anew::Turn { name, digest, message, .. } => args.text(message).show(name).text(digest),
             Anew::Task(message) => args.text(message).text("").text(""),
         };
         args.show(limits::HANDLED_CALLS_MAX).text(entry);
+        match anew {
+            Anew::Turn { name, reply_to: Some(inbox), .. } => args.show(format_args!("{}:{inbox}", name.tenant)),
+            _ => args.text(""),
+        };
+        args.show(self.options.inbox_unread_max);
         Handled::read(Verb::Replay, &self.run(Verb::Replay, args).await?)
     }
 }

@@ -7,6 +7,7 @@ use crate::script::reply::text_of;
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::ConsumerId;
+use tickfleet_model::policy::Pause;
 
 /// The facts that a consumer learns when it renews its lease.
 #[derive(Debug, Clone)]
@@ -25,8 +26,15 @@ pub struct Beat {
     pub run_id: String,
     /// Until when calls may be marked as begun by somebody who Redis has forgotten, ms; 0 where there never was one.
     pub marks_ms: i64,
+    /// Who has the worker take no new work, and why; none where nobody does.
+    pub drained: Option<Pause>,
     /// Turns that the consumer holds and should stop.
     pub cancelled: Vec<TurnName>,
+}
+
+/// Who drained a worker, and why. What cannot be read is a drain all the same: somebody wanted it.
+pub(crate) fn noted(note: &str) -> Pause {
+    serde_json::from_str(note).unwrap_or_default()
 }
 
 impl Store {
@@ -75,6 +83,7 @@ impl Store {
             clock_steps: (reply.number()?.unsigned_abs(), reply.number()?),
             run_id: reply.text()?,
             marks_ms: reply.number()?,
+            drained: Some(reply.text()?).filter(|note| !note.is_empty()).map(|note| noted(&note)),
             cancelled: reply.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
         })
     }

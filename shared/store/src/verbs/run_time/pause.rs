@@ -17,6 +17,16 @@ pub enum PauseSet {
     Full,
 }
 
+impl PauseSet {
+    pub(crate) fn of(word: &str) -> Self {
+        match word {
+            "OK" => Self::Ok,
+            "FULL" => Self::Full,
+            _ => Self::None,
+        }
+    }
+}
+
 /// A pause by its name in Redis: `tenant:agent`, or `tenant:` of a whole tenant. None where it is none.
 pub(crate) fn paused(name: &str) -> Option<Paused> {
     let (tenant, agent) = name.split_once(':')?;
@@ -109,10 +119,6 @@ impl Store {
         let mut args = self.args();
         args.text(what).text(who.name()).text(note).show(limits::PAUSES_MAX).text(entry);
         let mut reply = self.ask(Verb::Pause, args).await?;
-        Ok(match reply.text()?.as_str() {
-            "OK" => PauseSet::Ok,
-            "FULL" => PauseSet::Full,
-            _ => PauseSet::None,
-        })
+        Ok(PauseSet::of(&reply.text()?))
     }
 }

@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
 -- switch_tool: takes a tool away from everybody at run time, or gives it back. It waits for no file to be in order.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 'off' or 'on' · 3 name or id of the tool · 4 audit entry, JSON ('' where nobody does it: what was
---       lost is put back)
+-- ARGV  1 injected clock · 2 'off' or 'on' · 3 name or id of the tool · 4 audit entry, JSON ('' where a lost one is put back)
 -- reply {OK | NONE, generation}: NONE where it was so already
 -- effect HSET meta, XADD audit
 local what, tool = ARGV[2], ARGV[3]

@@ -4,8 +4,8 @@ use crate::verbs::Verb;
 use crate::{Store, StoreError};
 
 impl Store {
-    /// Takes a tool away from everybody, by name or id, or gives it back where it was switched off at run time; `entry`
-    /// goes into the audit log, unless it is empty. False where it was so already.
+    /// Takes a tool away from everybody, by name or id, or gives it back where it was switched off at run time; `entry` goes
+    /// into the audit log, where it is not empty. False where it was so already.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -17,13 +17,6 @@ if memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
 local full = length >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= bytes_max
 local replies = {}
 
--- Whether what an id stands for is somewhere: not, where its turn was never decided about and its entry is gone, with
--- the stream. One that the build before this wrote names no entry.
-local function is_waiting(tt, known)
-  local entry = string.sub(known, 1, 1) == 'q' and call('HGET', QUEUED, tt)
-  return not entry or is_open(stream, entry)
-end
-
 for i = 1, count do
   local at = i * 5 + 1
   local tenant, id, digest, inbox, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]

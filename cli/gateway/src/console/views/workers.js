@@ -1,0 +1,49 @@
+// Who carries calls out, and who of them is to take no new work.
+
+import { ask, may, whoami } from "../api.js";
+import { clock, confirm, fromNow, h, reasonField, say, span, table } from "../dom.js";
+
+function state(worker) {
+  if (!worker.alive) return ["bad", "gone"];
+  if (!worker.heard) return ["doubt", "not told yet"];
+  if (!worker.drained) return ["good", "works"];
+  return ["doubt", worker.busy ? "drains" : "drained"];
+}
+
+async function change(worker, refresh) {
+  const isDrained = Boolean(worker.drained);
+  const act = async (data) => {
+    const { changed } = await ask(`workers/${isDrained ? "resume" : "drain"}`, { method: "POST", body: { worker: worker.name, reason: data.get("reason") } });
+    say(changed ? `${worker.name} takes ${isDrained ? "new work again" : "no new work"}, as soon as it has heard of it.` : `${worker.name} was so already.`);
+  };
+  const text = isDrained
+    ? `Drained by ${worker.drained.by}: ${worker.drained.reason}. It takes new work again.`
+    : "It ends what it holds, and stays; others take what waits. It takes new work again when it is resumed, or started anew.";
+  if (await confirm({ title: `${isDrained ? "Resume" : "Drain"} ${worker.name}?`, text, fields: [reasonField()], button: isDrained ? "Resume" : "Drain", act })) refresh();
+}
+
+function draw({ workers: found, now_ms }, refresh) {
+  if (!found.length) return h("p", { class: "bad" }, "No worker is there: nothing is carried out.");
+  const columns = [
+    ["Worker", (worker) => worker.name],
+    ["State", (worker) => { const [mood, word] = state(worker); return h("span", { class: mood }, word); }],
+    ["Slots busy", (worker) => (worker.alive ? `${worker.busy} of ${worker.slots}` : ""), true],
+    ["Last heard", (worker) => (worker.beat_age_ms === undefined ? "" : `${span(worker.beat_age_ms)} ago`)],
+    ["Drained", (worker) => (worker.drained ? `${clock(worker.drained.since_ms)} (${fromNow(worker.drained.since_ms, now_ms)})` : "")],
+    ["By", (worker) => worker.drained?.by ?? ""], ["Why", (worker) => worker.drained?.reason ?? ""],
+  ];
+  if (may("operate")) {
+    columns.push(["Act", (worker) => {
+      const word = worker.drained ? "Resume" : "Drain";
+      return h("button", { id: `worker-${worker.name}`, "aria-label": `${word} ${worker.name}`, click: () => change(worker, refresh) }, `${word} …`);
+    }]);
+  }
+  return table("Workers", columns, found);
+}
+
+const ofTenant = () => h("p", {}, `This key is for the tenant ${whoami().tenant}: workers are all tenants'.`);
+
+export const workers = {
+  title: "Workers",
+  open: () => (whoami().tenant ? { load: async () => ({}), draw: ofTenant } : { every_ms: 2000, load: () => ask("workers"), draw }),
+};

@@ -1,0 +1,133 @@
+//! `tickfleet workers`: who carries calls out, and who of them is to take no new work.
+
+use clap::{Args, Subcommand};
+use comfy_table::Cell;
+use serde::Serialize;
+use tickfleet_client::operate::Operator;
+use tickfleet_client::workers::{self, DrainSet, WorkerSummary};
+
+use crate::commands::limits::{by_environment, reason, who};
+use crate::failure::Failure;
+use crate::output::time_format::{clock, from_now, span};
+use crate::output::{Mood, Output, lines, table};
+use crate::setup::Setup;
+
+/// List the workers, have one take no new work, or let it take work again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet workers list
+  tickfleet workers drain w-host-7-1a4 --reason 'the machine gets a new kernel'
+  tickfleet workers resume w-host-7-1a4 --reason 'it is back'
+
+A worker that is drained ends what it holds and stays: others take what waits. It hears of it with its next heartbeat, a
+quarter of worker.lease later at most, and takes what it has asked for by then. It stays drained until it is resumed or
+ends: a process that is stopped, and starts anew, takes work again. Workers of a build before this one do not hear of it.")]
+pub(crate) struct Workers {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The workers that are there, and those that were drained and are gone.
+    List,
+    /// Have a worker take no new work; it ends what it holds, and stays.
+    Drain(One),
+    /// Let a worker take new work again.
+    Resume(One),
+}
+
+#[derive(Debug, Args)]
+struct One {
+    /// The worker, as the list has it; or one of its names in `tickfleet top`.
+    #[arg(value_name = "NAME")]
+    worker: String,
+    /// Why, for the audit log and for whoever looks.
+    #[arg(long, value_parser = reason)]
+    reason: String,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    worker: &'a str,
+    /// False where it was so already.
+    changed: bool,
+}
+
+/// Lists, drains or resumes.
+///
+/// # Errors
+/// Nobody says who it is; no such worker; too many are drained; Redis.
+pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let (one, drains) = match &args.what {
+        What::List => {
+            let (found, now_ms) = workers::workers(client.stores()).await?;
+            return output.show(&found, |found| in_words(found, now_ms, output));
+        }
+        What::Drain(one) => (one, true),
+        What::Resume(one) => (one, false),
+    };
+    let by = one.by.clone().map_or_else(by_environment, Ok)?;
+    let report = setup.report();
+    let operator = Operator { by: &by, reason: &one.reason, redactor: &report.redactor };
+    let (stores, worker) = (client.stores(), one.worker.as_str());
+    let set = if drains {
+        workers::drain(stores, worker, operator).await?
+    } else {
+        workers::resume(stores, worker, operator).await?
+    };
+    let changed = match set {
+        DrainSet::Ok => true,
+        DrainSet::None => false,
+        DrainSet::Unknown => {
+            let unknown = anyhow::anyhow!("there is no worker {worker:?}: tickfleet workers list says who there is");
+            return Err(Failure::failed(unknown));
+        }
+        DrainSet::Full => {
+            let many = anyhow::anyhow!("too many workers are drained: resume some first (tickfleet workers list)");
+            return Err(Failure::failed(many));
+        }
+    };
+    output.show(&Done { worker, changed }, |_| match (drains, changed) {
+        (true, true) => format!("{worker} takes no new work, as soon as it has heard of it; what it holds it ends"),
+        (true, false) => format!("{worker} was drained already"),
+        (false, true) => format!("{worker} takes new work again, as soon as it has heard of it"),
+        (false, false) => format!("{worker} was not drained"),
+    })
+}
+
+fn in_words(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
+    if found.is_empty() {
+        return "No worker is there.".into();
+    }
+    let mut rows = table(&["WORKER", "STATE", "BUSY", "LAST HEARD", "DRAINED", "BY", "WHY"]);
+    for worker in found {
+        let (mood, state) = match (worker.alive, worker.drained.is_some(), worker.heard) {
+            (false, ..) => (Mood::Bad, "gone"),
+            (true, false, true) => (Mood::Good, "works"),
+            (true, true, true) if worker.busy == 0 => (Mood::Doubtful, "drained"),
+            (true, true, true) => (Mood::Doubtful, "drains"),
+            (true, _, false) => (Mood::Doubtful, "not told yet"),
+        };
+        let busy = if worker.alive { format!("{} of {}", worker.busy, worker.slots) } else { String::new() };
+        let heard = worker.beat_age_ms.map(|age| format!("{} ago", span(age))).unwrap_or_default();
+        let drained = worker.drained.as_ref();
+        let since = drained.map(|note| format!("{} ({})", clock(note.since_ms), from_now(note.since_ms, now_ms)));
+        rows.add_row([
+            Cell::new(&worker.name),
+            output.cell(mood, state),
+            Cell::new(busy),
+            Cell::new(heard),
+            Cell::new(since.unwrap_or_default()),
+            Cell::new(drained.map(|note| note.by.as_str()).unwrap_or_default()),
+            Cell::new(drained.map(|note| note.reason.as_str()).unwrap_or_default()),
+        ]);
+    }
+    lines(rows)
+}

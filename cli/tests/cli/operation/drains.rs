@@ -1,0 +1,135 @@
+//! Workers that an operator has take no new work: they end what they hold, and others do the rest.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{Said, command};
+use crate::support::process::{Process, pause};
+
+/// Two shards: a worker is one process in both.
+const SHARDS: (&str, &str) = ("TICKFLEET_REDIS_SHARDS", "2");
+/// How often something is looked at before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
+/// Slices that a worker has begun.
+const BEGUN: &str = "tickfleet_schedule_to_start_seconds_count ";
+
+struct Place {
+    redis: RedisServer,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let files = [
+            ("permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}"),
+            ("tenants.yaml", "tenants: {demo: {}, acme: {}}"),
+        ];
+        files.iter().for_each(|(name, text)| fs::write(dir.path().join(name), text).unwrap());
+        Self { redis, dir }
+    }
+
+    fn start(&self, role: &str, host: &str) -> Process {
+        let variables = [SHARDS, ("HOSTNAME", host), ("TICKFLEET_CAPS_MAX_CALLS_PER_TICK", "100")];
+        Process::start_with(role, self.dir.path(), &self.redis.url(), &variables)
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        let (conf, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
+        let mut command = command(&[&["--config", conf, "--redis-url", &url], args].concat());
+        Said::of(command.envs([SHARDS]), "")
+    }
+
+    fn submit(&self, tenant: &str, id: &str, call: &str, more: &[&str]) {
+        let args = ["submit", "--tenant", tenant, "--agent", "kelly", "--turn-id", id, "--call", call];
+        self.run(&[&args[..], more].concat()).exits(0);
+    }
+
+    /// The worker of a host, once it is as it should be.
+    fn until(&self, host: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut seen = Value::Null;
+        for _ in 0..LOOKS {
+            seen = self.run(&["workers", "list", "--json"]).exits(0).json();
+            let of = seen.as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().contains(host));
+            if let Some(one) = of.filter(|one| is_so(one)) {
+                return one.clone();
+            }
+            pause();
+        }
+        panic!("the worker of {host} did not come to be so within two minutes: {seen:#}")
+    }
+
+    /// Drains or resumes a worker, and waits until it has heard of it.
+    fn change(&self, what: &str, host: &str) {
+        let name = self.until(host, |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
+        self.run(&["workers", what, &name, "--reason", "a new kernel", "--by", "anna"]).exits(0).says(&name);
+        self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
+    }
+
+    fn explained(&self, turn: &str, word: &str) {
+        let mut story = String::new();
+        for _ in 0..LOOKS {
+            story = self.run(&["explain", turn]).stdout;
+            if story.contains(word) {
+                return;
+            }
+            pause();
+        }
+        panic!("no {word:?} within two minutes in:\n{story}")
+    }
+}
+
+/// How many slices a process has begun.
+fn begun(process: &Process) -> u64 {
+    let text = process.metrics();
+    let line = text.lines().find(|line| line.starts_with(BEGUN)).unwrap();
+    line.trim_start_matches(BEGUN).parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_resumed() {
+    let place = Place::new().await;
+    let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
+    place.submit("demo", "long", r#"sleep {"ms":600000}"#, &[]);
+    let holds = place.until("quiet", |one| one["busy"] == 1);
+    assert_eq!(holds["shards"], 2, "{holds}");
+    place.change("drain", "quiet");
+    // Others do the rest, in both shards; what it held, it goes on with.
+    let other = place.start("worker", "other");
+    for n in 0..3 {
+        for tenant in ["demo", "acme"] {
+            place.submit(tenant, &format!("echo-{n}"), "echo", &["--wait"]);
+        }
+    }
+    assert_eq!((begun(&quiet), begun(&other)), (1, 6));
+    let seen = place.until("quiet", |one| one["busy"] == 1);
+    assert_eq!((&seen["slots"], &seen["drained"]["by"]), (&1.into(), &"anna".into()), "nobody counts on more: {seen}");
+    place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
+    place.run(&["top", "--once"]).exits(0).says("drains 1");
+    place.run(&["cancel", "demo", "long"]).exits(0);
+    place.until("quiet", |one| one["busy"] == 0);
+
+    // It starts over under a new name, and is drained still.
+    quiet.signal(Signal::SIGSTOP);
+    place.until("quiet", |one| one["alive"] == false);
+    quiet.signal(Signal::SIGCONT);
+    place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
+    // With nobody else, everything waits, and the story says for whom.
+    assert_eq!(other.stop(), Some(0));
+    place.submit("demo", "waits", "echo", &[]);
+    place.explained("demo:waits", "drained by an operator");
+    place.run(&["top", "--once"]).exits(0).says("every worker that is alive is drained by an operator");
+    assert_eq!(begun(&quiet), 1);
+    place.change("resume", "quiet");
+    place.explained("demo:waits", "has ended");
+    place.run(&["workers", "resume", "w-nobody-1", "--reason", "x", "--by", "anna"]).exits(1).complains("no worker");
+    let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
+    assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
+    // One that ends is drained no more: another process of its name takes work.
+    place.change("drain", "quiet");
+    assert_eq!(quiet.stop(), Some(0));
+    assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
+}

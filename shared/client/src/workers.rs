@@ -1,0 +1,204 @@
+//! Workers, and operators who have some of them take no new work.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tickfleet_model::policy::Pause;
+use tickfleet_protocol::{OperatorAct, act_entry};
+use tickfleet_store::{PauseSet, ShardWorkers, Slots, Store, StoreError, worker_of};
+
+use crate::operate::Operator;
+
+/// A drained worker that nobody has heard of for so long is forgotten when another one is drained.
+const GONE_MS: i64 = 24 * 3_600 * 1_000;
+
+/// A worker: a process, in all shards that it serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkerSummary {
+    /// Its name: `w-`, the host's or pod's, and the process' number.
+    pub name: String,
+    /// True if its lease runs in a shard at least.
+    pub alive: bool,
+    /// The shards in which it was heard.
+    pub shards: usize,
+    /// Slots that carry out a slice now.
+    pub busy: usize,
+    /// All of them; of one that is drained, those that are busy.
+    pub slots: usize,
+    /// Time since its last heartbeat, ms; none where it was not heard of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beat_age_ms: Option<i64>,
+    /// Who has it take no new work, why and since when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drained: Option<Pause>,
+    /// False while it is drained and has not heard of it yet, or was resumed and has not.
+    pub heard: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainSet {
+    /// It was done, in a shard at least.
+    Ok,
+    /// It was so already.
+    None,
+    /// No worker of that name is there, or was drained.
+    Unknown,
+    /// Too many are drained in a shard; in others it may have been done.
+    Full,
+}
+
+/// The workers of the fleet by name, with those that were drained and are gone; and shard time, ms.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn workers(shards: &[Store]) -> Result<(Vec<WorkerSummary>, i64), StoreError> {
+    let (mut found, mut now_ms) = (BTreeMap::new(), 0);
+    for store in shards {
+        let shard = store.workers().await?;
+        now_ms = shard.now_ms;
+        add(&mut found, &shard);
+    }
+    Ok((found.into_values().collect(), now_ms))
+}
+
+fn add(found: &mut BTreeMap<String, WorkerSummary>, shard: &ShardWorkers) {
+    let unheard = |name: &str| WorkerSummary {
+        name: name.to_owned(),
+        alive: false,
+        shards: 0,
+        busy: 0,
+        slots: 0,
+        beat_age_ms: None,
+        drained: None,
+        heard: true,
+    };
+    for node in &shard.consumers {
+        let Some(name) = worker_of(&node.name) else { continue };
+        let worker = found.entry(name.to_owned()).or_insert_with(|| unheard(name));
+        let Slots { busy, all } = node.slots.unwrap_or_default();
+        worker.beat_age_ms = [worker.beat_age_ms, node.beat_age_ms].into_iter().flatten().min();
+        if node.lease_left_ms > 0 {
+            worker.alive = true;
+            worker.shards += 1;
+            worker.busy += busy;
+            worker.slots += all;
+            worker.heard &= node.drained == shard.drained.contains_key(name);
+        }
+    }
+    for (name, note) in &shard.drained {
+        found.entry(name.clone()).or_insert_with(|| unheard(name)).drained = Some(note.clone());
+    }
+}
+
+/// The worker that somebody means: by its name, or by that of one of its consumers, as `top` shows it.
+fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
+    let is_known = |name: &str| {
+        let mut all = known.iter();
+        all.any(|shard| {
+            shard.drained.contains_key(name) || shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name))
+        })
+    };
+    [Some(said), worker_of(said)].into_iter().flatten().find(|name| is_known(name))
+}
+
+/// Has a worker take no new work, in all shards: it ends what it holds, and stays. It hears of it with its next heartbeat.
+///
+/// # Errors
+/// [`StoreError`]; the same may be asked again.
+pub async fn drain(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+    change(shards, worker, operator, true).await
+}
+
+/// Lets a worker take new work again, in all shards.
+///
+/// # Errors
+/// [`StoreError`]; the same may be asked again.
+pub async fn resume(shards: &[Store], worker: &str, operator: Operator<'_>) -> Result<DrainSet, StoreError> {
+    change(shards, worker, operator, false).await
+}
+
+async fn change(shards: &[Store], said: &str, operator: Operator<'_>, drains: bool) -> Result<DrainSet, StoreError> {
+    let mut known = Vec::with_capacity(shards.len());
+    for store in shards {
+        known.push(store.workers().await?);
+    }
+    let Some(worker) = meant(&known, said) else { return Ok(DrainSet::Unknown) };
+    let text = |text: &str| operator.redactor.text(text).into_owned();
+    let (mut set, mut is_full) = (DrainSet::None, false);
+    for (store, shard) in shards.iter().zip(&known) {
+        let entry = entry(worker, operator, shard.now_ms, drains);
+        let done = if drains {
+            let note = Pause { by: text(operator.by), reason: text(operator.reason), since_ms: shard.now_ms };
+            store.drain_worker(worker, &note, &entry, &gone(shard, worker)).await?
+        } else {
+            store.resume_worker(worker, &entry).await?
+        };
+        match done {
+            PauseSet::Ok => set = DrainSet::Ok,
+            PauseSet::Full => is_full = true,
+            PauseSet::None => {}
+        }
+    }
+    Ok(if is_full { DrainSet::Full } else { set })
+}
+
+/// Drained workers, but for one, that are gone for long.
+fn gone(shard: &ShardWorkers, but: &str) -> Vec<String> {
+    let is_heard = |name: &str| shard.consumers.iter().any(|node| worker_of(&node.name) == Some(name));
+    let old = shard.drained.iter().filter(|(_, note)| shard.now_ms - note.since_ms > GONE_MS);
+    old.map(|(name, _)| name.clone()).filter(|name| name != but && !is_heard(name)).collect()
+}
+
+fn entry(worker: &str, operator: Operator<'_>, timestamp_ms: i64, drains: bool) -> String {
+    let (action, verb) = if drains { ("DRAIN_WORKER", "drained") } else { ("RESUME_WORKER", "resumed") };
+    act_entry(&OperatorAct {
+        timestamp_ms,
+        action,
+        entity_type: "worker",
+        entity_id: worker,
+        verb,
+        by: operator.by,
+        reason: operator.reason,
+        tenant: None,
+        details: &[],
+        redactor: operator.redactor,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_store::NodeView;
+
+    use super::*;
+
+    fn consumer(name: &str, lease_left_ms: i64, busy: usize, drained: bool) -> NodeView {
+        let slots = Some(Slots { busy, all: if drained { busy } else { 8 } });
+        NodeView { name: name.into(), beat_age_ms: Some(100), lease_left_ms, slots, drained }
+    }
+
+    #[test]
+    fn a_worker_is_one_in_all_shards_and_one_that_is_gone_is_known_while_it_is_drained() {
+        let note = Pause { by: "anna".into(), reason: "a new kernel".into(), since_ms: 5 };
+        let drained = BTreeMap::from([("w-a-1f".to_owned(), note.clone()), ("w-old-9".to_owned(), note.clone())]);
+        let shard = |consumers| ShardWorkers { consumers, drained: drained.clone(), now_ms: 10 };
+        let one = shard(vec![consumer("w-a-1f-62f-0", 900, 2, true), consumer("w-b-20-62f-0", 900, 1, false)]);
+        let other = shard(vec![consumer("w-a-1f-62f-1", 900, 3, false), consumer("w-a-1f-61f-0", -900, 7, false)]);
+        let mut found = BTreeMap::new();
+        add(&mut found, &one);
+        add(&mut found, &other);
+        let [a, b, old] = <[WorkerSummary; 3]>::try_from(found.into_values().collect::<Vec<_>>()).unwrap();
+        assert_eq!((a.name.as_str(), a.alive, a.shards, a.busy, a.slots), ("w-a-1f", true, 2, 5, 10));
+        assert_eq!((a.drained, a.heard), (Some(note), false), "one shard's has not heard");
+        assert_eq!((b.name.as_str(), b.drained, b.heard), ("w-b-20", None, true));
+        assert_eq!((old.name.as_str(), old.alive, old.beat_age_ms), ("w-old-9", false, None));
+        let known = [one, other];
+        assert_eq!(meant(&known, "w-b-20"), Some("w-b-20"));
+        assert_eq!(meant(&known, "w-b-20-62f-0"), Some("w-b-20"));
+        assert_eq!((meant(&known, "w-old-9"), meant(&known, "w-c-1")), (Some("w-old-9"), None));
+        assert_eq!(gone(&ShardWorkers { now_ms: 5 + GONE_MS + 1, ..known[0].clone() }, "w-b-20"), ["w-old-9"]);
+        assert!(gone(&known[0], "w-b-20").is_empty(), "it was drained a moment ago");
+    }
+}
