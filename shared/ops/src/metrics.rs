@@ -153,8 +153,7 @@ impl Metrics {
     /// # Errors
     /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in the catalogue.
     pub fn of(part: Part) -> Result<Self, prometheus::Error> {
-        let make = Maker::new(part);
-        make.build_info(&c::BUILD_INFO).and_then(|()| make.process())?;
+        let make = Maker::new(part, &c::BUILD_INFO)?;
         let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
         config_successful.set(1);
         Ok(Self {

@@ -30,8 +30,11 @@ pub(super) struct Maker {
 }
 
 impl Maker {
-    pub(super) fn new(part: Part) -> Self {
-        Self { registry: Registry::new(), part }
+    /// One for a process that is `part`, with what every process says of itself.
+    pub(super) fn new(part: Part, build: &Def) -> Result<Self, Error> {
+        let make = Self { registry: Registry::new(), part };
+        make.build_info(build).and_then(|()| make.process())?;
+        Ok(make)
     }
 
     /// Registers the metric where the process exports it. One that it does not export can be recorded all the same.
@@ -78,13 +81,13 @@ impl Maker {
     }
 
     /// The one gauge that is always 1 and names the version.
-    pub(super) fn build_info(&self, def: &Def) -> Result<(), Error> {
+    fn build_info(&self, def: &Def) -> Result<(), Error> {
         self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         Ok(())
     }
 
     /// Registers the system's metrics of the process.
-    pub(super) fn process(&self) -> Result<(), Error> {
+    fn process(&self) -> Result<(), Error> {
         #[cfg(target_os = "linux")]
         self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
         Ok(())
