@@ -6,7 +6,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::conformance::{fleet, run};
 use crate::support::node::Node;
-use crate::support::python::interpreter_with;
+use crate::support::python::installed;
 
 #[tokio::test]
 async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
@@ -18,11 +18,15 @@ async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
 }
 
 #[tokio::test]
-#[ignore = "installs three frameworks from PyPI, some 200 MB; by hand, as tests/README.md tells"]
 async fn agents_of_python_frameworks_meet_the_fleets_cap() {
-    let python = interpreter_with("adapters", "test,openai-agents,langgraph,pydantic-ai");
+    let python = installed("adapters").join("python");
     let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
     let fleet = fleet(&redis.url());
-    run(Command::new(python).args(["-B", "tests/conformance/adapters.py"]), &redis.url());
+    let mut agents = Command::new(python);
+    agents.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/adapters.py"]);
+    let said = run(&mut agents, &redis.url());
+    for framework in ["openai_agents", "langgraph", "pydantic_ai"] {
+        assert!(said.contains(&format!("{framework}: ok")), "{said}");
+    }
     assert_eq!(fleet.stop(), Some(0));
 }

@@ -13,12 +13,7 @@ fn python(arguments: &[&str]) {
 
 /// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
 pub fn interpreter() -> PathBuf {
-    interpreter_with("tools", "test")
-}
-
-/// The same in a place of its own, with these extras of the package.
-pub fn interpreter_with(name: &str, extras: &str) -> PathBuf {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
     // The lock ends with the file: also when this process dies.
     let lock = File::create(home.join("lock")).unwrap();
@@ -28,7 +23,7 @@ pub fn interpreter_with(name: &str, extras: &str) -> PathBuf {
     let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
-        let package = format!("{REPOSITORY}/python[{extras}]");
+        let package = format!("{REPOSITORY}/python[test]");
         let mut pip = Command::new(&made);
         let output = pip.args(["-m", "pip", "install", "--quiet", "--editable", &package]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -49,7 +44,8 @@ pub fn installed(name: &str) -> PathBuf {
     if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
         python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
         let mut pip = Command::new(home.join("venv/bin/python"));
-        let output = pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "-r", &pins]).output().unwrap();
+        let output =
+            pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "-r", &pins]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         fs::write(home.join("made-of"), wanted).unwrap();
     }
