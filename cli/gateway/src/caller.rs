@@ -1,4 +1,4 @@
-//! Who asks: the holder of an API key, and what that key may do.
+//! Who asks: the holder of an API key or of a token of an issuer, and what that may do.
 
 use std::sync::Arc;
 
@@ -9,14 +9,54 @@ use chrono::Utc;
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::Shared;
-use crate::keys::KeyRow;
+use crate::keys::KeysFile;
 use crate::problem::Problem;
-use crate::verbs::Verb;
+use crate::tokens::Tokens;
+use crate::verbs::{Grant, Verb};
 
-/// Whoever sent a request with a key that is good for one tenant.
+/// What callers may show who they are with.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    /// API keys; none where there are only tokens.
+    pub keys: Option<KeysFile>,
+    /// Tokens of an issuer; none where there are only keys.
+    pub tokens: Option<Tokens>,
+}
+
+impl From<KeysFile> for Credentials {
+    fn from(keys: KeysFile) -> Self {
+        Self { keys: Some(keys), tokens: None }
+    }
+}
+
+impl Credentials {
+    /// What the holder of this key or token may do.
+    ///
+    /// # Errors
+    /// 401, 403, 503.
+    async fn holder(&self, secret: &str) -> Result<Arc<Grant>, Problem> {
+        let keys = self.keys.as_ref().map(KeysFile::in_force);
+        if let Some(grant) = keys.as_ref().and_then(|keys| keys.find(secret, now())) {
+            return Ok(grant);
+        }
+        // A token has two dots, a key that tickfleet made has none.
+        let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
+            // Whether it never was one or has ended is not for everybody to know.
+            return Err(Problem::unauthorized("this API key is not known here, or its time is over"));
+        };
+        let grant = tokens.holder(secret).await?;
+        // The audit log names who acted: nobody may come to have the name of a key.
+        if keys.is_some_and(|keys| keys.names(&grant.id)) {
+            return Err(Problem::forbidden(format!("{} has the name of an API key of this gateway", grant.named())));
+        }
+        Ok(Arc::new(grant))
+    }
+}
+
+/// Whoever sent a request with a key or token that is good for one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
-    row: Arc<KeyRow>,
+    grant: Arc<Grant>,
     tenant: TenantId,
 }
 
@@ -24,28 +64,25 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        let row = row_of(parts, shared)?;
-        let all =
-            || Problem::forbidden(format!("the key {:?} is for operators of all tenants, and for no agent", row.id));
-        let tenant = row.tenant.one().cloned().ok_or_else(all)?;
-        Ok(Self { row, tenant })
+        let grant = grant_of(parts, shared).await?;
+        let all = || Problem::forbidden(format!("{} is for operators of all tenants, and for no agent", grant.named()));
+        let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
+        Ok(Self { grant, tenant })
     }
 }
 
-/// The row of the key that a request was sent with.
+/// What a request was sent with, and may.
 ///
 /// # Errors
-/// 401: there is none, or it is not good.
-pub(crate) fn row_of(parts: &Parts, shared: &Shared) -> Result<Arc<KeyRow>, Problem> {
+/// 401: there is no key or token, or it is not good. 403, 503: it says nothing that a rule knows, or its issuer is away.
+pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
     let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret =
         sent.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let Some((_, secret)) = secret else {
-        return Err(Problem::unauthorized("send an API key as the header Authorization: Bearer <key>"));
+        return Err(Problem::unauthorized("send an API key or a token as the header Authorization: Bearer <key>"));
     };
-    // Whether it never was one or has ended is not for everybody to know.
-    let unknown = || Problem::unauthorized("this API key is not known here, or its time is over");
-    shared.keys.in_force().find(secret.trim(), now()).ok_or_else(unknown)
+    shared.credentials.holder(secret.trim()).await
 }
 
 impl Caller {
@@ -59,7 +96,7 @@ impl Caller {
     /// # Errors
     /// 403, with what the key may not.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        self.row.may(verb)
+        self.grant.may(verb)
     }
 
     /// Lets a request pass that is about an agent that the key covers.
@@ -67,15 +104,15 @@ impl Caller {
     /// # Errors
     /// 403.
     pub(crate) fn speaks_for(&self, agent: &AgentId) -> Result<(), Problem> {
-        if self.row.covers(agent.as_str()) {
+        if self.grant.covers(agent.as_str()) {
             return Ok(());
         }
-        Err(Problem::forbidden(format!("the key {:?} does not speak for the agent {:?}", self.row.id, agent.as_str())))
+        Err(Problem::forbidden(format!("{} does not speak for the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
     /// Returns true if the key may see what is an agent's. What has no agent is nobody's: only a key for all sees it.
     pub(crate) fn sees(&self, agent: Option<&str>) -> bool {
-        self.row.covers(agent.unwrap_or_default())
+        self.grant.covers(agent.unwrap_or_default())
     }
 }
 

@@ -49,7 +49,8 @@ pub struct LimitsAsked {
     pub top: u8,
 }
 
-/// Tells operators what takes the configuration: the views of `tickfleet top`, `explain` and `limits`.
+/// Tells operators what takes the configuration: the views of `tickfleet top`, `explain`, `limits` and
+/// `config print`.
 pub trait Desk: Send + Sync {
     /// The fleet as it is now: backlog, rates, processes, tools by outcome.
     fn overview(&self) -> Told<'_>;
@@ -60,6 +61,10 @@ pub trait Desk: Send + Sync {
 
     /// Limits and caps with their fullest counters.
     fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a>;
+
+    /// The configuration as this gateway reads it: settings with where each comes from, and the files of the policy, with
+    /// secrets masked.
+    fn configuration(&self) -> Told<'_>;
 
     /// All tenants.
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>>;

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use serde_json::Value;
-use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::security::{Http, HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
@@ -12,7 +12,7 @@ use utoipa::{Modify, OpenApi};
         crate::turns::submit, crate::turns::reply, crate::turns::cancel,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
         crate::tools::list, crate::chat::say,
-        crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits,
+        crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits, crate::operate::views::configuration, crate::operate::live::events,
         crate::operate::turns::list, crate::operate::turns::cancel, crate::operate::audit::search, crate::operate::stats::show,
         crate::operate::approvals::list, crate::operate::approvals::show, crate::operate::approvals::approve,
         crate::operate::approvals::deny, crate::operate::dead::list, crate::operate::dead::show,
@@ -21,7 +21,7 @@ use utoipa::{Modify, OpenApi};
         crate::operate::pauses::resume, crate::operate::workers::list, crate::operate::workers::drain,
         crate::operate::workers::resume,
     ),
-    security(("key" = [])),
+    security(("key" = []), ("token" = [])),
     modifiers(&Keys)
 )]
 struct Api;
@@ -30,8 +30,13 @@ struct Keys;
 
 impl Modify for Keys {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
-        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
-        openapi.components.get_or_insert_with(Default::default).add_security_scheme("key", scheme);
+        let components = openapi.components.get_or_insert_with(Default::default);
+        components.add_security_scheme("key", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+        let token = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .bearer_format("JWT")
+            .description(Some("A token of the identity provider that the gateway was started with (--oidc-issuer)"));
+        components.add_security_scheme("token", SecurityScheme::Http(token.build()));
     }
 }
 
@@ -56,8 +61,8 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 31, "{:?}", paths.keys());
-        assert_eq!(document["security"][0]["key"], serde_json::json!([]));
+        assert_eq!(paths.len(), 33, "{:?}", paths.keys());
+        assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {
                 for status in ["401", "403", "503"] {

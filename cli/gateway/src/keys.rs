@@ -15,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::problem::Problem;
-use crate::verbs::{Verb, Whose};
+use crate::verbs::{Grant, Held, Verb, Whose};
 
 /// Random bytes of a key: nobody finds one by trying, and so a plain hash of it gives nothing away.
 const KEY_BYTES: usize = 32;
@@ -24,8 +23,8 @@ const KEY_BYTES: usize = 32;
 const PREFIX: &str = "tfk_";
 /// Bytes of the file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Characters of a row's name.
-const ID_CHARS_MAX: usize = 64;
+/// Characters of a row's name, and of a name in a token.
+pub(crate) const ID_CHARS_MAX: usize = 64;
 /// The file is looked at so often: a Secret that is mounted changes by swapping links, without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,24 +51,10 @@ pub struct KeyRow {
 }
 
 impl KeyRow {
-    /// Returns true if the key may speak for this agent.
-    #[must_use]
-    pub fn covers(&self, agent: &str) -> bool {
-        self.agents.iter().any(|row| match row.strip_suffix('*') {
-            Some(beginning) => agent.starts_with(beginning),
-            None => agent == row,
-        })
-    }
-
-    /// Lets a request pass that the key is for.
-    ///
-    /// # Errors
-    /// 403, with what the key may not.
-    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        if self.verbs.contains(&verb) {
-            return Ok(());
-        }
-        Err(Problem::forbidden(format!("the key {:?} may not {}", self.id, verb.as_str())))
+    /// What its holder may do.
+    fn grant(&self) -> Grant {
+        let Self { id, tenant, agents, verbs, approver, expires, .. } = self.clone();
+        Grant { id, held: Held::Key, tenant, agents, verbs, approver, expires }
     }
 }
 
@@ -129,7 +114,8 @@ pub enum KeyError {
 /// The rows of a file, by the hash of their keys.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
-    by_hash: HashMap<String, Arc<KeyRow>>,
+    by_hash: HashMap<String, Arc<Grant>>,
+    ids: BTreeSet<String>,
 }
 
 impl ApiKeys {
@@ -148,20 +134,26 @@ impl ApiKeys {
                 return Err(format!("two keys have the id {:?}", row.id));
             }
             let hash = row.sha256.to_ascii_lowercase();
-            if let Some(other) = by_hash.insert(hash, Arc::new(row)) {
+            if let Some(other) = by_hash.insert(hash, Arc::new(row.grant())) {
                 return Err(format!("the key {:?} has the hash of another one", other.id));
             }
         }
-        Ok(Self { by_hash })
+        Ok(Self { by_hash, ids })
     }
 
-    /// The row of a key as its holder sends it; none where there is no such key, or its time is over at `now`.
+    /// What a key is for, as its holder sends it; none where there is no such key, or its time is over at `now`.
     ///
     /// A key is 256 random bits: looking its hash up tells whoever measures the time nothing that helps to find one.
     #[must_use]
-    pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<KeyRow>> {
+    pub fn find(&self, secret: &str, now: DateTime<Utc>) -> Option<Arc<Grant>> {
         let row = self.by_hash.get(&hash(secret))?;
         row.expires.is_none_or(|end| now < end).then(|| Arc::clone(row))
+    }
+
+    /// Returns true if one of them has this name.
+    #[must_use]
+    pub fn names(&self, id: &str) -> bool {
+        self.ids.contains(id)
     }
 
     /// How many there are.
@@ -178,7 +170,7 @@ impl ApiKeys {
 }
 
 fn check(row: &KeyRow) -> Result<(), String> {
-    let KeyRow { id, sha256, agents, verbs, .. } = row;
+    let KeyRow { id, sha256, .. } = row;
     if id.is_empty() || id.chars().count() > ID_CHARS_MAX || id.chars().any(char::is_control) {
         return Err(format!(
             "the id {id:?} of a key: expected 1 to {ID_CHARS_MAX} characters, none of them control characters"
@@ -189,32 +181,7 @@ fn check(row: &KeyRow) -> Result<(), String> {
             "key {id:?}: sha256: expected 64 hexadecimal characters, as tickfleet gateway key prints them"
         ));
     }
-    if agents.is_empty() {
-        return Err(format!("key {id:?}: agents: expected at least one, or \"*\""));
-    }
-    if let Some(odd) = agents.iter().find(|row| row.is_empty() || row[..row.len() - 1].contains('*')) {
-        return Err(format!("key {id:?}: agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
-    }
-    if verbs.is_empty() {
-        let all = Verb::ALL.map(Verb::as_str).join(", ");
-        return Err(format!("key {id:?}: verbs: expected at least one of {all}"));
-    }
-    check_operators(row)
-}
-
-/// What operators look at and do is not divided by agents; and nobody submits for all tenants.
-fn check_operators(row: &KeyRow) -> Result<(), String> {
-    let KeyRow { id, tenant, agents, verbs, approver, .. } = row;
-    if tenant.one().is_none() && verbs.iter().any(|verb| !verb.is_of_operators()) {
-        return Err(format!("key {id:?}: tenant: one is expected, for only view, operate and approve are for all"));
-    }
-    if verbs.iter().any(|verb| verb.is_of_operators()) && !agents.iter().any(|row| row == "*") {
-        return Err(format!("key {id:?}: agents: view, operate and approve are for all agents: \"*\" is expected"));
-    }
-    if verbs.contains(&Verb::Approve) != approver.is_some() {
-        return Err(format!("key {id:?}: approver: expected with approve, and only then: who decides with the key"));
-    }
-    Ok(())
+    row.grant().check().map_err(|problem| format!("key {id:?}: {problem}"))
 }
 
 fn hash(secret: &str) -> String {
@@ -248,8 +215,9 @@ impl KeysFile {
     /// [`KeyError::Invalid`]: its row says what makes no sense.
     pub fn only(row: KeyRow) -> Result<Self, KeyError> {
         check(&row).map_err(|problem| KeyError::Invalid { path: row.id.clone(), problem })?;
-        let by_hash = [(row.sha256.to_ascii_lowercase(), Arc::new(row))].into();
-        Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(ApiKeys { by_hash })) })
+        let by_hash = [(row.sha256.to_ascii_lowercase(), Arc::new(row.grant()))].into();
+        let keys = ApiKeys { by_hash, ids: [row.id].into() };
+        Ok(Self { path: PathBuf::new(), keys: Arc::new(ArcSwap::from_pointee(keys)) })
     }
 
     /// The keys that are in force.
@@ -349,8 +317,8 @@ mod tests {
         let all = |text: &str| refused(&good.replace("[submit]", text).replace("[kelly, fran*]", "['*']"));
         assert!(refused(&good.replace("demo", "'*'")).contains("one is expected"));
         assert!(refused(&good.replace("[submit]", "[submit, view]")).contains("are for all agents"));
-        assert!(all("[approve]").contains("who decides with the key"));
-        assert!(all("[view]\n  approver: anna").contains("who decides with the key"));
+        assert!(all("[approve]").contains("who decides"));
+        assert!(all("[view]\n  approver: anna").contains("who decides"));
         let two = format!("{good}{}", good.replace("shop", "till").replace(&key.sha256, &other.sha256));
         assert_eq!(ApiKeys::parse(&two).unwrap().len(), 2);
         for none in ["", "[]", "# nobody any more\n"] {

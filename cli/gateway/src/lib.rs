@@ -21,6 +21,7 @@ mod problem;
 mod serving;
 mod shapes;
 mod tasks;
+mod tokens;
 mod tools;
 mod turns;
 mod verbs;
@@ -42,14 +43,17 @@ use tickfleet_ops::metrics::Metrics;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use caller::Credentials;
 pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
 pub use serving::tls::{TlsError, TlsFiles};
-pub use verbs::{Verb, Whose};
+pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
+pub use verbs::{Grant, Held, Role, Verb, Whose};
 
 use mcp::McpServer;
+use operate::live::Live;
 use problem::Problem;
 use serving::observed;
 use serving::tls::TlsListener;
@@ -61,11 +65,12 @@ const BODY_SLACK_BYTES: usize = 64 * 1024;
 /// What every request is answered from.
 struct Shared {
     client: Client,
-    keys: KeysFile,
+    credentials: Credentials,
     desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
     metrics: Arc<Metrics>,
+    live: Live,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
 }
@@ -83,22 +88,24 @@ impl std::fmt::Debug for Gateway {
 }
 
 impl Gateway {
-    /// Answers for the fleet of `client` those who have one of `keys`, until `draining`. `desk` tells operators what takes
-    /// the configuration, `metrics` count what is asked.
+    /// Answers for the fleet of `client` those who have one of these `credentials`, until `draining`. `desk` tells operators
+    /// what takes the configuration, `metrics` count what is asked.
     #[must_use]
     pub fn new(
         client: Client,
-        keys: KeysFile,
+        credentials: impl Into<Credentials>,
         desk: Arc<dyn Desk>,
         metrics: Arc<Metrics>,
         draining: CancellationToken,
     ) -> Self {
+        let credentials = credentials.into();
         let waiting = Waiting::new(client.clone(), draining.clone());
         let waits = waiting.clone();
         metrics.gateway.watch_waiting(move || waits.count());
         let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
         let mcp = mcp::http_server(server);
-        Self { shared: Arc::new(Shared { client, keys, desk, waiting, mcp, metrics, draining }) }
+        let live = Live::new();
+        Self { shared: Arc::new(Shared { client, credentials, desk, waiting, mcp, live, metrics, draining }) }
     }
 
     /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask
@@ -122,6 +129,7 @@ impl Gateway {
 
     async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L) {
         let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
+        tokio::spawn(shared.live.clone().follow(Arc::clone(&shared.desk), draining.clone()));
         let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
             tracing::error!(%error, "the gateway's server ended");

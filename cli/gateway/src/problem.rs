@@ -93,6 +93,19 @@ impl Problem {
         Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
     }
 
+    /// Whether a token is good cannot be known now.
+    pub(crate) fn issuer_away() -> Self {
+        let message = "the issuer's keys cannot be had now: whether this token is good is not known";
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
+    }
+
+    /// So many watch the fleet through this process already.
+    pub(crate) fn too_many_watch(max: usize) -> Self {
+        let message =
+            format!("{max} watch the fleet through this gateway already: GET /v1/operate/overview is one look");
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
+    }
+
     /// So many callers wait on this process already.
     pub(crate) fn too_many_wait(max: usize) -> Self {
         let message = format!("{max} requests wait on this gateway already; ask again, or without waiting");

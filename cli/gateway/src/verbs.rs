@@ -1,7 +1,12 @@
-//! What keys are for: the verbs that they open, and whose things.
+//! What keys and tokens are for: the verbs that they open, and whose things.
 
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{IdError, TenantId};
+
+use crate::problem::Problem;
 
 /// What the holder of a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,6 +49,124 @@ impl Verb {
     #[must_use]
     pub const fn is_of_operators(self) -> bool {
         matches!(self, Self::View | Self::Operate | Self::Approve)
+    }
+}
+
+/// What somebody does who looks after the fleet: a name for some verbs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Looks, and changes nothing.
+    Viewer,
+    /// Looks, pauses, resumes, ends turns, replays.
+    Operator,
+    /// Looks, approves and denies.
+    Approver,
+}
+
+impl Role {
+    /// What it may do.
+    #[must_use]
+    pub fn verbs(self) -> BTreeSet<Verb> {
+        match self {
+            Self::Viewer => [Verb::View].into(),
+            Self::Operator => [Verb::View, Verb::Operate].into(),
+            Self::Approver => [Verb::View, Verb::Approve].into(),
+        }
+    }
+}
+
+/// What somebody holds who sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// An API key.
+    Key,
+    /// A token of an issuer.
+    Token,
+}
+
+impl Held {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Token => "token",
+        }
+    }
+}
+
+/// What the holder of a key or token may do: a key's row says it, or a rule about a token's claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Who it is, in logs and in the audit log: the name of the key, or the one in the token.
+    pub id: String,
+    /// What was sent.
+    pub held: Held,
+    /// The tenant whose agents it may speak for; all, for operators alone.
+    pub tenant: Whose,
+    /// Those agents; `*` stands for all, at the end of a name for all that begin so.
+    pub agents: Vec<String>,
+    /// What it may do.
+    pub verbs: BTreeSet<Verb>,
+    /// The approver of `permissions.yaml` that decides with it.
+    pub approver: Option<String>,
+    /// When it ends to be good.
+    pub expires: Option<DateTime<Utc>>,
+}
+
+impl Grant {
+    /// Returns true if its holder may speak for this agent.
+    #[must_use]
+    pub fn covers(&self, agent: &str) -> bool {
+        self.agents.iter().any(|row| match row.strip_suffix('*') {
+            Some(beginning) => agent.starts_with(beginning),
+            None => agent == row,
+        })
+    }
+
+    /// What it is, in words: `the key "shop"`.
+    pub(crate) fn named(&self) -> String {
+        format!("the {} {:?}", self.held.as_str(), self.id)
+    }
+
+    /// Lets a request pass that it is for.
+    ///
+    /// # Errors
+    /// 403, with what its holder may not.
+    pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
+        if self.verbs.contains(&verb) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!("{} may not {}", self.named(), verb.as_str())))
+    }
+
+    /// Refuses what makes no sense: nothing granted, agents that are no pattern, services of all tenants, operators of some
+    /// agents, an approval that nobody gives.
+    ///
+    /// # Errors
+    /// The field, and what was expected.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { tenant, agents, verbs, approver, .. } = self;
+        if agents.is_empty() {
+            return Err("agents: expected at least one, or \"*\"".into());
+        }
+        if let Some(odd) = agents.iter().find(|row| row.is_empty() || row[..row.len() - 1].contains('*')) {
+            return Err(format!("agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
+        }
+        if verbs.is_empty() {
+            let all = Verb::ALL.map(Verb::as_str).join(", ");
+            return Err(format!("verbs: expected at least one of {all}"));
+        }
+        // What operators look at and do is not divided by agents; and nobody submits for all tenants.
+        if tenant.one().is_none() && verbs.iter().any(|verb| !verb.is_of_operators()) {
+            return Err("tenant: one is expected, for only view, operate and approve are for all".into());
+        }
+        if verbs.iter().any(|verb| verb.is_of_operators()) && !agents.iter().any(|row| row == "*") {
+            return Err("agents: view, operate and approve are for all agents: \"*\" is expected".into());
+        }
+        if verbs.contains(&Verb::Approve) != approver.is_some() {
+            return Err("approver: expected with approve, and only then: who decides".into());
+        }
+        Ok(())
     }
 }
 

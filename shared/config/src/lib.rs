@@ -38,7 +38,7 @@ pub use llm::LlmDef;
 pub use mcp::McpFile;
 pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
 pub use models::{MODEL_TIMEOUT_DEFAULT, ModelApi, ModelDef, Models, Prices, ProviderDef};
-pub use print::print;
+pub use print::{Shown, ShownSetting, print, shown};
 pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::redis_url::RedisUrl;
 pub use settings::*;

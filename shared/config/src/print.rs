@@ -28,6 +28,54 @@ pub fn print(configuration: &Configuration) -> String {
     out
 }
 
+/// The configuration in force in parts, for whoever lays it out otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Every setting.
+    pub settings: Vec<ShownSetting>,
+    /// The other files: each one's name, and what it says, as YAML.
+    pub files: Vec<(String, String)>,
+}
+
+/// A setting, with where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownSetting {
+    /// Its name, section by section: `caps.tick`.
+    pub path: String,
+    /// Its value, as YAML.
+    pub value: String,
+    /// `default`, file and line, or variable.
+    pub origin: String,
+}
+
+/// The same as [`print`], in parts.
+#[must_use]
+pub fn shown(configuration: &Configuration) -> Shown {
+    let trees = &configuration.trees;
+    let mut settings = Vec::new();
+    for tree in trees.settings.iter() {
+        tree.entries().iter().for_each(|entry| leaves(&entry.key, &entry.node, "", &mut settings));
+    }
+    let others =
+        [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
+    let files = others.into_iter().flatten().map(|tree| {
+        let mut out = String::new();
+        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));
+        (file(&tree.place), out)
+    });
+    Shown { files: files.collect(), settings }
+}
+
+fn leaves(key: &str, node: &Node, path: &str, settings: &mut Vec<ShownSetting>) {
+    let path = join(path, key);
+    match &node.value {
+        Value::Mapping(entries) if !entries.is_empty() => {
+            entries.iter().for_each(|entry| leaves(&entry.key, &entry.node, &path, settings));
+        }
+        _ => settings.push(ShownSetting { value: flow(node, &path), origin: origin(&node.place), path }),
+    }
+}
+
 fn file(place: &Place) -> String {
     match place {
         Place::BuiltIn { file, .. } => format!("the built-in {file}"),
@@ -99,6 +147,10 @@ fn flow(node: &Node, path: &str) -> String {
 fn masked(text: &str, path: &str) -> String {
     const TELLING: [&str; 6] = ["auth", "token", "secret", "password", "key", "cookie"];
     if path == "redis.url" || path.ends_with(".base_url") || path.ends_with(".token_url") {
+        return mask_url(text);
+    }
+    // Whatever it is called, and wherever it stands: an address with a password in it.
+    if text.contains("://") && text.contains('@') && !text.contains(char::is_whitespace) {
         return mask_url(text);
     }
     let name = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();

@@ -31,6 +31,29 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   return json;
 }
 
+/** Server-sent events, one after the other as {event, data}, until the stream ends; throws what was refused. */
+export async function* stream(path, signal) {
+  const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
+  const answer = await fetch(`../v1/operate/${path}`, { headers, signal, cache: "no-store" });
+  if (!answer.ok) {
+    const json = await answer.json().catch(() => ({}));
+    throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
+  }
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (text + value).split("\n\n");
+    text = parts.pop();
+    for (const part of parts) {
+      const lines = part.split("\n");
+      const of = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart()).join("\n");
+      if (of("event")) yield { event: of("event"), data: JSON.parse(of("data") || "null") };
+    }
+  }
+}
+
 /** A path with its query; what is empty is left out. */
 export function withQuery(path, query) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");

@@ -2,8 +2,10 @@
 
 import { hasKey, may, signIn, signOut, whoami } from "./api.js";
 import { h, say } from "./dom.js";
+import { isLive, unwatch, watch } from "./live.js";
 import { approvals } from "./views/approvals.js";
 import { audit } from "./views/audit.js";
+import { config } from "./views/config.js";
 import { dead } from "./views/dead.js";
 import { limits } from "./views/limits.js";
 import { overview } from "./views/overview.js";
@@ -15,8 +17,10 @@ import { turns } from "./views/turns.js";
 import { workers } from "./views/workers.js";
 
 // A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
-// asked for, and what is drawn of it.
-const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, workers, stats, audit, find };
+// asked for, and what is drawn of it. `is_fleet` says that its data is the picture of the fleet, which comes by itself.
+const VIEWS = { overview, turns, approvals, dead, pauses, limits, tools, workers, stats, audit, config, find };
+// What a picture of the fleet does not show to have changed is looked at again after so long, all the same.
+const QUIET_MS = 30_000;
 const main = document.getElementById("main");
 let showing;
 
@@ -39,6 +43,7 @@ async function look(view, region, again) {
   if (view !== showing) return;
   if (again && (document.hidden || document.querySelector("dialog[open]"))) return;
   const asked = (view.asked = (view.asked ?? 0) + 1);
+  view.looked = Date.now();
   try {
     const data = await view.load();
     if (view === showing && asked === view.asked) redraw(region, view.draw(data, refresh));
@@ -46,6 +51,27 @@ async function look(view, region, again) {
     if (view !== showing || error.name === "AbortError") return;
     if (error.status === 401) return leave(error.message);
     redraw(region, h("p", { class: "bad", role: again ? undefined : "alert" }, error.message));
+  }
+}
+
+/** By a clock: a view looks as often as it says, and seldom where it is told of changes. */
+function look_again(view) {
+  const wait = isLive() ? QUIET_MS : view.every_ms;
+  if (Date.now() - (view.looked ?? 0) >= wait - 50) look(view, view.region, true);
+}
+
+/** A picture of the fleet came. */
+function pictured({ changes, fleet }) {
+  const view = showing;
+  if (!view || document.querySelector("dialog[open]")) return;
+  if (view.is_fleet) {
+    // What was asked for before it came is older.
+    view.asked = (view.asked ?? 0) + 1;
+    view.looked = Date.now();
+    redraw(view.region, view.draw(fleet, refresh));
+  } else if (view.every_ms && view.changes !== changes && Date.now() - view.looked >= view.every_ms) {
+    view.changes = changes;
+    look(view, view.region, true);
   }
 }
 
@@ -69,7 +95,7 @@ function show(moved) {
   }
   if (moved) main.focus();
   look(view, region, false);
-  if (view.every_ms) view.timer = setInterval(() => look(view, region, true), view.every_ms);
+  if (view.every_ms) view.timer = setInterval(() => look_again(view), view.every_ms);
 }
 
 function frame(isIn) {
@@ -82,6 +108,7 @@ function frame(isIn) {
 }
 
 function leave(why) {
+  unwatch();
   signOut();
   clearInterval(showing?.timer);
   showing = undefined;
@@ -93,7 +120,7 @@ function ask_for_key(why) {
   const wrong = h("p", { class: "bad", role: "alert" }, why ?? "");
   const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
   const form = h("form", { class: "sign-in card", submit: enter },
-    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key"), key, wrong, h("button", { class: "act" }, "Sign in"),
+    h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key or token"), key, wrong, h("button", { class: "act" }, "Sign in"),
     h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator makes one. It is kept for this tab alone."));
   async function enter(event) {
     event.preventDefault();
@@ -109,6 +136,7 @@ async function start(key) {
   frame(true);
   say("");
   show(true);
+  watch(pictured, (error) => leave(error.message));
 }
 
 function theme() {

@@ -13,13 +13,14 @@ use crate::problem::Problem;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 17] = [
+const FILES: [(&str, &str, &str); 19] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
     ("main.js", SCRIPT, include_str!("main.js")),
     ("dom.js", SCRIPT, include_str!("dom.js")),
     ("api.js", SCRIPT, include_str!("api.js")),
+    ("live.js", SCRIPT, include_str!("live.js")),
     ("views/overview.js", SCRIPT, include_str!("views/overview.js")),
     ("views/story.js", SCRIPT, include_str!("views/story.js")),
     ("views/turns.js", SCRIPT, include_str!("views/turns.js")),
@@ -29,6 +30,7 @@ const FILES: [(&str, &str, &str); 17] = [
     ("views/limits.js", SCRIPT, include_str!("views/limits.js")),
     ("views/tools.js", SCRIPT, include_str!("views/tools.js")),
     ("views/stats.js", SCRIPT, include_str!("views/stats.js")),
+    ("views/config.js", SCRIPT, include_str!("views/config.js")),
     ("views/audit.js", SCRIPT, include_str!("views/audit.js")),
     ("views/workers.js", SCRIPT, include_str!("views/workers.js")),
 ];

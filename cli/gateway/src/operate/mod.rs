@@ -1,11 +1,13 @@
 //! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `explain`, `limits`, `stats`,
 //! `audit search` and `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
 //! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
-//! decides about approvals as the approver that its row names.
+//! decides about approvals as the approver that its row names. Tokens of an issuer may do what a rule about their claims
+//! says.
 
 pub(crate) mod approvals;
 pub(crate) mod audit;
 pub(crate) mod dead;
+pub(crate) mod live;
 pub(crate) mod pauses;
 pub(crate) mod stats;
 pub(crate) mod turns;
@@ -19,6 +21,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tickfleet_model::{IdError, TenantId, TurnId, limits};
@@ -26,16 +29,17 @@ use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
 use crate::Shared;
-use crate::caller::row_of;
-use crate::keys::KeyRow;
+use crate::caller::grant_of;
 use crate::problem::{Problem, ProblemBody};
-use crate::verbs::Verb;
+use crate::verbs::{Grant, Verb};
 
 /// The paths of operators.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
     Router::new()
         .route("/v1/operate/me", get(me))
         .route("/v1/operate/overview", get(views::overview))
+        .route("/v1/operate/events", get(live::events))
+        .route("/v1/operate/config", get(views::configuration))
         .route("/v1/operate/explain", get(views::explain))
         .route("/v1/operate/limits", get(views::limits))
         .route("/v1/operate/turns", get(turns::list))
@@ -61,14 +65,14 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 /// The holder of a key that is good. What it is for, each verb asks.
 #[derive(Debug)]
 pub(crate) struct Operator {
-    row: Arc<KeyRow>,
+    grant: Arc<Grant>,
 }
 
 impl FromRequestParts<Arc<Shared>> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        Ok(Self { row: row_of(parts, shared)? })
+        Ok(Self { grant: grant_of(parts, shared).await? })
     }
 }
 
@@ -78,12 +82,12 @@ impl Operator {
     /// # Errors
     /// 403, with what the key may not.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
-        self.row.may(verb)
+        self.grant.may(verb)
     }
 
-    /// Who it is, for the audit log: the name of the key.
+    /// Who it is, for the audit log: the name of the key, or the one in the token.
     pub(crate) fn by(&self) -> &str {
-        &self.row.id
+        &self.grant.id
     }
 
     /// The approver that decides with this key.
@@ -91,8 +95,8 @@ impl Operator {
     /// # Errors
     /// 403: the key's row names none.
     pub(crate) fn approver(&self) -> Result<&str, Problem> {
-        let nobody = || Problem::forbidden(format!("the row of the key {:?} names no approver", self.row.id));
-        self.row.approver.as_deref().ok_or_else(nobody)
+        let nobody = || Problem::forbidden(format!("{} names no approver", self.grant.named()));
+        self.grant.approver.as_deref().ok_or_else(nobody)
     }
 
     /// The tenant that is asked about, where the key is for it; none: all tenants.
@@ -101,7 +105,7 @@ impl Operator {
     /// 400, 403.
     pub(crate) fn within(&self, asked: Option<String>) -> Result<Option<TenantId>, Problem> {
         let asked: Option<TenantId> = optional("tenant", asked)?;
-        match (self.row.tenant.one(), asked) {
+        match (self.grant.tenant.one(), asked) {
             (None, asked) => Ok(asked),
             (Some(own), None) => Ok(Some(own.clone())),
             (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
@@ -136,7 +140,7 @@ impl Operator {
     /// # Errors
     /// 403 for a key of one tenant.
     pub(crate) fn sees_all(&self) -> Result<(), Problem> {
-        match self.row.tenant.one() {
+        match self.grant.tenant.one() {
             None => Ok(()),
             Some(own) => Err(Problem::forbidden(format!(
                 "the key is for the tenant {own}; the figures of the fleet are for keys of all tenants"
@@ -148,13 +152,16 @@ impl Operator {
 /// Who asks, and what the key is for.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
-    /// The name of the key.
+    /// The name of the key, or the one in the token.
     id: String,
     /// The one tenant that it is for; absent where it is for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     /// What it may do.
     verbs: Vec<&'static str>,
+    /// When it ends to be good, RFC 3339; absent where it lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
     /// The approver that decides with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     approver: Option<String>,
@@ -162,17 +169,18 @@ pub(crate) struct Me {
 
 /// Who asks, and what the key is for.
 #[utoipa::path(get, path = "/v1/operate/me", tag = "operators",
-    responses((status = 200, description = "The key, as its row has it", body = Me),
+    responses((status = 200, description = "What the key or token is for", body = Me),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "Not answered here: every good key may ask", body = ProblemBody),
         (status = 503, description = "Not answered here: Redis is not asked", body = ProblemBody)))]
 pub(crate) async fn me(operator: Operator) -> Json<Me> {
-    let row = &operator.row;
+    let grant = &operator.grant;
     Json(Me {
-        id: row.id.clone(),
-        tenant: row.tenant.one().map(ToString::to_string),
-        verbs: row.verbs.iter().map(|verb| verb.as_str()).collect(),
-        approver: row.approver.clone(),
+        id: grant.id.clone(),
+        tenant: grant.tenant.one().map(ToString::to_string),
+        verbs: grant.verbs.iter().map(|verb| verb.as_str()).collect(),
+        expires: grant.expires.map(|end| end.to_rfc3339_opts(SecondsFormat::Secs, true)),
+        approver: grant.approver.clone(),
     })
 }
 

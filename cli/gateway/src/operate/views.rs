@@ -1,4 +1,4 @@
-//! What operators look at: the fleet as a whole, the story of one turn, limits.
+//! What operators look at: the fleet as a whole, the story of one turn, limits, the configuration.
 
 use std::sync::Arc;
 
@@ -37,6 +37,22 @@ pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operat
     operator.may(Verb::View)?;
     operator.sees_all()?;
     Ok(Json(shared.desk.overview().await?))
+}
+
+/// The configuration as the gateway reads it: each setting with where it comes from, and the files that decide about calls
+/// (agents, tools, permissions with their rules, limits …), with secrets masked. For keys of all tenants.
+#[utoipa::path(get, path = "/v1/operate/config", tag = "operators",
+    responses((status = 200, description = "`digest` of the policy, that `in_force` at each shard, `settings`, `files`, `warnings`; `problem` where the files cannot be read now", body = Object),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn configuration(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+) -> Result<Json<Value>, Problem> {
+    operator.may(Verb::View)?;
+    operator.sees_all()?;
+    Ok(Json(shared.desk.configuration().await?))
 }
 
 /// What is to be explained.

@@ -1,4 +1,4 @@
-//! What the gateway tells operators: the views of `top`, `explain` and `limits`, made from the configuration in its folder.
+//! What the gateway tells operators: the views of `top`, `explain`, `limits` and `config print`, made from the configuration in its folder.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
-use serde_json::json;
+use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Told};
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::{Pool, StoreError};
 use tokio::sync::Mutex;
 
+use super::shown;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, tasks};
 use crate::failure::Failure;
@@ -32,6 +33,9 @@ pub(super) struct HereDesk {
     setup: ArcSwap<Setup>,
     /// One for all: each look costs Redis some round trips, whoever watches.
     pictures: Mutex<Pictures>,
+    /// The configuration as it is shown, with the fingerprint of what it was read from: it is read with its texts, which
+    /// this process does not keep, once for all who look.
+    shown: Mutex<Option<(String, Value)>>,
 }
 
 struct Pictures {
@@ -66,6 +70,7 @@ impl HereDesk {
             pool: setup.pool()?,
             setup: ArcSwap::from_pointee(setup.clone()),
             pictures: Mutex::new(Pictures { poller: Poller::new(setup)?, last: None }),
+            shown: Mutex::new(None),
         })
     }
 
@@ -104,6 +109,29 @@ impl HereDesk {
     }
 }
 
+impl HereDesk {
+    /// The configuration as it is shown; by settings alone where its files cannot be read now.
+    async fn shown(&self, setup: &Arc<Setup>, is_whole: bool) -> Result<Value, DeskError> {
+        let mut known = self.shown.lock().await;
+        if let Some((_, told)) = known.as_ref().filter(|(fingerprint, _)| *fingerprint == setup.fingerprint) {
+            return Ok(told.clone());
+        }
+        if !is_whole {
+            return Ok(shown::view(&setup.configuration));
+        }
+        let read = Arc::clone(setup);
+        let read = tokio::task::spawn_blocking(move || -> Result<(String, Value), Failure> {
+            let setup = Setup::with_text(read.sources(), &read.extensions, None)?;
+            Ok((setup.fingerprint.clone(), shown::view(&setup.configuration)))
+        });
+        let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
+        let read = read.map_err(|failure| DeskError::Unavailable(failure.message().unwrap_or_default()))?;
+        let told = read.1.clone();
+        *known = Some(read);
+        Ok(told)
+    }
+}
+
 impl Desk for HereDesk {
     fn overview(&self) -> Told<'_> {
         async {
@@ -126,6 +154,28 @@ impl Desk for HereDesk {
         async move {
             let setup = self.known().await;
             limits::told(&setup, (&self.client, &self.pool), asked).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn configuration(&self) -> Told<'_> {
+        async move {
+            let (setup, problem) = match self.current().await {
+                Ok(setup) => (setup, None),
+                // Whoever looks for what is wrong with a file is told so.
+                Err(error) => (self.setup.load_full(), Some(error.to_string())),
+            };
+            let mut in_force = Vec::new();
+            for store in self.client.stores() {
+                let digest =
+                    store.policy_in_force().await.map_err(|error| DeskError::Unavailable(error.to_string()))?;
+                in_force.push(digest);
+            }
+            let mut told = self.shown(&setup, problem.is_none()).await?;
+            told["digest"] = json!(setup.configuration.digest);
+            told["in_force"] = json!(in_force);
+            told["problem"] = json!(problem);
+            Ok(told)
         }
         .boxed()
     }

@@ -1,8 +1,11 @@
 //! `tickfleet gateway`: the HTTP API of a fleet, and the keys for it. [`desk`] is what it tells operators of the
-//! configuration, [`console`] the one of a fleet that somebody runs on their own machine.
+//! configuration, [`shown`] how that is laid out, [`tokens`] whose tokens it takes, [`console`] the one of a fleet that
+//! somebody runs on their own machine.
 
 pub(crate) mod console;
 mod desk;
+mod shown;
+mod tokens;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +16,7 @@ use std::time::Duration;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
-use tickfleet_gateway::{Gateway, KeyRow, KeysFile, NewKey, TlsFiles, Verb, Whose, openapi};
+use tickfleet_gateway::{Credentials, Gateway, KeyRow, KeysFile, NewKey, Role, TlsFiles, Tokens, Verb, Whose, openapi};
 use tickfleet_ops::health::Health;
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
@@ -44,7 +47,7 @@ pub(crate) struct GatewayArgs {
     #[command(subcommand)]
     what: Option<What>,
     /// The file of API keys: rows as `tickfleet gateway key` prints them. It is read again when it changes.
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", required_unless_present = "oidc_issuer")]
     keys: Option<PathBuf>,
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
@@ -58,6 +61,8 @@ pub(crate) struct GatewayArgs {
     /// Where to answer /metrics, /livez and /readyz, without keys: an address that only scrapes and probes reach.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    tokens: tokens::TokenArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -138,9 +143,9 @@ impl Key {
     /// What it may do.
     fn verbs(&self) -> BTreeSet<Verb> {
         match self.role {
-            Some(RoleArg::Viewer) => [Verb::View].into(),
-            Some(RoleArg::Operator) => [Verb::View, Verb::Operate].into(),
-            Some(RoleArg::Approver) => [Verb::View, Verb::Approve].into(),
+            Some(RoleArg::Viewer) => Role::Viewer.verbs(),
+            Some(RoleArg::Operator) => Role::Operator.verbs(),
+            Some(RoleArg::Approver) => Role::Approver.verbs(),
             None if self.verb.is_empty() => Verb::OF_SERVICES.into(),
             None => self.verb.iter().map(|verb| (*verb).into()).collect(),
         }
@@ -148,6 +153,16 @@ impl Key {
 }
 
 impl GatewayArgs {
+    /// What callers show who they are with.
+    fn credentials(&self) -> Result<Credentials, Failure> {
+        let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
+        let tokens = self.tokens.open().map_err(Failure::failed)?;
+        if keys.is_none() && tokens.is_none() {
+            return Err(Failure::usage("--keys FILE or --oidc-issuer URL is needed"));
+        }
+        Ok(Credentials { keys, tokens })
+    }
+
     /// What it speaks TLS with.
     fn tls(&self) -> Result<Option<TlsFiles>, Failure> {
         let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
@@ -175,15 +190,14 @@ pub(crate) fn aside(args: &GatewayArgs, output: &Output) -> Result<(), Failure> 
 /// Serves until it is told to end.
 ///
 /// # Errors
-/// Keys that cannot be read, an address that cannot be had, Redis away.
+/// Keys or rules that cannot be read, an address that cannot be had, Redis away.
 pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure> {
     let traces = setup.start_log()?;
-    let Some(path) = &args.keys else { return Err(Failure::usage("--keys FILE is needed")) };
-    let keys = KeysFile::open(path).map_err(Failure::failed)?;
+    let credentials = args.credentials()?;
     let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
-    let gateway = of(setup, keys.clone(), Arc::clone(&metrics), shutdown.draining.clone()).await?;
+    let gateway = of(setup, credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone()).await?;
     if let Some(files) = tls.clone() {
         tokio::spawn(files.follow(shutdown.draining.clone()));
     }
@@ -193,10 +207,16 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         Some(address) => Some(probed(setup, address, metrics, &ended).await?),
         None => None,
     };
-    tokio::spawn(keys.clone().follow(shutdown.draining.clone()));
-    let tls = args.tls_cert.is_some();
-    let health = health.map(|health| health.to_string());
-    tracing::info!(%address, tls, health, keys = keys.in_force().len(), redis = %setup.shown_url(), "the gateway answers");
+    let Credentials { keys, tokens } = credentials;
+    let (tls, health) = (args.tls_cert.is_some(), health.map(|health| health.to_string()));
+    let (issuer, known) = (tokens.as_ref().map(Tokens::issuer), keys.as_ref().map_or(0, |keys| keys.in_force().len()));
+    tracing::info!(%address, tls, health, keys = known, issuer, redis = %setup.shown_url(), "the gateway answers");
+    if let Some(keys) = keys {
+        tokio::spawn(keys.follow(shutdown.draining.clone()));
+    }
+    if let Some(tokens) = tokens {
+        tokio::spawn(tokens.follow(shutdown.draining.clone()));
+    }
     tokio::select! {
         ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}
@@ -215,13 +235,13 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 /// Redis is away.
 async fn of(
     setup: &Setup,
-    keys: KeysFile,
+    credentials: impl Into<Credentials>,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
 ) -> Result<Gateway, Failure> {
     let client = setup.client().await?.observed_by(metrics.clone());
     let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
-    Ok(Gateway::new(client, keys, desk, metrics, draining))
+    Ok(Gateway::new(client, credentials, desk, metrics, draining))
 }
 
 /// Answers probes and scrapes until `ended`, during a drain too.

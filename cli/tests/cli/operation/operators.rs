@@ -128,12 +128,12 @@ impl Served {
     }
 }
 
-fn count(seen: &Value, name: &str) -> usize {
+pub(super) fn count(seen: &Value, name: &str) -> usize {
     seen[name].as_array().unwrap_or_else(|| panic!("no {name} in {seen}")).len()
 }
 
 /// Every verb: method, path, body, and which of viewer, operator and approver it is for.
-fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
+pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static str, String, Value, [bool; 3])> {
     const LOOKS: [bool; 3] = [true; 3];
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});

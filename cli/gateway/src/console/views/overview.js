@@ -44,6 +44,7 @@ const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns
 
 const fleet = {
   every_ms: 2000,
+  is_fleet: true,
   load: () => ask("overview"),
   draw: (found) => [
     tiles(found), h("h2", {}, "To look at"), warnings(found.warnings),

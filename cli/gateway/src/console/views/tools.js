@@ -7,6 +7,7 @@ const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `$
 
 const fleet = {
   every_ms: 2000,
+  is_fleet: true,
   load: () => ask("overview"),
   draw: ({ tools: found }) => {
     if (!found.rows.length) return h("p", {}, "No call has ended in the last minute.");

@@ -6,6 +6,7 @@ mod mcp_conformance;
 mod mcp_kills;
 mod metrics;
 mod tls;
+mod tokens;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,0 +1,276 @@
+//! The fleet as it changes, for all who watch: one look at Redis every two seconds while somebody does, however many they
+//! are, and none while nobody does.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::response::Response;
+use axum::response::sse::Event;
+use futures::stream::{self, Stream};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Operator;
+use crate::Shared;
+use crate::caller::grant_of;
+use crate::desk::Desk;
+use crate::events::{named, respond};
+use crate::problem::{Problem, ProblemBody};
+use crate::verbs::Verb;
+
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Who watches through one gateway at once: each is a connection, and all of them get the same picture.
+const WATCHERS_MAX: usize = 200;
+
+/// What was seen last.
+#[derive(Debug, Clone)]
+enum Seen {
+    /// Nobody has looked yet.
+    Nothing,
+    /// The fleet; the number counts how often something had changed.
+    Fleet(u64, Value),
+    /// It could not be seen: the gateway's log says why.
+    Away,
+}
+
+/// The one who looks, for all who watch through this gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    seen: watch::Sender<Arc<Seen>>,
+    somebody: Arc<Notify>,
+    places: Arc<Semaphore>,
+}
+
+impl Live {
+    pub(crate) fn new() -> Self {
+        let (seen, _) = watch::channel(Arc::new(Seen::Nothing));
+        Self { seen, somebody: Arc::default(), places: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+    }
+
+    /// Looks while somebody watches, until `stop`.
+    pub(crate) async fn follow(self, desk: Arc<dyn Desk>, stop: CancellationToken) {
+        let looking = async {
+            let mut changes = 0;
+            let mut before = Value::Null;
+            loop {
+                if self.seen.receiver_count() == 0 {
+                    // What nobody watched is not told as now.
+                    self.seen.send_replace(Arc::new(Seen::Nothing));
+                    self.somebody.notified().await;
+                    continue;
+                }
+                let seen = match desk.overview().await {
+                    Ok(fleet) => {
+                        let mark = mark(&fleet);
+                        changes += u64::from(mark != before || is_busy(&fleet));
+                        before = mark;
+                        Seen::Fleet(changes, fleet)
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "those who watch the fleet see nothing of it");
+                        Seen::Away
+                    }
+                };
+                self.seen.send_replace(Arc::new(seen));
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        stop.run_until_cancelled(looking).await;
+    }
+
+    /// What is seen from now on, as long as `may_still` says that whoever watches may. Who reads slowly misses pictures, and
+    /// always gets the newest.
+    ///
+    /// # Errors
+    /// 429: too many watch.
+    fn watched<F, Fut>(&self, may_still: F) -> Result<impl Stream<Item = Event> + Send + 'static, Problem>
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = bool> + Send,
+    {
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| Problem::too_many_watch(WATCHERS_MAX))?;
+        let mut seen = self.seen.subscribe();
+        // What is there already is as good as a look.
+        seen.mark_changed();
+        self.somebody.notify_one();
+        let watcher = Watcher { seen, may_still, _place: place };
+        Ok(stream::unfold(watcher, |mut watcher| async {
+            let event = watcher.next().await?;
+            Some((event, watcher))
+        }))
+    }
+}
+
+struct Watcher<F> {
+    seen: watch::Receiver<Arc<Seen>>,
+    may_still: F,
+    /// Given back when whoever watches has gone.
+    _place: OwnedSemaphorePermit,
+}
+
+impl<F, Fut> Watcher<F>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = bool>,
+{
+    /// The next picture; none where whoever watches may no longer.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            // Whoever looks may wait for Redis: what a key is for is asked about all the same.
+            let changed = tokio::time::timeout(LOOK_EVERY, self.seen.changed()).await;
+            if matches!(changed, Ok(Err(_))) || !(self.may_still)().await {
+                return None;
+            }
+            if changed.is_err() {
+                continue;
+            }
+            let seen = Arc::clone(&self.seen.borrow_and_update());
+            match &*seen {
+                Seen::Nothing => {}
+                Seen::Fleet(changes, fleet) => {
+                    return Some(named("fleet", &json!({"changes": changes, "fleet": fleet})));
+                }
+                Seen::Away => return Some(named("away", &json!({"message": "the fleet cannot be seen now"}))),
+            }
+        }
+    }
+}
+
+/// What differs when something has changed that operators look at. Ages and rates differ always.
+fn mark(fleet: &Value) -> Value {
+    let counts: Vec<&Value> = fleet["backlog"].as_array().into_iter().flatten().map(|one| &one["count"]).collect();
+    json!([counts, fleet["paused"], fleet["policy_generation"], fleet["slots"], fleet["warnings"]])
+}
+
+/// Returns true if calls end or turns come in.
+fn is_busy(fleet: &Value) -> bool {
+    ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
+}
+
+/// The fleet as it changes: a picture of it, as `overview` has it, every two seconds. For keys of all tenants.
+///
+/// The stream ends when the key or token is good no more. Between two pictures `changes` grows where something has happened
+/// that other views may show.
+#[utoipa::path(get, path = "/v1/operate/events", tag = "operators",
+    responses((status = 200, description = "Server-sent events: `fleet` with `changes` and `fleet`, or `away`", content_type = "text/event-stream"),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 429, description = "Too many watch", body = ProblemBody),
+        (status = 503, description = "The issuer of a token is away", body = ProblemBody)))]
+pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching) -> Result<Response, Problem> {
+    let Watching { operator, parts } = watching;
+    may_watch(&operator)?;
+    let (known, parts) = (Arc::clone(&shared), Arc::new(parts));
+    let may_still = move || {
+        let (shared, parts) = (Arc::clone(&known), Arc::clone(&parts));
+        async move {
+            let found = grant_of(&parts, &shared).await;
+            found.is_ok_and(|grant| may_watch(&Operator { grant }).is_ok())
+        }
+    };
+    Ok(respond(shared.live.watched(may_still)?, shared.draining.clone()))
+}
+
+fn may_watch(operator: &Operator) -> Result<(), Problem> {
+    operator.may(Verb::View)?;
+    operator.sees_all()
+}
+
+/// Who watches, and what was sent to show it: that is asked about as long as somebody watches.
+pub(crate) struct Watching {
+    operator: Operator,
+    parts: Parts,
+}
+
+impl FromRequestParts<Arc<Shared>> for Watching {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
+        let operator = Operator::from_request_parts(parts, shared).await?;
+        Ok(Self { operator, parts: parts.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeSet;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use futures::{FutureExt, StreamExt};
+    use tickfleet_model::{Redactor, TenantId};
+
+    use super::*;
+    use crate::desk::{LimitsAsked, Told};
+
+    /// A desk that counts how often somebody looks.
+    #[derive(Default)]
+    struct Counting(AtomicU64);
+
+    impl Desk for Counting {
+        fn overview(&self) -> Told<'_> {
+            let looks = self.0.fetch_add(1, Ordering::SeqCst);
+            async move { Ok(json!({"backlog": [{"count": looks / 2}], "paused": 0})) }.boxed()
+        }
+        fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a> {
+            async { Ok(Value::Null) }.boxed()
+        }
+        fn limits<'a>(&'a self, _: &'a LimitsAsked) -> Told<'a> {
+            async { Ok(Value::Null) }.boxed()
+        }
+        fn configuration(&self) -> Told<'_> {
+            async { Ok(Value::Null) }.boxed()
+        }
+        fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
+            async { Ok(BTreeSet::new()) }.boxed()
+        }
+        fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
+            async { Ok(None) }.boxed()
+        }
+        fn redactor(&self) -> Arc<Redactor> {
+            Arc::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
+        let (live, desk, stop) = (Live::new(), Arc::new(Counting::default()), CancellationToken::new());
+        drop(tokio::spawn(live.clone().follow(Arc::clone(&desk) as Arc<dyn Desk>, stop.clone())));
+        tokio::time::sleep(LOOK_EVERY * 10).await;
+        assert_eq!(desk.0.load(Ordering::SeqCst), 0, "nobody watches");
+
+        let may = Arc::new(AtomicBool::new(true));
+        let watch = || {
+            let may = Arc::clone(&may);
+            live.watched(move || std::future::ready(may.load(Ordering::SeqCst))).map(Box::pin)
+        };
+        let mut watchers: Vec<_> = (0..WATCHERS_MAX).map(|_| watch().unwrap()).collect();
+        assert!(watch().err().unwrap().told().0.contains("200"), "one more than may");
+        for _ in 0..5 {
+            for watcher in &mut watchers {
+                assert!(watcher.next().await.is_some());
+            }
+        }
+        assert_eq!(desk.0.load(Ordering::SeqCst), 5, "one look for all of them");
+
+        // A key that is good no more ends its stream, and its place is another one's.
+        may.store(false, Ordering::SeqCst);
+        assert!(watchers[0].next().await.is_none());
+        drop(watchers.remove(0));
+        may.store(true, Ordering::SeqCst);
+        assert!(watch().is_ok());
+        drop(watchers);
+        tokio::time::sleep(LOOK_EVERY * 2).await;
+        let looks = desk.0.load(Ordering::SeqCst);
+        tokio::time::sleep(LOOK_EVERY * 10).await;
+        assert_eq!(desk.0.load(Ordering::SeqCst), looks, "and nobody looks on when all have gone");
+        stop.cancel();
+    }
+}

@@ -1,0 +1,125 @@
+//! Where the public keys of an issuer come from: a file, or the issuer itself, whose discovery document says where.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use futures::StreamExt;
+use reqwest::{Client, Url};
+use serde::Deserialize;
+
+use super::keyset::{KeySet, SET_BYTES_MAX};
+use super::{TokenError, TokenOptions};
+
+/// What an issuer says of itself, behind its name (OpenID Connect Discovery 1.0).
+const DISCOVERY: &str = ".well-known/openid-configuration";
+
+/// Where keys are read.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A JSON Web Key Set in a file.
+    File(PathBuf),
+    /// The issuer.
+    Issuer {
+        /// One for all: it keeps connections.
+        client: Client,
+        /// Its name, as tokens have it.
+        name: String,
+        /// What it says of itself.
+        discovery: Url,
+    },
+}
+
+/// What is read of the discovery document.
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    jwks_uri: String,
+}
+
+impl Source {
+    /// # Errors
+    /// The issuer is no address that keys may come from; TLS cannot be set up.
+    pub(super) fn of(options: &TokenOptions) -> Result<Self, TokenError> {
+        if let Some(file) = &options.jwks {
+            return Ok(Self::File(file.clone()));
+        }
+        let issuer = options.issuer.as_str();
+        let invalid = |problem: String| TokenError::Issuer { issuer: issuer.to_owned(), problem };
+        let discovery = trusted(&format!("{}/{DISCOVERY}", issuer.trim_end_matches('/'))).map_err(invalid)?;
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Somebody else may have been faster: all the same.
+            drop(rustls::crypto::ring::default_provider().install_default());
+        }
+        let client = Client::builder()
+            .user_agent(concat!("tickfleet/", env!("CARGO_PKG_VERSION")))
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(options.answer_max)
+            .build()
+            .map_err(|error| invalid(format!("TLS cannot be set up ({error}); ca-certificates or SSL_CERT_FILE?")))?;
+        Ok(Self::Issuer { client, name: issuer.to_owned(), discovery })
+    }
+
+    /// Reads the keys as they are now.
+    ///
+    /// # Errors
+    /// Why they cannot be had, in words.
+    pub(super) async fn read(&self) -> Result<KeySet, String> {
+        match self {
+            Self::File(path) => {
+                let failed = |error| format!("{}: {error}", path.display());
+                let length = tokio::fs::metadata(path).await.map_err(failed)?.len();
+                if length > SET_BYTES_MAX as u64 {
+                    return Err(format!("{} has {length} bytes; at most {SET_BYTES_MAX} are read", path.display()));
+                }
+                let text = tokio::fs::read(path).await.map_err(failed)?;
+                KeySet::parse(&text).map_err(|problem| format!("{}: {problem}", path.display()))
+            }
+            Self::Issuer { client, name, discovery } => {
+                let said = get(client, discovery.clone()).await?;
+                let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
+                // Else keys of one issuer would check the tokens of another (RFC 8414, 3.3).
+                if said.issuer != *name {
+                    return Err(format!("{discovery} is about the issuer {:?}, and not {name:?}", said.issuer));
+                }
+                let keys = trusted(&said.jwks_uri)?;
+                let text = get(client, keys.clone()).await?;
+                KeySet::parse(&text).map_err(|problem| format!("{keys}: {problem}"))
+            }
+        }
+    }
+}
+
+/// An address that nobody on the way can answer for: TLS, or this machine.
+fn trusted(url: &str) -> Result<Url, String> {
+    let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}"))?;
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if url.scheme() == "https" || (url.scheme() == "http" && is_here) {
+        return Ok(url);
+    }
+    Err(format!("{url}: expected https, for whoever can change the keys on their way makes tokens"))
+}
+
+/// # Errors
+/// No answer in time, another status than 200, or too long a body.
+async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
+    let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
+    let answer = client.get(url.clone()).send().await.map_err(failed)?;
+    if answer.status() != reqwest::StatusCode::OK {
+        return Err(format!("{url} answered {}", answer.status()));
+    }
+    let (mut body, mut parts) = (Vec::new(), answer.bytes_stream());
+    while let Some(part) = parts.next().await {
+        body.extend_from_slice(&part.map_err(failed)?);
+        if body.len() > SET_BYTES_MAX {
+            return Err(format!("{url} answers more than {SET_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(body)
+}
+
+/// What lies below: the text of the error itself says only that a request failed.
+fn root(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root)
+}

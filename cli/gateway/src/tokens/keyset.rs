@@ -1,0 +1,109 @@
+//! The public keys of an issuer, by their ids: a JSON Web Key Set (RFC 7517), as it comes from a file or over HTTP.
+
+use std::collections::HashMap;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind};
+use serde::Deserialize;
+
+/// Bytes of a set: issuers have a handful of keys.
+pub(super) const SET_BYTES_MAX: usize = 1 << 20;
+/// Keys of a set.
+const KEYS_MAX: usize = 1_000;
+/// Bytes of an RSA modulus: as many as `ring` takes.
+const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
+
+/// What is used of a set.
+#[derive(Debug, Default)]
+pub(super) struct KeySet {
+    /// Keys may share an id where their types differ.
+    by_id: HashMap<String, Vec<Key>>,
+    /// Those that have no id: of use where there is no other key.
+    nameless: Vec<Key>,
+    /// Those that sign no tokens, or in no way that is known here.
+    pub(super) skipped: usize,
+}
+
+#[derive(Debug)]
+struct Key {
+    /// What it may be used with: its type says so, and its `alg` where it has one.
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
+}
+
+#[derive(Deserialize)]
+struct Set {
+    keys: Vec<serde_json::Value>,
+}
+
+impl KeySet {
+    /// Reads a set. A key that is of no use costs itself alone.
+    ///
+    /// # Errors
+    /// It is too large, or no set.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() > SET_BYTES_MAX {
+            return Err(format!("a set of keys with more than {SET_BYTES_MAX} bytes"));
+        }
+        let set: Set = serde_json::from_slice(text).map_err(|error| format!("no JSON Web Key Set: {error}"))?;
+        if set.keys.len() > KEYS_MAX {
+            return Err(format!("a set of {} keys; at most {KEYS_MAX} are read", set.keys.len()));
+        }
+        let mut read = Self::default();
+        for key in set.keys {
+            match serde_json::from_value::<Jwk>(key).ok().and_then(|jwk| Some((usable(&jwk)?, jwk.common.key_id))) {
+                Some((key, Some(id))) => read.by_id.entry(id).or_default().push(key),
+                Some((key, None)) => read.nameless.push(key),
+                None => read.skipped += 1,
+            }
+        }
+        Ok(read)
+    }
+
+    /// How many are used.
+    pub(super) fn len(&self) -> usize {
+        self.by_id.values().map(Vec::len).sum::<usize>() + self.nameless.len()
+    }
+
+    /// The keys with this id; where a token names none, the only one that there is. None: there is no such id.
+    fn named(&self, id: Option<&str>) -> Option<&[Key]> {
+        match id {
+            Some(id) => self.by_id.get(id).map(Vec::as_slice),
+            None if self.len() == 1 => {
+                self.by_id.values().chain([&self.nameless]).find(|k| !k.is_empty()).map(Vec::as_slice)
+            }
+            None => None,
+        }
+    }
+
+    /// The key with this id for this algorithm. None: there is no such id; an error: it is for other algorithms.
+    pub(super) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Result<&DecodingKey, ()>> {
+        let keys = self.named(id)?;
+        Some(keys.iter().find(|key| key.algorithms.contains(&algorithm)).map(|key| &key.key).ok_or(()))
+    }
+}
+
+/// A key that signs tokens by an algorithm that is known here.
+fn usable(jwk: &Jwk) -> Option<Key> {
+    if jwk.common.public_key_use.as_ref().is_some_and(|r#use| *r#use != PublicKeyUse::Signature) {
+        return None;
+    }
+    let mut algorithms: Vec<Algorithm> = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa.algorithms().to_vec(),
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![Algorithm::ES256],
+        AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![Algorithm::ES384],
+        AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
+        // A shared secret has no place in a set that everybody may read.
+        _ => return None,
+    };
+    if let Some(only) = jwk.common.key_algorithm {
+        let only = Algorithm::try_from(only).ok()?;
+        algorithms.retain(|algorithm| *algorithm == only);
+    }
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    let is_sound = match key.kind() {
+        DecodingKeyKind::RsaModulusExponent { n, .. } => MODULUS_BYTES.contains(&n.len()),
+        DecodingKeyKind::SecretOrDer(_) => true,
+    };
+    (is_sound && !algorithms.is_empty()).then_some(Key { algorithms, key })
+}

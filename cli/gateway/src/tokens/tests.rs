@@ -1,0 +1,494 @@
+//! Tokens against an issuer that answers over HTTP, with keys that are made here and signatures that are real.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+use serde_json::json;
+
+use super::*;
+use crate::verbs::{Verb, Whose};
+
+const RULES: &str = "
+- {name: watch, claims: {groups: fleet-watch}, tenant: '*', role: viewer}
+- {name: deciders, claims: {groups: 'approve-*', mfa: true}, tenant_claim: org.id, role: approver, approver_claim: sub}
+- {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read]}
+";
+
+/// A key of an issuer: its id, and what it signs with.
+struct Signer {
+    id: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Ed(Ed25519KeyPair),
+    P256(EcdsaKeyPair),
+}
+
+impl Signer {
+    fn ed(id: &str) -> Self {
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        Self { id: id.into(), kind: Kind::Ed(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap()) }
+    }
+
+    fn p256(id: &str) -> Self {
+        let (chance, how) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+        let made = EcdsaKeyPair::generate_pkcs8(how, &chance).unwrap();
+        Self { id: id.into(), kind: Kind::P256(EcdsaKeyPair::from_pkcs8(how, made.as_ref(), &chance).unwrap()) }
+    }
+
+    fn public(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Ed(key) => key.public_key().as_ref(),
+            Kind::P256(key) => key.public_key().as_ref(),
+        }
+    }
+
+    fn jwk(&self) -> Value {
+        let (public, id) = (self.public(), &self.id);
+        match &self.kind {
+            Kind::Ed(_) => json!({"kty": "OKP", "crv": "Ed25519", "x": coded(public), "kid": id, "use": "sig"}),
+            Kind::P256(_) => {
+                json!({"kty": "EC", "crv": "P-256", "x": coded(&public[1..33]), "y": coded(&public[33..]), "kid": id, "alg": "ES256"})
+            }
+        }
+    }
+
+    fn header(&self) -> Value {
+        let alg = if matches!(self.kind, Kind::Ed(_)) { "EdDSA" } else { "ES256" };
+        json!({"alg": alg, "typ": "JWT", "kid": self.id})
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.token_with(&self.header(), claims)
+    }
+
+    fn token_with(&self, header: &Value, claims: &Value) -> String {
+        let message = format!("{}.{}", coded(header.to_string().as_bytes()), coded(claims.to_string().as_bytes()));
+        let signature = match &self.kind {
+            Kind::Ed(key) => key.sign(message.as_bytes()).as_ref().to_vec(),
+            Kind::P256(key) => key.sign(&SystemRandom::new(), message.as_bytes()).unwrap().as_ref().to_vec(),
+        };
+        format!("{message}.{}", coded(&signature))
+    }
+}
+
+fn coded(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// What an issuer answers, and how often it was asked for keys.
+struct Answers {
+    name: Mutex<String>,
+    keys: Mutex<Value>,
+    mode: Mutex<Mode>,
+    asked: AtomicUsize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Well,
+    Broken,
+    Hanging,
+    Elsewhere,
+}
+
+/// An issuer, and a gateway's half that knows it.
+struct World {
+    url: String,
+    answers: Arc<Answers>,
+    folder: tempfile::TempDir,
+    stop: CancellationToken,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl World {
+    async fn start(keys: &[&Signer]) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/realms/acme", listener.local_addr().unwrap());
+        let answers = Arc::new(Answers {
+            name: Mutex::new(url.clone()),
+            keys: Mutex::new(set(keys)),
+            mode: Mutex::new(Mode::Well),
+            asked: AtomicUsize::new(0),
+        });
+        let router = Router::new()
+            .route("/realms/acme/.well-known/openid-configuration", get(discovery))
+            .route("/keys", get(keys_of))
+            .with_state((Arc::clone(&answers), url.trim_end_matches("/realms/acme").to_owned()));
+        drop(tokio::spawn(async { axum::serve(listener, router).await }));
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+        Self { url, answers, folder, stop: CancellationToken::new() }
+    }
+
+    fn options(&self) -> TokenOptions {
+        TokenOptions {
+            issuer: self.url.clone(),
+            jwks: None,
+            audience: vec!["fleet".into()],
+            algorithms: TokenOptions::ALGORITHMS.into(),
+            name_claim: "sub".into(),
+            leeway: TokenOptions::LEEWAY,
+            rules: self.folder.path().join("rules.yaml"),
+            // No test reads twice unless it asks for it.
+            keys_rest: Duration::from_secs(3_600),
+            answer_max: Duration::from_secs(60),
+        }
+    }
+
+    fn tokens(&self, options: TokenOptions) -> Tokens {
+        let tokens = Tokens::open(options).unwrap();
+        drop(tokio::spawn(tokens.clone().follow(self.stop.clone())));
+        tokens
+    }
+
+    fn is(&self, mode: Mode) {
+        *self.answers.mode.lock() = mode;
+    }
+
+    fn has(&self, keys: &[&Signer]) {
+        *self.answers.keys.lock() = set(keys);
+    }
+
+    fn asked(&self) -> usize {
+        self.answers.asked.load(Ordering::SeqCst)
+    }
+
+    /// What a token of a service says.
+    fn claims(&self) -> Value {
+        let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
+        json!({
+            "iss": self.url, "aud": ["other", "fleet"], "sub": "shop-7", "exp": now + 300, "nbf": now - 5,
+            "azp": "shop", "tenant": "demo", "agents": ["kelly", "fran"],
+        })
+    }
+
+    /// The same, with these claims changed; null takes one out.
+    fn with(&self, changes: &Value) -> Value {
+        let mut claims = self.claims();
+        for (name, value) in changes.as_object().unwrap() {
+            if value.is_null() {
+                claims.as_object_mut().unwrap().remove(name);
+            } else {
+                claims[name] = value.clone();
+            }
+        }
+        claims
+    }
+}
+
+fn set(keys: &[&Signer]) -> Value {
+    json!({"keys": keys.iter().map(|key| key.jwk()).collect::<Vec<_>>()})
+}
+
+type Asked = State<(Arc<Answers>, String)>;
+
+async fn discovery(State((answers, base)): Asked) -> Response {
+    let mode = *answers.mode.lock();
+    match mode {
+        Mode::Hanging => std::future::pending().await,
+        Mode::Broken => {
+            answers.asked.fetch_add(1, Ordering::SeqCst);
+            StatusCode::BAD_GATEWAY.into_response()
+        }
+        Mode::Elsewhere => {
+            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": "http://keys.example/k"})).into_response()
+        }
+        Mode::Well => {
+            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": format!("{base}/keys")})).into_response()
+        }
+    }
+}
+
+async fn keys_of(State((answers, _)): Asked) -> Json<Value> {
+    answers.asked.fetch_add(1, Ordering::SeqCst);
+    Json(answers.keys.lock().clone())
+}
+
+/// Until keys are read for whoever asks next. The runtime has one thread: who is asked already is seen to read.
+async fn idle(tokens: &Tokens) {
+    let mut rounds = tokens.inner.round.subscribe();
+    rounds.wait_for(|round| round.phase == Phase::Idle).await.unwrap();
+}
+
+/// The status and message with which a token is refused.
+async fn refusal(tokens: &Tokens, token: &str) -> (u16, String) {
+    let problem = tokens.holder(token).await.expect_err("it was taken");
+    let message = problem.told().0.to_owned();
+    (problem.into_response().status().as_u16(), message)
+}
+
+#[tokio::test]
+async fn a_token_grants_what_the_first_rule_that_fits_its_claims_says() {
+    let (ed, p256) = (Signer::ed("a"), Signer::p256("b"));
+    let world = World::start(&[&ed, &p256]).await;
+    let tokens = world.tokens(world.options());
+    let grant = tokens.holder(&ed.token(&world.claims())).await.unwrap();
+    assert_eq!((grant.id.as_str(), grant.tenant.one().unwrap().as_str()), ("shop-7", "demo"));
+    assert_eq!((grant.agents, grant.verbs), (vec!["kelly".into(), "fran".into()], [Verb::Submit, Verb::Read].into()));
+    assert!(grant.expires.is_some(), "its end is the token's");
+    let watch = world.with(&json!({"groups": ["staff", "fleet-watch"]}));
+    let grant = tokens.holder(&p256.token(&watch)).await.unwrap();
+    assert_eq!((grant.tenant, grant.verbs), (Whose::All, [Verb::View].into()));
+    let decides = world.with(&json!({"groups": "approve-eu", "mfa": true, "org": {"id": "acme"}, "aud": "fleet"}));
+    let grant = tokens.holder(&p256.token(&decides)).await.unwrap();
+    assert_eq!((grant.approver.as_deref(), grant.tenant.one().unwrap().as_str()), (Some("shop-7"), "acme"));
+    // Nothing is granted by half.
+    for (change, why) in [
+        (json!({"azp": "till"}), "no rule"),
+        (json!({"azp": null}), "no rule"),
+        (json!({"groups": "approve-eu", "mfa": "true", "azp": "x"}), "no rule"),
+        (json!({"tenant": null}), "\"tenant\": expected a text"),
+        (json!({"tenant": "*"}), "services"),
+        (json!({"agents": []}), "expected an agent"),
+        (json!({"agents": ["kelly", "fr*"]}), "expected an agent"),
+        (json!({"agents": "*"}), "expected an agent"),
+        (json!({"sub": "shop\n7"}), "letters, digits and signs"),
+        (json!({"sub": "x".repeat(400)}), "letters, digits and signs"),
+    ] {
+        let (status, message) = refusal(&tokens, &ed.token(&world.with(&change))).await;
+        assert!(status == 403 && message.contains(why), "{change}: {status} {message}");
+    }
+    assert_eq!(world.asked(), 1, "the keys were read once for all");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
+    let (ed, p256, stranger) = (Signer::ed("a"), Signer::p256("b"), Signer::ed("a"));
+    let world = World::start(&[&ed, &p256]).await;
+    let tokens = world.tokens(world.options());
+    let good = ed.token(&world.claims());
+    let header = |changes: Value| {
+        let mut header = ed.header();
+        header.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        ed.token_with(&header, &world.claims())
+    };
+    let (message, signature) = good.rsplit_once('.').unwrap();
+    let none = format!("{}.{}.", coded(br#"{"alg":"none"}"#), message.split('.').nth(1).unwrap());
+    // The public key, which everybody has, as a shared secret.
+    let confused = json!({"alg": "HS256", "kid": "a"}).to_string();
+    let confused = format!("{}.{}", coded(confused.as_bytes()), message.split('.').nth(1).unwrap());
+    let mac = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, ed.public()), confused.as_bytes());
+    let other_claims = coded(world.with(&json!({"tenant": "acme"})).to_string().as_bytes());
+    let stitched = format!("{}.{other_claims}.{signature}", message.split('.').next().unwrap());
+    for (token, why) in [
+        (none, "no signed token"),
+        (format!("{confused}.{}", coded(mac.as_ref())), "signed by HS256"),
+        (header(json!({"alg": "RS256"})), "another algorithm"),
+        (header(json!({"alg": "RS512"})), "signed by RS512"),
+        (header(json!({"kid": "b"})), "another algorithm"),
+        (header(json!({"crit": ["b64"], "b64": false})), "critical"),
+        (header(json!({"typ": "logout+jwt"})), "something else"),
+        (stranger.token(&world.claims()), "its signature"),
+        (stitched, "its signature"),
+        (format!("{message}."), "its signature"),
+        ("a.b.c".into(), "no signed token"),
+        ("...".into(), "no signed token"),
+        (format!("{}.x.x", "a".repeat(100_000)), "at most 16384 bytes"),
+    ] {
+        let (status, said) = refusal(&tokens, &token).await;
+        assert!(status == 401 && said.contains(why), "{status} {said}, and not {why}: {token}");
+    }
+    let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
+    for (change, why) in [
+        (json!({"exp": now - 90}), "its time is over"),
+        (json!({"nbf": now + 600}), "has not come"),
+        (json!({"exp": "soon"}), "\"exp\""),
+        (json!({"exp": -1}), "\"exp\""),
+        (json!({"exp": null}), "\"exp\""),
+        (json!({"sub": null}), "\"sub\""),
+        (json!({"aud": null}), "\"aud\""),
+        (json!({"iss": null}), "\"iss\""),
+        (json!({"aud": "fleet-2"}), "another service"),
+        (json!({"iss": "https://id.example.com"}), "another issuer"),
+        (json!({"iss": [world.url, "https://id.example.com"]}), "another issuer"),
+        (json!({"cnf": {"jkt": "x"}}), "bound to its sender"),
+    ] {
+        let (status, said) = refusal(&tokens, &ed.token(&world.with(&change))).await;
+        assert!(status == 401 && said.contains(why), "{change}: {status} {said}");
+    }
+    // Clocks differ by some seconds; and a time that no calendar has is no reason to fail.
+    for change in
+        [json!({"exp": now - 10}), json!({"nbf": now + 10}), json!({"exp": 1e17}), json!({"exp": (now as f64) + 60.5})]
+    {
+        assert!(tokens.holder(&ed.token(&world.with(&change))).await.is_ok(), "{change}");
+    }
+    assert_eq!(world.asked(), 1, "nothing of that asks the issuer");
+}
+
+#[tokio::test]
+async fn a_new_key_is_fetched_when_a_token_names_it_and_unknown_names_do_not_decide_how_often() {
+    let (old, new) = (Signer::ed("old"), Signer::ed("new"));
+    let world = World::start(&[&old]).await;
+    let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
+    assert!(tokens.holder(&old.token(&world.claims())).await.is_ok());
+    idle(&tokens).await;
+    world.has(&[&new]);
+    assert!(tokens.holder(&new.token(&world.claims())).await.is_ok(), "a key that was rotated in is taken at once");
+    assert_eq!(refusal(&tokens, &old.token(&world.claims())).await.0, 401, "and the one that it replaced is not");
+
+    // With a rest between two looks: a thousand names cost no look.
+    let resting = world.tokens(world.options());
+    assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
+    let before = world.asked();
+    for n in 0..1_000 {
+        let unknown = Signer { id: format!("k{n}"), ..Signer::ed("") }.token(&world.claims());
+        let (status, said) = refusal(&resting, &unknown).await;
+        assert!(status == 401 && said.contains("is not known to have"), "{status} {said}");
+    }
+    assert_eq!(world.asked(), before, "whatever tokens name");
+    assert!(resting.holder(&new.token(&world.claims())).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
+    let (known, new) = (Signer::ed("known"), Signer::ed("new"));
+    let world = World::start(&[&known]).await;
+    let quick =
+        || TokenOptions { keys_rest: Duration::ZERO, answer_max: Duration::from_millis(300), ..world.options() };
+    let tokens = world.tokens(TokenOptions { answer_max: Duration::from_secs(60), ..quick() });
+    assert!(tokens.holder(&known.token(&world.claims())).await.is_ok());
+    idle(&tokens).await;
+    world.has(&[&new]);
+    world.is(Mode::Broken);
+    let (status, said) = refusal(&tokens, &new.token(&world.claims())).await;
+    assert!(
+        status == 503 && said.contains("cannot be had"),
+        "what cannot be known is not told as wrong: {status} {said}"
+    );
+    assert!(tokens.holder(&known.token(&world.claims())).await.is_ok(), "what was read stays in force");
+    // One that starts while the issuer hangs: keys come when it answers.
+    world.is(Mode::Hanging);
+    let late = world.tokens(quick());
+    assert_eq!(refusal(&late, &new.token(&world.claims())).await.0, 503);
+    world.is(Mode::Well);
+    for look in 0.. {
+        if late.holder(&new.token(&world.claims())).await.is_ok() {
+            break;
+        }
+        assert!(look < 6_000, "keys come when the issuer answers");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    idle(&tokens).await;
+    assert!(tokens.holder(&new.token(&world.claims())).await.is_ok());
+    // An issuer that speaks for another one, or sends elsewhere for its keys, is not believed.
+    for mode in [Mode::Elsewhere, Mode::Well] {
+        world.is(mode);
+        *world.answers.name.lock() =
+            if mode == Mode::Well { "https://other.example".into() } else { world.url.clone() };
+        assert_eq!(refusal(&world.tokens(world.options()), &new.token(&world.claims())).await.0, 503);
+    }
+}
+
+#[tokio::test]
+async fn a_set_that_is_too_large_is_not_read_and_a_key_that_is_of_no_use_costs_itself_alone() {
+    let key = Signer::ed("a");
+    let world = World::start(&[&key]).await;
+    let file = world.folder.path().join("keys.json");
+    let odd = [
+        json!({"kty": "oct", "k": coded(b"secret"), "kid": "shared"}),
+        json!({"kty": "RSA", "n": coded(&[255; 128]), "e": "AQAB", "kid": "short"}),
+        json!({"kty": "OKP", "crv": "X25519", "x": coded(&[1; 32]), "kid": "agree"}),
+        json!({"kty": "EC", "crv": "P-256", "x": "!", "y": "!", "kid": "odd"}),
+        json!({"kty": "RSA", "n": coded(&[255; 256]), "e": "AQAB", "kid": "enc", "use": "enc"}),
+        json!({"kty": "RSA", "n": coded(&[255; 256]), "e": "AQAB", "kid": "for-es", "alg": "ES256"}),
+        json!(["no key"]),
+    ];
+    let mut keys: Vec<Value> = odd.into();
+    let skipped = keys.len();
+    keys.push(key.jwk());
+    let read = KeySet::parse(json!({"keys": keys}).to_string().as_bytes()).unwrap();
+    assert_eq!((read.len(), read.skipped), (1, skipped), "{read:?}");
+    std::fs::write(&file, json!({"keys": keys}).to_string()).unwrap();
+    // From a file nobody is asked, and a token that names no key has the only one.
+    let tokens = world.tokens(TokenOptions { jwks: Some(file.clone()), ..world.options() });
+    let mut header = key.header();
+    header.as_object_mut().unwrap().remove("kid");
+    assert!(tokens.holder(&key.token_with(&header, &world.claims())).await.is_ok());
+    assert_eq!(world.asked(), 0);
+    let many = |count: usize| {
+        let keys: Vec<Value> = (0..count)
+            .map(|n| json!({"kty": "OKP", "crv": "Ed25519", "x": coded(&[1; 32]), "kid": n.to_string()}))
+            .collect();
+        json!({"keys": keys})
+    };
+    assert!(KeySet::parse(many(1_001).to_string().as_bytes()).unwrap_err().contains("1001 keys"));
+    let padded = format!("{}{}", json!({"keys": []}), " ".repeat(keyset::SET_BYTES_MAX));
+    assert!(KeySet::parse(padded.as_bytes()).unwrap_err().contains("more than"));
+    for text in ["", "{}", "[]", "{\"keys\": 1}"] {
+        assert!(KeySet::parse(text.as_bytes()).is_err(), "{text}");
+    }
+    // Ten thousand keys over HTTP: those that are known stay in force.
+    let tokens = world.tokens(TokenOptions { keys_rest: Duration::ZERO, ..world.options() });
+    assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
+    idle(&tokens).await;
+    *world.answers.keys.lock() = many(10_000);
+    assert_eq!(refusal(&tokens, &Signer::ed("7").token(&world.claims())).await.0, 503);
+    assert!(tokens.holder(&key.token(&world.claims())).await.is_ok());
+}
+
+#[test]
+fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
+    let refused = |rule: &str| Rules::parse(&format!("- {{name: a, {rule}}}\n")).unwrap_err();
+    for (rule, why) in [
+        ("claims: {}, tenant: demo, role: viewer", "at least one"),
+        ("claims: {a: [x]}, tenant: demo, role: viewer", "a: expected a text"),
+        ("claims: {a: 'x*y'}, tenant: demo, role: viewer", "a * at its end"),
+        ("claims: {a: ''}, tenant: demo, role: viewer", "expected a text"),
+        ("claims: {a: x}, role: viewer", "tenant or tenant_claim"),
+        ("claims: {a: x}, tenant: demo, tenant_claim: t, role: viewer", "tenant or tenant_claim"),
+        ("claims: {a: x}, tenant: demo", "role or verbs"),
+        ("claims: {a: x}, tenant: demo, role: viewer, verbs: [view]", "role or verbs"),
+        ("claims: {a: x}, tenant: demo, verbs: [submit]", "agents or agents_claim"),
+        ("claims: {a: x}, tenant: '*', agents: ['*'], verbs: [submit]", "only view, operate and approve"),
+        ("claims: {a: x}, tenant: demo, agents: [kelly], role: viewer", "are for all agents"),
+        ("claims: {a: x}, tenant: demo, role: approver", "approver"),
+        ("claims: {a: x}, tenant: demo, role: viewer, approver: ann", "approver"),
+        ("claims: {a: x}, tenant: demo, role: admin", "admin"),
+        ("claims: {a: x}, tenant: demo, role: viewer, rolle: x", "rolle"),
+    ] {
+        assert!(refused(rule).contains(why), "{rule}: {}", refused(rule));
+    }
+    let good = "- {name: a, claims: {a: x}, tenant: demo, role: viewer}\n";
+    assert!(Rules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
+    assert_eq!(Rules::parse(good).unwrap().len(), 1);
+    assert!(Rules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
+    let key = Signer::ed("a");
+    let world = World::start(&[&key]).await;
+    let refused = |options: TokenOptions| Tokens::open(options).unwrap_err().to_string();
+    assert!(refused(TokenOptions { audience: vec![], ..world.options() }).contains("audience"));
+    assert!(refused(TokenOptions { algorithms: vec![Algorithm::HS256], ..world.options() }).contains("public keys"));
+    assert!(refused(TokenOptions { leeway: Duration::from_secs(301), ..world.options() }).contains("5 minutes"));
+    assert!(refused(TokenOptions { issuer: "http://id.example.com".into(), ..world.options() }).contains("https"));
+    assert!(refused(TokenOptions { rules: world.folder.path().join("none"), ..world.options() }).contains("none"));
+    let tokens = world.tokens(TokenOptions { name_claim: "email".into(), ..world.options() });
+    let of = |verified: Value| key.token(&world.with(&json!({"email": "ann@example.com", "email_verified": verified})));
+    assert_eq!(tokens.holder(&of(json!(true))).await.unwrap().id, "ann@example.com");
+    assert!(refusal(&tokens, &of(json!(false))).await.1.contains("not verified"));
+    std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
+    while tokens.holder(&of(json!(true))).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(refusal(&tokens, &of(json!(true))).await.0, 403, "what is granted no more is refused");
+}

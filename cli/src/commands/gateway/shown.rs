@@ -1,0 +1,30 @@
+//! The configuration as operators see it: settings with where each comes from, and the files that decide about calls.
+
+use serde_json::{Value, json};
+use tickfleet_config::{Configuration, ShownSetting, shown};
+
+/// Bytes of one file that are shown.
+const FILE_BYTES_MAX: usize = 256 * 1024;
+
+/// Lays it out as data. Secrets are masked already; of a file that is longer than [`FILE_BYTES_MAX`] the beginning stands.
+pub(super) fn view(configuration: &Configuration) -> Value {
+    let shown = shown(configuration);
+    let setting = |ShownSetting { path, value, origin }: ShownSetting| {
+        let is_default = origin == "default";
+        json!({"name": path, "value": value, "origin": origin, "is_default": is_default})
+    };
+    let file = |(name, text): (String, String)| {
+        let end = text.floor_char_boundary(FILE_BYTES_MAX);
+        json!({"name": name, "text": text.get(..end), "bytes": text.len(), "whole": end == text.len()})
+    };
+    let warnings = configuration
+        .warnings
+        .iter()
+        .map(|found| json!({"place": found.place.to_string(), "field": found.path, "message": found.message}));
+    json!({
+        "settings": shown.settings.into_iter().map(setting).collect::<Vec<_>>(),
+        "files": shown.files.into_iter().map(file).collect::<Vec<_>>(),
+        "warnings": warnings.collect::<Vec<_>>(),
+        "built_in": configuration.samples(),
+    })
+}

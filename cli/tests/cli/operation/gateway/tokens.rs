@@ -1,0 +1,214 @@
+//! Tokens of an identity provider at a gateway that runs: services, MCP clients and operators show who they are with them,
+//! as its rules say, also while the provider is away.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::routing::get;
+use axum::{Json, Router};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::rsa::PublicKeyComponents;
+use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+use tokio::task::JoinHandle;
+
+use super::super::operators::{count, verbs};
+use super::{Answer, DevFleet, Gateway, LOOKS, add_key, pause};
+
+const RULES: &str = "
+- {name: watch, claims: {groups: watch}, tenant: '*', role: viewer}
+- {name: operate, claims: {groups: operate}, tenant: '*', role: operator}
+- {name: decide, claims: {groups: decide}, tenant: '*', role: approver, approver_claim: approver}
+- {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read, cancel]}
+";
+
+/// An identity provider: what it signs with, and its server.
+struct Provider {
+    key: RsaKeyPair,
+    url: String,
+    serving: JoinHandle<()>,
+}
+
+impl Provider {
+    async fn start(folder: &Path) -> Self {
+        let file = folder.join("provider.der");
+        let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-outform", "DER", "-out"];
+        let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let key = RsaKeyPair::from_pkcs8(&std::fs::read(&file).unwrap()).unwrap();
+        let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
+        let (n, e) = (coded(&n), coded(&e));
+        let keys = json!({"keys": [{"kty": "RSA", "n": n, "e": e, "kid": "k1", "alg": "RS256", "use": "sig"}]});
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let about = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
+        let router = Router::new()
+            .route("/.well-known/openid-configuration", get(async move || Json(about)))
+            .route("/keys", get(async move || Json(keys)));
+        let serving = tokio::spawn(async { axum::serve(listener, router).await.unwrap() });
+        Self { key, url, serving }
+    }
+
+    /// A token for these claims beside those that every token has.
+    fn token(&self, email: &str, claims: &Value) -> String {
+        let ends = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(900);
+        let mut all = json!({"iss": self.url, "aud": "fleet", "sub": "0017", "email": email, "exp": ends.as_secs()});
+        all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
+        let header = json!({"alg": "RS256", "typ": "at+jwt", "kid": "k1"});
+        let message = [header, all].map(|part| coded(part.to_string().as_bytes())).join(".");
+        let mut signature = vec![0; self.key.public().modulus_len()];
+        self.key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), message.as_bytes(), &mut signature).unwrap();
+        format!("{message}.{}", coded(&signature))
+    }
+}
+
+fn coded(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// A fleet, a gateway that takes a provider's tokens, and the provider.
+struct World {
+    fleet: DevFleet,
+    gateway: Gateway,
+    provider: Provider,
+    folder: tempfile::TempDir,
+    _redis: RedisServer,
+}
+
+async fn world() -> World {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let permissions = "permissions:
+  echo: {everyone: true}
+  fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
+approvers: {ann: {roles: [finance]}}
+";
+    for (name, text) in [
+        ("permissions.yaml", permissions),
+        ("agents.yaml", "agents: {kelly: {}, fran: {}}\n"),
+        ("tenants.yaml", "tenants: {demo: {}, acme: {}}\n"),
+        ("rules.yaml", RULES),
+    ] {
+        std::fs::write(conf.join(name), text).unwrap();
+    }
+    let rules = folder.path().join("rules.yaml");
+    std::fs::rename(conf.join("rules.yaml"), &rules).unwrap();
+    let provider = Provider::start(folder.path()).await;
+    let keys = folder.path().join("keys.yaml");
+    add_key(&keys, &["--id", "taken@example.com", "--tenant", "demo"]);
+    let (conf, url) = (conf.to_str().unwrap(), redis.url());
+    let fleet = DevFleet::start(&["--config", conf, "--redis-url", &url]);
+    let rules = rules.to_str().unwrap();
+    let tokens = [
+        "--oidc-issuer",
+        &provider.url,
+        "--oidc-audience",
+        "fleet",
+        "--oidc-rules",
+        rules,
+        "--oidc-name-claim",
+        "email",
+    ];
+    let gateway = Gateway::start_with(&url, &keys, &[&["--config", conf], tokens.as_slice()].concat());
+    World { fleet, gateway, provider, folder, _redis: redis }
+}
+
+fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, params: &Value) -> Answer {
+    let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
+    let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+    gateway.ask_with(token, "POST", &format!("/v1/agents/{agent}/mcp"), head, &request)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_opens_what_a_rule_about_its_claims_says_over_http_over_mcp_and_for_operators() {
+    let World { fleet, gateway, provider, folder, _redis } = world().await;
+    let service = |tenant: &str| json!({"azp": "shop", "tenant": tenant, "agents": ["kelly"]});
+    let shop = provider.token("shop@example.com", &service("demo"));
+    let acme = provider.token("shop@example.com", &service("acme"));
+    let [viewer, operator, approver] = [
+        ("vera@example.com", json!({"groups": ["staff", "watch"]})),
+        ("otto@example.com", json!({"groups": ["operate"]})),
+        ("ann@example.com", json!({"groups": ["decide"], "approver": "ann"})),
+    ]
+    .map(|(email, claims)| provider.token(email, &claims));
+
+    // A service, its agents and nobody else's, over HTTP and over MCP.
+    let turn = |agent: &str| json!({"agent": agent, "turn_id": "t1", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
+    let answer = gateway.ask(&shop, "POST", "/v1/turns?wait=60", &turn("kelly"));
+    assert_eq!((answer.status, &answer.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{answer:?}");
+    assert_eq!(gateway.ask(&shop, "POST", "/v1/turns", &turn("fran")).code(), "forbidden");
+    assert_eq!(gateway.get(&acme, "/v1/turns/t1").status, 404, "another tenant's turn is not there");
+    let echo = json!({"name": "echo", "arguments": {"text": "over MCP"}});
+    let called = mcp(&gateway, &shop, "kelly", "tools/call", &echo);
+    assert_eq!(called.json()["result"]["structuredContent"]["text"], "over MCP", "{called:?}");
+    assert_eq!(mcp(&gateway, &shop, "fran", "tools/list", &json!({})).status, 403);
+
+    // What is not good opens no door; the rules themselves are tested beside the code.
+    let late = provider.token("otto@example.com", &json!({"groups": ["operate"], "exp": 1_700_000_000}));
+    let other = provider.token("otto@example.com", &json!({"groups": ["operate"], "aud": "mail"}));
+    let forged = format!("{}.{}", shop.rsplit_once('.').unwrap().0, coded(&[7; 256]));
+    for token in [&late, &other, &forged] {
+        for path in ["/v1/turns/t1", "/v1/operate/me", "/v1/operate/turns", "/v1/agents/kelly/tools"] {
+            assert_eq!(gateway.get(token, path).status, 401, "{path}");
+        }
+        assert_eq!(mcp(&gateway, token, "kelly", "tools/list", &json!({})).status, 401);
+    }
+    let nothing = provider.token("eve@example.com", &json!({"groups": ["staff"]}));
+    assert_eq!(gateway.get(&nothing, "/v1/operate/me").code(), "forbidden", "nothing is granted by default");
+    let taken = provider.token("taken@example.com", &json!({"groups": ["operate"]}));
+    assert_eq!(gateway.get(&taken, "/v1/operate/me").code(), "forbidden", "nobody comes to have the name of a key");
+
+    // Each verb of operators is for its roles; the provider is away, and stops nobody.
+    provider.serving.abort();
+    let conf = folder.path().join("conf").display().to_string();
+    fleet
+        .run(&[
+            "--config",
+            &conf,
+            "submit",
+            "--tenant",
+            "demo",
+            "--agent",
+            "kelly",
+            "--turn-id",
+            "held",
+            "--call",
+            "fail",
+        ])
+        .exits(0);
+    for (method, path, body, roles) in &verbs("demo:0", "call-0-1-0", "worker") {
+        for (token, may) in [&viewer, &operator, &approver].into_iter().zip(roles) {
+            if !may {
+                assert_eq!(gateway.ask(token, method, path, body).code(), "forbidden", "{method} {path}");
+            }
+        }
+        assert_eq!(gateway.ask(&shop, method, path, body).code(), "forbidden", "{method} {path}");
+    }
+    let me = gateway.get(&approver, "/v1/operate/me").json();
+    assert_eq!((&me["id"], &me["approver"]), (&json!("ann@example.com"), &json!("ann")), "{me}");
+    assert!(me["expires"].is_string(), "{me}");
+    let whom = json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
+    assert_eq!(gateway.ask(&operator, "POST", "/v1/operate/pause", &whom).status, 200);
+    let pauses = gateway.get(&viewer, "/v1/operate/pauses").json();
+    assert_eq!((count(&pauses, "pauses"), &pauses["pauses"][0]["by"]), (1, &json!("otto@example.com")), "{pauses}");
+    let approval = asked(&gateway, &viewer);
+    let decided =
+        gateway.ask(&approver, "POST", &format!("/v1/operate/approvals/{approval}/deny"), &json!({"reason": "no"}));
+    assert_eq!(decided.status, 200, "{decided:?}");
+}
+
+/// The approval that is asked for.
+fn asked(gateway: &Gateway, token: &str) -> String {
+    for _ in 0..LOOKS {
+        let seen = gateway.get(token, "/v1/operate/approvals").json();
+        if let Some(id) = seen["approvals"][0]["id"].as_str() {
+            return format!("demo:{id}");
+        }
+        pause();
+    }
+    panic!("no approval was asked for within two minutes");
+}
