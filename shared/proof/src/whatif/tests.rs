@@ -111,6 +111,17 @@ fn ticks_are_waited_for_as_they_were_and_longer_or_shorter_under_another_cap() {
 }
 
 #[test]
+fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
+    let waits = (6_100, 0, What::Wait("earlier turns of its agent".into(), 10_000));
+    // Nobody was there to let the rest of the first turn go when its tick began.
+    let turns = [
+        turn("a", &[(1_000, 0, go(3, 3, 5_000)), (6_200, 3, go(3, 3, 10_000))]),
+        turn("b", &[waits, (10_010, 0, go(3, 3, 15_000))]),
+    ];
+    assert_eq!(told(&policy(3, vec![]), &turns), []);
+}
+
+#[test]
 fn what_a_limit_refused_is_let_go_by_a_larger_one_and_debits_it() {
     let refused = |at_ms| (at_ms, 0, What::Refuse(1, Some("limits.few".into())));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];

@@ -26,6 +26,8 @@ pub(super) struct Said {
     pub(super) known_ms: (i64, i64),
     /// Whether it is known how much of the budget of the turn's task was used.
     pub(super) knows_task: bool,
+    /// The agent's budgets and the tenant's day, once what may go has gone.
+    pub(super) debited: (AgentBudgets, Budget),
 }
 
 /// The counters of a turn's chain, but those of limits.
@@ -131,10 +133,10 @@ impl Replay<'_> {
         let rules = Rules { caps, epoch_ms: 0, room: !is_behind };
         let mut counters = Counters { agent, tenant_day, task: self.tasks.of(turn) };
         let knows_task = counters.task.is_some();
-        let before = (counters, sides.clone());
+        let (rolled, before) = (counters, sides.clone());
         let (mut verdict, mut stop) = counters.decide(wanted, rules, &mut sides);
         if sides.iter().any(|side| side.given_back > 0) && !on.is_some_and(|on| agrees(live, on, verdict)) {
-            (counters, sides) = before;
+            (counters, sides) = (rolled, before);
             for side in sides.iter_mut().filter(|side| side.given_back > 0) {
                 side.debit.counter.used = side.debit.counter.used.saturating_sub(side.given_back);
                 self.books.free(&side.name);
@@ -157,8 +159,10 @@ impl Replay<'_> {
             (None, false) if caps.calls_per_tick == 0 => (TICK.to_owned(), name.clone(), now_ms + WAIT_MS_MAX + 1),
             (None, false) => (TICK.to_owned(), name.clone(), agent.tick.end_ms),
         };
-        self.books.agents.insert(name, agent);
-        self.books.tenant_days.insert(turn.tenant.clone(), tenant_day);
-        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task }
+        // Nothing has gone yet: a wait may stand although there would be room.
+        self.books.agents.insert(name, rolled.agent);
+        self.books.tenant_days.insert(turn.tenant.clone(), rolled.tenant_day);
+        let debited = (agent, tenant_day);
+        Said { verdict, by, lane, until_ms, sides, unknown, known_ms, knows_task, debited }
     }
 }
