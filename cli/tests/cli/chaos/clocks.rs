@@ -9,9 +9,9 @@ use super::target::Kind;
 
 /// By so much clocks step, ms: a machine that was not synchronised, a wrong time zone, a wrong day, and a moment.
 const STEPS_MS: [i64; 6] = [-25 * HOUR_MS, -HOUR_MS, -20_000, 20_000, HOUR_MS, 25 * HOUR_MS];
-/// Those of a cluster's nodes. Where the clock of one is put back it votes for nobody, for it believes that it has just
-/// voted: with two such, or one and a dead one, Redis fails over to nobody until they have caught up. So clocks only go
-/// ahead here, but for less than votes lie apart; a shard whose primary was ahead steps back when another one leads.
+/// Those of a cluster's nodes. One whose clock is put back does not vote again about a primary that it has voted about:
+/// to it, that was just now. With one dead and one such of three, nobody takes over until it has caught up. So clocks only
+/// go ahead here, but for less than votes lie apart; a shard whose primary was ahead steps back when another one leads.
 const STEPS_OF_NODES_MS: [i64; 4] = [20_000, HOUR_MS, 5 * HOUR_MS, -2_000];
 /// A node's clock is no further ahead than what is kept for long.
 const AHEAD_MS_MAX: i64 = 48 * HOUR_MS;
