@@ -99,12 +99,12 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place.change("drain", "quiet");
     // Others do the rest, in both shards; what it held, it goes on with.
     let other = place.start("worker", "other");
-    for n in 0..3 {
+    for n in 0..2 {
         for tenant in ["demo", "acme"] {
             place.submit(tenant, &format!("echo-{n}"), "echo", &["--wait"]);
         }
     }
-    assert_eq!((begun(&quiet), begun(&other)), (1, 6));
+    assert_eq!((begun(&quiet), begun(&other)), (1, 4));
     let seen = place.until("quiet", |one| one["busy"] == 1);
     assert_eq!((&seen["slots"], &seen["drained"]["by"]), (&1.into(), &"anna".into()), "nobody counts on more: {seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
@@ -121,7 +121,6 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);
     place.explained("demo:waits", "drained by an operator");
-    place.run(&["top", "--once"]).exits(0).says("every worker that is alive is drained by an operator");
     assert_eq!(begun(&quiet), 1);
     place.change("resume", "quiet");
     place.explained("demo:waits", "has ended");
