@@ -216,7 +216,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "config", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }
@@ -236,6 +236,26 @@ async function link(browser, fleet) {
   await page.close();
 }
 
+/** Pictures of the fleet come by themselves, and the overview asks for none. The configuration tells where settings are from. */
+async function live(page, fleet) {
+  const hand = hands(page, fleet);
+  await hand.open("overview");
+  await page.waitForSelector('html[data-live="yes"]');
+  let asked = 0;
+  const count = (request) => (asked += request.url().includes("/v1/operate/"));
+  page.on("request", count);
+  for (let pictures = 0; pictures < 2; pictures += 1) {
+    const before = await page.locator("main").innerText();
+    await page.waitForFunction((text) => document.querySelector("main").innerText !== text, before);
+  }
+  page.off("request", count);
+  check(asked === 0, `the overview is live, and asked ${asked} times`);
+  await hand.open("config");
+  await page.getByText("limits.yaml").click();
+  await hand.shows(/three:/);
+  check(await page.getByText("the one that the fleet decides by").count() === 1, "the configuration is the one in force");
+}
+
 function watch(page) {
   page.on("pageerror", (error) => check(false, `an error in the page: ${error.message}`));
   page.on("console", (message) => {
@@ -250,6 +270,7 @@ try {
   watch(page);
   await link(browser, fleet);
   await work(page, fleet);
+  await live(page, fleet);
   fleet.submit("kelly", "waits", "fail");
   for (let calls = 0; calls < 4; calls += 1) fleet.submit("fran", `more-${calls}`, "echo");
   if (screens) mkdirSync(screens, { recursive: true });
