@@ -69,8 +69,8 @@ struct Shared {
     desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
-    metrics: Arc<Metrics>,
     live: Live,
+    metrics: Arc<Metrics>,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
 }
@@ -103,8 +103,7 @@ impl Gateway {
         let waits = waiting.clone();
         metrics.gateway.watch_waiting(move || waits.count());
         let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
-        let mcp = mcp::http_server(server);
-        let live = Live::new();
+        let (mcp, live) = (mcp::http_server(server), Live::new());
         Self { shared: Arc::new(Shared { client, credentials, desk, waiting, mcp, live, metrics, draining }) }
     }
 

@@ -2,225 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod world;
 
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use parking_lot::Mutex;
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
 
 use super::*;
 use crate::verbs::{Verb, Whose};
-
-const RULES: &str = "
-- {name: watch, claims: {groups: fleet-watch}, tenant: '*', role: viewer}
-- {name: deciders, claims: {groups: 'approve-*', mfa: true}, tenant_claim: org.id, role: approver, approver_claim: sub}
-- {name: services, claims: {azp: shop}, tenant_claim: tenant, agents_claim: agents, verbs: [submit, read]}
-";
-
-/// A key of an issuer: its id, and what it signs with.
-struct Signer {
-    id: String,
-    kind: Kind,
-}
-
-enum Kind {
-    Ed(Ed25519KeyPair),
-    P256(EcdsaKeyPair),
-}
-
-impl Signer {
-    fn ed(id: &str) -> Self {
-        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
-        Self { id: id.into(), kind: Kind::Ed(Ed25519KeyPair::from_pkcs8(made.as_ref()).unwrap()) }
-    }
-
-    fn p256(id: &str) -> Self {
-        let (chance, how) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
-        let made = EcdsaKeyPair::generate_pkcs8(how, &chance).unwrap();
-        Self { id: id.into(), kind: Kind::P256(EcdsaKeyPair::from_pkcs8(how, made.as_ref(), &chance).unwrap()) }
-    }
-
-    fn public(&self) -> &[u8] {
-        match &self.kind {
-            Kind::Ed(key) => key.public_key().as_ref(),
-            Kind::P256(key) => key.public_key().as_ref(),
-        }
-    }
-
-    fn jwk(&self) -> Value {
-        let (public, id) = (self.public(), &self.id);
-        match &self.kind {
-            Kind::Ed(_) => json!({"kty": "OKP", "crv": "Ed25519", "x": coded(public), "kid": id, "use": "sig"}),
-            Kind::P256(_) => {
-                json!({"kty": "EC", "crv": "P-256", "x": coded(&public[1..33]), "y": coded(&public[33..]), "kid": id, "alg": "ES256"})
-            }
-        }
-    }
-
-    fn header(&self) -> Value {
-        let alg = if matches!(self.kind, Kind::Ed(_)) { "EdDSA" } else { "ES256" };
-        json!({"alg": alg, "typ": "JWT", "kid": self.id})
-    }
-
-    fn token(&self, claims: &Value) -> String {
-        self.token_with(&self.header(), claims)
-    }
-
-    fn token_with(&self, header: &Value, claims: &Value) -> String {
-        let message = format!("{}.{}", coded(header.to_string().as_bytes()), coded(claims.to_string().as_bytes()));
-        let signature = match &self.kind {
-            Kind::Ed(key) => key.sign(message.as_bytes()).as_ref().to_vec(),
-            Kind::P256(key) => key.sign(&SystemRandom::new(), message.as_bytes()).unwrap().as_ref().to_vec(),
-        };
-        format!("{message}.{}", coded(&signature))
-    }
-}
-
-fn coded(bytes: &[u8]) -> String {
-    URL_SAFE_NO_PAD.encode(bytes)
-}
-
-/// What an issuer answers, and how often it was asked for keys.
-struct Answers {
-    name: Mutex<String>,
-    keys: Mutex<Value>,
-    mode: Mutex<Mode>,
-    asked: AtomicUsize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Well,
-    Broken,
-    Hanging,
-    Elsewhere,
-}
-
-/// An issuer, and a gateway's half that knows it.
-struct World {
-    url: String,
-    answers: Arc<Answers>,
-    folder: tempfile::TempDir,
-    stop: CancellationToken,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-impl World {
-    async fn start(keys: &[&Signer]) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/realms/acme", listener.local_addr().unwrap());
-        let answers = Arc::new(Answers {
-            name: Mutex::new(url.clone()),
-            keys: Mutex::new(set(keys)),
-            mode: Mutex::new(Mode::Well),
-            asked: AtomicUsize::new(0),
-        });
-        let router = Router::new()
-            .route("/realms/acme/.well-known/openid-configuration", get(discovery))
-            .route("/keys", get(keys_of))
-            .with_state((Arc::clone(&answers), url.trim_end_matches("/realms/acme").to_owned()));
-        drop(tokio::spawn(async { axum::serve(listener, router).await }));
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
-        Self { url, answers, folder, stop: CancellationToken::new() }
-    }
-
-    fn options(&self) -> TokenOptions {
-        TokenOptions {
-            issuer: self.url.clone(),
-            jwks: None,
-            audience: vec!["fleet".into()],
-            algorithms: TokenOptions::ALGORITHMS.into(),
-            name_claim: "sub".into(),
-            leeway: TokenOptions::LEEWAY,
-            rules: self.folder.path().join("rules.yaml"),
-            // No test reads twice unless it asks for it.
-            keys_rest: Duration::from_secs(3_600),
-            answer_max: Duration::from_secs(60),
-        }
-    }
-
-    fn tokens(&self, options: TokenOptions) -> Tokens {
-        let tokens = Tokens::open(options).unwrap();
-        drop(tokio::spawn(tokens.clone().follow(self.stop.clone())));
-        tokens
-    }
-
-    fn is(&self, mode: Mode) {
-        *self.answers.mode.lock() = mode;
-    }
-
-    fn has(&self, keys: &[&Signer]) {
-        *self.answers.keys.lock() = set(keys);
-    }
-
-    fn asked(&self) -> usize {
-        self.answers.asked.load(Ordering::SeqCst)
-    }
-
-    /// What a token of a service says.
-    fn claims(&self) -> Value {
-        let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
-        json!({
-            "iss": self.url, "aud": ["other", "fleet"], "sub": "shop-7", "exp": now + 300, "nbf": now - 5,
-            "azp": "shop", "tenant": "demo", "agents": ["kelly", "fran"],
-        })
-    }
-
-    /// The same, with these claims changed; null takes one out.
-    fn with(&self, changes: &Value) -> Value {
-        let mut claims = self.claims();
-        for (name, value) in changes.as_object().unwrap() {
-            if value.is_null() {
-                claims.as_object_mut().unwrap().remove(name);
-            } else {
-                claims[name] = value.clone();
-            }
-        }
-        claims
-    }
-}
-
-fn set(keys: &[&Signer]) -> Value {
-    json!({"keys": keys.iter().map(|key| key.jwk()).collect::<Vec<_>>()})
-}
-
-type Asked = State<(Arc<Answers>, String)>;
-
-async fn discovery(State((answers, base)): Asked) -> Response {
-    let mode = *answers.mode.lock();
-    match mode {
-        Mode::Hanging => std::future::pending().await,
-        Mode::Broken => {
-            answers.asked.fetch_add(1, Ordering::SeqCst);
-            StatusCode::BAD_GATEWAY.into_response()
-        }
-        Mode::Elsewhere => {
-            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": "http://keys.example/k"})).into_response()
-        }
-        Mode::Well => {
-            Json(json!({"issuer": &*answers.name.lock(), "jwks_uri": format!("{base}/keys")})).into_response()
-        }
-    }
-}
-
-async fn keys_of(State((answers, _)): Asked) -> Json<Value> {
-    answers.asked.fetch_add(1, Ordering::SeqCst);
-    Json(answers.keys.lock().clone())
-}
+use world::{Mode, Signer, World, coded};
 
 /// Until keys are read for whoever asks next. The runtime has one thread: who is asked already is seen to read.
 async fn idle(tokens: &Tokens) {
@@ -306,6 +94,14 @@ async fn a_token_that_is_not_good_is_refused_whatever_is_wrong_with_it() {
         let (status, said) = refusal(&tokens, &token).await;
         assert!(status == 401 && said.contains(why), "{status} {said}, and not {why}: {token}");
     }
+    assert_eq!(world.asked(), 1, "nothing of that asks the issuer");
+}
+
+#[tokio::test]
+async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_refused() {
+    let ed = Signer::ed("a");
+    let world = World::start(&[&ed]).await;
+    let tokens = world.tokens(world.options());
     let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
     for (change, why) in [
         (json!({"exp": now - 90}), "its time is over"),
