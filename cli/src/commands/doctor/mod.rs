@@ -1,7 +1,9 @@
 //! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
-//! Here it is asked; [`server`], [`cluster`], [`queues`] and [`seals`] judge, [`repair`] also mends.
+//! Here it is asked; [`server`], [`cluster`], [`queues`] and [`seals`] judge, [`repair`] also mends;
+//! [`away`] is what cannot be asked.
 
 pub(crate) mod acl;
+mod away;
 mod cluster;
 pub(crate) mod durable;
 mod queues;
@@ -14,6 +16,7 @@ use serde::Serialize;
 use tickfleet_model::{Durability, TenantId};
 use tickfleet_store::{Keys, Pool, Store};
 
+use self::away::Away;
 use crate::failure::Failure;
 use crate::output::{Mood, Output};
 use crate::setup::Setup;
@@ -92,33 +95,57 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     };
     let pool = setup.pool()?;
     let stores = setup.stores()?;
-    let mut findings = servers_findings(setup, &pool, &stores).await?;
-    for (shard, store) in stores.iter().enumerate() {
-        findings.extend(shard_findings(setup, &pool, (store, shard), by.as_deref()).await?);
-    }
-    let redis = &setup.settings().redis;
-    findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
+    let (mut findings, away) = redis_findings(setup, &pool, &stores, by.as_deref()).await?;
     findings.extend(mcp_findings(setup).await);
     findings.extend(sandbox_finding(setup));
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
+    if let Some(failure) = away {
+        return Err(failure);
+    }
     let bound = if args.strict { Level::Warn } else { Level::Fail };
     if level >= bound { Err(Failure::Told) } else { Ok(()) }
 }
 
-/// The server, or each primary of a cluster that has a shard, by the first of its shards.
-async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Result<Vec<Finding>, Failure> {
+/// What there is to say of Redis and of every shard; and why a primary of a cluster could not be asked.
+async fn redis_findings(
+    setup: &Setup,
+    pool: &Pool,
+    stores: &[Store],
+    by: Option<&str>,
+) -> Result<(Vec<Finding>, Option<Failure>), Failure> {
+    let (mut findings, mut away, is_cluster) = servers_findings(setup, pool, stores).await?;
+    for (number, store) in (0_u32..).zip(stores) {
+        let shard = number as usize;
+        if away.has(shard) {
+            continue;
+        }
+        let found = shard_findings(setup, pool, (store, shard), by).await;
+        findings.extend(if is_cluster { away.or_told(&[number], found)? } else { found? });
+    }
+    if away.first.is_none() {
+        let redis = &setup.settings().redis;
+        findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
+    }
+    Ok((findings, away.first))
+}
+
+/// The server, or each primary of a cluster that has a shard, by the first of its shards; and whether it is a cluster.
+async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Result<(Vec<Finding>, Away, bool), Failure> {
+    let mut away = Away::default();
     let wanted = durable::wanted(setup);
     let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
     let Some(view) = pool.cluster(&keys).await.filter(|view| !view.holders.is_empty()) else {
-        return server_findings(pool, &wanted).await;
+        return Ok((server_findings(pool, &wanted).await?, away, false));
     };
     let mut findings = cluster::judge(&view);
-    for first in view.holders.iter().filter_map(|holder| keys.get(*holder.shards.first()? as usize)) {
-        findings.extend(server_findings(&pool.at(first)?, &wanted).await?);
+    for holder in &view.holders {
+        let Some(first) = holder.shards.first().and_then(|first| keys.get(*first as usize)) else { continue };
+        let found = server_findings(&pool.at(first)?, &wanted).await;
+        findings.extend(away.or_told(&holder.shards, found)?);
     }
-    Ok(findings)
+    Ok((findings, away, true))
 }
 
 async fn server_findings(pool: &Pool, wanted: &[(String, Durability)]) -> Result<Vec<Finding>, Failure> {

@@ -10,7 +10,7 @@ const LOOKS: usize = 2_400;
 
 #[tokio::test]
 async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
-    let (cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
+    let (mut cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
     let url = cluster.url();
     let refused = tickfleet(&["doctor", "--redis-url", &format!("{url}/3")]);
     refused.complains("a cluster has database 0 alone");
@@ -41,4 +41,11 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     // Each shard is asked where it is.
     asked(&["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
     asked(&["bench", "--on", &url]).complains("the bench measures one server");
+
+    // One primary of three dies, and nothing takes over: the others are looked at all the same.
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+    cluster.servers[2].kill9();
+    let told = asked(&["doctor"]);
+    assert_eq!(told.code, 3, "{told:?}");
+    told.says("cannot be asked").says("shards on 127.0.0.1:");
 }
