@@ -4,6 +4,7 @@
 
 mod world;
 
+use axum::response::IntoResponse as _;
 use serde_json::json;
 
 use super::*;
