@@ -352,8 +352,8 @@ pub const LIMITS: &[Guard] = &[
     (
         3,
         "an ending keeps its places",
-        "local holds, asked = unpack(call('HMGET', key, TURN.holds, TURN.approval))",
-        "local holds, asked = false, call('HGET', key, TURN.approval)",
+        "unpack(call('HMGET', key, TURN.holds, TURN.approval, TURN.end_reason, TURN.end_ms))",
+        "false, unpack(call('HMGET', key, TURN.approval, TURN.end_reason, TURN.end_ms))",
     ),
     (3, "whoever gives a place back wakes nobody", "call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)", ""),
     (3, "the lane of a counter has no timer", "call('ZADD', TIMERS, 'LT', due, 'l:' .. name_of(c))", ""),
