@@ -46,6 +46,6 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     cluster.servers[2].kill9();
     let told = asked(&["doctor"]);
-    assert_eq!(told.code, 3, "{told:?}");
+    assert_eq!(told.code, 3, "{}", told.stderr);
     told.says("cannot be asked").says("shards on 127.0.0.1:");
 }
