@@ -38,7 +38,9 @@ impl Provider {
         let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-outform", "DER", "-out"];
         let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
         assert!(made.status.success(), "{made:?}");
-        let key = RsaKeyPair::from_pkcs8(&std::fs::read(&file).unwrap()).unwrap();
+        let made = std::fs::read(&file).unwrap();
+        // In DER, versions of OpenSSL write the key itself, or PKCS #8 about it.
+        let key = RsaKeyPair::from_der(&made).or_else(|_| RsaKeyPair::from_pkcs8(&made)).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public());
         let (n, e) = (coded(&n), coded(&e));
         let keys = json!({"keys": [{"kty": "RSA", "n": n, "e": e, "kid": "k1", "alg": "RS256", "use": "sig"}]});
