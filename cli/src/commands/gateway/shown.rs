@@ -14,7 +14,9 @@ pub(super) fn view(configuration: &Configuration) -> Value {
         json!({"name": path, "value": value, "origin": origin, "is_default": is_default})
     };
     let file = |(name, text): (String, String)| {
-        let end = text.floor_char_boundary(FILE_BYTES_MAX);
+        let cut = text.len().min(FILE_BYTES_MAX);
+        // A character has four bytes at most.
+        let end = (cut.saturating_sub(3)..=cut).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
         json!({"name": name, "text": text.get(..end), "bytes": text.len(), "whole": end == text.len()})
     };
     let warnings = configuration

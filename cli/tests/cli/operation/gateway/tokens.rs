@@ -55,6 +55,7 @@ impl Provider {
     }
 
     /// A token for these claims beside those that every token has.
+    #[allow(clippy::disallowed_methods, reason = "a token ends by the clock on the wall")]
     fn token(&self, email: &str, claims: &Value) -> String {
         let ends = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(900);
         let mut all = json!({"iss": self.url, "aud": "fleet", "sub": "0017", "email": email, "exp": ends.as_secs()});
