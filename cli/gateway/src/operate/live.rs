@@ -243,6 +243,7 @@ mod tests {
     async fn one_look_serves_all_who_watch_and_nobody_looks_for_nobody() {
         let (live, desk, stop) = (Live::new(), Arc::new(Counting::default()), CancellationToken::new());
         drop(tokio::spawn(live.clone().follow(Arc::clone(&desk) as Arc<dyn Desk>, stop.clone())));
+        // The clock is the test's own: it jumps.
         tokio::time::sleep(LOOK_EVERY * 10).await;
         assert_eq!(desk.0.load(Ordering::SeqCst), 0, "nobody watches");
 
@@ -267,8 +268,10 @@ mod tests {
         may.store(true, Ordering::SeqCst);
         assert!(watch().is_ok());
         drop(watchers);
+        // As above.
         tokio::time::sleep(LOOK_EVERY * 2).await;
         let looks = desk.0.load(Ordering::SeqCst);
+        // As above.
         tokio::time::sleep(LOOK_EVERY * 10).await;
         assert_eq!(desk.0.load(Ordering::SeqCst), looks, "and nobody looks on when all have gone");
         stop.cancel();

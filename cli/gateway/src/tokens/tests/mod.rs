@@ -181,6 +181,7 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
             break;
         }
         assert!(look < 6_000, "keys come when the issuer answers");
+        // Each look asks for the keys; between two of them the issuer answers.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     idle(&tokens).await;
@@ -285,6 +286,7 @@ async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
     assert!(refusal(&tokens, &of(json!(false))).await.1.contains("not verified"));
     std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
     while tokens.holder(&of(json!(true))).await.is_ok() {
+        // The file is looked at once a second, and nothing tells when.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(refusal(&tokens, &of(json!(true))).await.0, 403, "what is granted no more is refused");
