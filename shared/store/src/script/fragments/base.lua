@@ -204,6 +204,10 @@ local function is_waiting(tt, known)
   return not entry or is_open(P .. 'turns', entry)
 end
 
+-- An entry whose reader lost it comes anew behind later ones: until when that may be so is kept, so that whoever asks for
+-- turns that were submitted before does not overlook them (see enter).
+local function came_anew(entry) call('HSET', META, 'anew_ms', string.match(entry, '^%d+')) end
+
 -- Acknowledges inbound entries and removes them. A trim takes them all at once where nothing older is held; but where
 -- there is more than is held, undelivered or ended here, somebody's entries were taken from him, and wait for reap.
 local function end_inbound(stream, entries)

@@ -79,7 +79,8 @@ end
 local function is_early(submitted)
   local found = redis.pcall('XRANGE', P .. 'turns', '-', '+', 'COUNT', 1)
   local ms = not found.err and found[1] and num(string.match(found[1][1], '^%d+'))
-  return ms and ms <= submitted
+  -- One that came anew stands behind later ones.
+  return ms and (ms <= submitted or submitted > 0 and ms <= num(call('HGET', META, 'anew_ms') or 0))
 end
 
 -- Room for the facts that a call sets: what is over or was cleared makes some.

@@ -4,7 +4,7 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 consumer · 3 entries at most · 4… streams (turns, tasks)
 -- reply {how many were returned, 1 where it still holds some, else 0}
--- effect XADD under a fresh entry id, with its `queued` mark; XACK and XDEL of the old one
+-- effect XADD under a fresh entry id, with its `queued` mark; HSET meta; XACK and XDEL of the old one
 clock(ARGV[1])
 local bound, returned, more = num(ARGV[3]), 0, 0
 for q = 4, #ARGV do
@@ -19,6 +19,7 @@ for q = 4, #ARGV do
       for f = 1, #fields, 2 do origin = origin or fields[f] == INBOUND.origin end
       if not origin then fields[#fields + 1], fields[#fields + 2] = INBOUND.origin, entry end
       local anew = call('XADD', stream, '*', unpack(fields))
+      came_anew(anew)
       for f = 1, #fields, 2 do
         local tt = fields[f] == INBOUND.given and fields[f + 1]
         if tt and call('HGET', QUEUED, tt) == entry then call('HSET', QUEUED, tt, anew) end

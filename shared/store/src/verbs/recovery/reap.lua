@@ -108,6 +108,7 @@ local function inbound(queue, entry, suspect, lost)
     return
   end
   local anew = call('XADD', P .. queue, '*', INBOUND.crashes, crashes, INBOUND.origin, origin, unpack(fields))
+  came_anew(anew)
   for i = 1, #fields, 2 do
     local tt = fields[i] == INBOUND.given and fields[i + 1]
     if tt and call('HGET', QUEUED, tt) == entry then call('HSET', QUEUED, tt, anew) end

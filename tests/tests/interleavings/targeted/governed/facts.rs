@@ -95,8 +95,19 @@ async fn early(shard: &Shard) -> Result<(), String> {
         payload: "{}".into(),
     };
     shard.store.submit(&[turn]).await.unwrap();
-    let asks = FactsEntry { submitted_ms: i64::MAX, ..entry(&held[0], &["+f"], &[]) };
-    same("it may bring it", ask(shard, asks).await, Entered::Waits(held[0].0.turn.clone()))
+    let asks = |submitted_ms| FactsEntry { submitted_ms, ..entry(&held[0], &["+f"], &[]) };
+    let waits = Entered::Waits(held[0].0.turn.clone());
+    same("it may bring it", ask(shard, asks(i64::MAX)).await, waits.clone())?;
+    unmet("it came later", ask(shard, asks(1)).await, FactState::Never)?;
+    // Somebody had read it, and it stands behind later ones now.
+    let reader = ConsumerId::new("s-gone").unwrap();
+    let turns = shard.store.keys().key("turns");
+    let mut redis = shard.server.connection().await;
+    let mut read = redis::cmd("XREADGROUP");
+    read.arg("GROUP").arg("workers").arg(&*reader.to_string()).arg("STREAMS").arg(&turns).arg(">");
+    let _: redis::Value = read.query_async(&mut redis).await.unwrap();
+    same("it is given back", shard.store.put_back(&reader).await.unwrap(), 1)?;
+    same("it may have come before", ask(shard, asks(1)).await, waits)
 }
 
 async fn full(shard: &Shard) -> Result<(), String> {
