@@ -53,7 +53,35 @@ pub(super) struct Books {
     /// The slots that the workers had when the log said it last.
     pub(super) slots: Option<u64>,
     days: HashMap<String, (i64, i64)>,
+    crowds: HashMap<String, Crowd>,
     kept: usize,
+}
+
+/// The counters of a limit in a shard, as far as they may still be there: when each one's window ends.
+#[derive(Default)]
+struct Crowd {
+    ends: HashMap<String, i64>,
+    /// Until when some of its calls may share a counter.
+    until_ms: i64,
+}
+
+impl Crowd {
+    /// Whether calls may share a counter now, where the counter `key`, whose window ends at `end_ms`, is one of them: it is
+    /// not known then which did.
+    fn shares(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
+        if let Some(known) = self.ends.get_mut(key) {
+            *known = end_ms;
+        } else {
+            self.ends.insert(key.to_owned(), end_ms);
+        }
+        if self.ends.len() as u64 > most {
+            self.ends.retain(|_, end_ms| *end_ms + PRUNED_MS > now_ms);
+        }
+        if self.ends.len() as u64 > most {
+            self.until_ms = self.ends.values().max().copied().unwrap_or(now_ms) + PRUNED_MS;
+        }
+        now_ms < self.until_ms
+    }
 }
 
 /// What a turn's next calls debit of one counter, and which that is.
@@ -76,6 +104,10 @@ pub(super) struct NotKnown {
     pub(super) why: &'static str,
 }
 
+/// Counters whose windows are over go when a scheduler keeps house; surely after so long.
+const PRUNED_MS: i64 = 3_600_000;
+
+const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not say which";
 const NO_ARGUMENTS: &str = "counts by arguments that the log does not have whole";
 const NO_CONTEXT: &str = "counts by user, session or task, which entries do not say (audit.premises)";
 const NO_SLOTS: &str =
@@ -172,7 +204,14 @@ impl Books {
                     continue;
                 }
             };
-            sides.push(self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms)));
+            let key = debits.key.clone();
+            let side = self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms));
+            let crowd = self.crowds.entry(format!("{} {}", turn.shard, limit.name)).or_default();
+            if limit.every != Every::Held && crowd.shares(&key, side.debit.counter.end_ms, limit.keys_max, now_ms) {
+                unknown.push(NotKnown { by: super::limit(&limit.name), why: CROWDED });
+                continue;
+            }
+            sides.push(side);
         }
         // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
         let of_tasks = |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task);

@@ -316,6 +316,26 @@ fn what_is_not_known_is_told_and_no_difference() {
 }
 
 #[test]
+fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
+    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
+    let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
+    let mut other = turn("b", &[(1_100, 0, What::Refuse(1, Some("limits.few".into())))]);
+    other.agent = "stan".into();
+    let with = |limit: Limit| {
+        let mut policy = policy(3, vec![limit]);
+        let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
+        policy.agents = Arc::new(agents.into());
+        replay(&policy, &[one.clone(), other.clone()])
+    };
+    let (found, summary) = with(few.clone());
+    assert_eq!((found.len(), summary.not_decidable.len()), (1, 0), "its own counter has room: {found:?} {summary:?}");
+    few.keys_max = 1;
+    let (found, summary) = with(few);
+    assert!(found.is_empty(), "it may share the other one's: {found:?}");
+    assert!(summary.not_decidable.keys().any(|why| why.contains("keys_max")), "{summary:?}");
+}
+
+#[test]
 fn what_was_refused_was_refused_when_the_shard_says_so() {
     let refused = |over: &str| {
         let text = format!(
