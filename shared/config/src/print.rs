@@ -48,7 +48,7 @@ pub struct ShownSetting {
     pub origin: String,
 }
 
-/// The same as [`print`], in parts.
+/// The same as [`print()`], in parts.
 #[must_use]
 pub fn shown(configuration: &Configuration) -> Shown {
     let trees = &configuration.trees;
