@@ -310,6 +310,7 @@ mod tests {
         assert!(refused(&good.replace("[submit]", "[]")).contains("at least one of submit, read, cancel, view"));
         assert!(refused(&good.replace("[kelly, fran*]", "[]")).contains("at least one"));
         assert!(refused(&good.replace("fran*", "f*n")).contains("a * at the end"));
+        assert!(ApiKeys::parse(&good.replace("kelly", "josé")).is_ok(), "a letter of several bytes at the end");
         assert!(refused(&good.replace(&key.sha256, &key.secret)).contains("64 hexadecimal characters"));
         assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
         assert!(refused(&format!("{good}{good}")).contains("two keys have the id"));

@@ -52,6 +52,11 @@ impl Verb {
     }
 }
 
+/// Whether a text is a name, or a beginning with a * behind it.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    !text.is_empty() && !text.strip_suffix('*').unwrap_or(text).contains('*')
+}
+
 /// What somebody does who looks after the fleet: a name for some verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -149,7 +154,7 @@ impl Grant {
         if agents.is_empty() {
             return Err("agents: expected at least one, or \"*\"".into());
         }
-        if let Some(odd) = agents.iter().find(|row| row.is_empty() || row[..row.len() - 1].contains('*')) {
+        if let Some(odd) = agents.iter().find(|row| !is_pattern(row)) {
             return Err(format!("agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
         }
         if verbs.is_empty() {

@@ -279,7 +279,10 @@ impl Inner {
     fn name(&self, claims: &Claims) -> Result<String, String> {
         let name = text(claims, &self.options.name_claim)?;
         // Whoever may write any address into their profile may not act under it.
-        if self.options.name_claim == "email" && claim(claims, "email_verified") == Some(&Value::Bool(false)) {
+        // Some issuers write the word as a text.
+        let is_verified = |said: &Value| *said == true || *said == "true";
+        if self.options.name_claim == "email" && claim(claims, "email_verified").is_some_and(|said| !is_verified(said))
+        {
             return Err("the address of this token's holder is not verified".into());
         }
         if name.chars().count() > ID_CHARS_MAX || !name.chars().all(|c| c.is_alphanumeric() || c.is_ascii_graphic()) {

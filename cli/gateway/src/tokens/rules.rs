@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tickfleet_model::{AgentId, TenantId};
 
-use crate::verbs::{Grant, Held, Role, Verb, Whose};
+use crate::verbs::{Grant, Held, Role, Verb, Whose, is_pattern};
 
 /// Bytes of the file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -108,7 +108,7 @@ impl Rule {
             return Err("claims: expected at least one; sub: \"*\" is everybody whom the issuer knows".into());
         }
         let is_plain = |wanted: &Value| match wanted {
-            Value::String(text) => !text.is_empty() && !text[..text.len().saturating_sub(1)].contains('*'),
+            Value::String(text) => is_pattern(text),
             Value::Bool(_) | Value::Number(_) => true,
             _ => false,
         };

@@ -69,11 +69,15 @@ impl Crowd {
     /// Whether calls may share a counter now, where the counter `key`, whose window ends at `end_ms`, is one of them: it is
     /// not known then which did.
     fn shares(&mut self, key: &str, end_ms: i64, most: u64, now_ms: i64) -> bool {
-        if let Some(known) = self.ends.get_mut(key) {
-            *known = end_ms;
-        } else {
-            self.ends.insert(key.to_owned(), end_ms);
+        if now_ms < self.until_ms {
+            // It may be one that others share, and is so for as long as it is there.
+            self.until_ms = self.until_ms.max(end_ms + PRUNED_MS);
+            return true;
         }
+        if self.until_ms > 0 {
+            *self = Self::default();
+        }
+        self.ends.insert(key.to_owned(), end_ms);
         if self.ends.len() as u64 > most {
             self.ends.retain(|_, end_ms| *end_ms + PRUNED_MS > now_ms);
         }

@@ -267,6 +267,8 @@ fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
     let good = "- {name: a, claims: {a: x}, tenant: demo, role: viewer}\n";
     assert!(Rules::parse(&good.repeat(2)).unwrap_err().contains("two rules"));
     assert_eq!(Rules::parse(good).unwrap().len(), 1);
+    // Texts may end with a letter of several bytes.
+    assert_eq!(Rules::parse("- {name: a, claims: {a: café}, tenant: demo, role: viewer}\n").unwrap().len(), 1);
     assert!(Rules::parse("# nobody\n").unwrap().grant("x".into(), &Claims::new()).is_err());
 }
 
@@ -283,7 +285,10 @@ async fn what_makes_no_sense_does_not_start_and_rules_are_read_again() {
     let tokens = world.tokens(TokenOptions { name_claim: "email".into(), ..world.options() });
     let of = |verified: Value| key.token(&world.with(&json!({"email": "ann@example.com", "email_verified": verified})));
     assert_eq!(tokens.holder(&of(json!(true))).await.unwrap().id, "ann@example.com");
-    assert!(refusal(&tokens, &of(json!(false))).await.1.contains("not verified"));
+    assert_eq!(tokens.holder(&of(json!("true"))).await.unwrap().id, "ann@example.com", "some issuers write it so");
+    for unverified in [json!(false), json!("false"), json!(0)] {
+        assert!(refusal(&tokens, &of(unverified.clone())).await.1.contains("not verified"), "{unverified}");
+    }
     std::fs::write(world.folder.path().join("rules.yaml"), "[]").unwrap();
     while tokens.holder(&of(json!(true))).await.is_ok() {
         // The file is looked at once a second, and nothing tells when.

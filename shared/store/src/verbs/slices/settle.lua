@@ -260,7 +260,9 @@ end
 -- Auditors are told by the shard's clock when calls were over: those of a slice that gives places back with them, and those
 -- that schedulers end, which was decided before. `meta` is the last of an entry.
 local function say_when(item, key, holds, is_last)
-  local over = item.queue == '' and call('HGET', key, TURN.end_ms) or holds and is_last and now_text
+  -- A record may hold anything (rule 18), and an entry has to stay JSON.
+  local ended = item.queue == '' and string.match(call('HGET', key, TURN.end_ms) or '', '^%d+$')
+  local over = ended or holds and is_last and now_text
   for i = 1, over and #item.audit or 0 do
     local text = item.audit[i]
     if string.sub(text, -2) == '}}' then item.audit[i] = string.sub(text, 1, -3) .. ',"ended_ms":' .. over .. '}}' end
