@@ -115,9 +115,9 @@ def unrestricted(manifests):
 
 
 def unaddressed(container):
-    """The arguments but for where things are sent to: the values' schema lets nobody put a password into that."""
+    """The arguments but for where things are sent to and whose tokens are taken: the values' schema lets nobody put a password into that."""
     arguments = container.get("args", [])
-    return [argument for before, argument in zip(["", *arguments], arguments) if before != "--to"]
+    return [argument for before, argument in zip(["", *arguments], arguments) if before not in ("--to", "--oidc-issuer")]
 
 
 def selected(selector, labels):

@@ -60,6 +60,10 @@ REFUSED = [
     (["--set", r"config.files.tickfleet\.yaml=x"], "tickfleet.yaml is made of config.settings"),
     # Gateways.
     (["--set", "gateway.enabled=true"], "gateway.keysSecret.name is empty"),
+    (["--set", "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com"], "gateway.oidc needs audience"),
+    (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.oidc.audience={fleet}"], "gateway.oidc.issuer is empty"),
+    (["--set", "gateway.oidc.issuer=https://me:secret@id.example.com"], "at '/gateway/oidc/issuer'"),
+    (["--set", "gateway.oidc.issuer=id.example.com"], "at '/gateway/oidc/issuer'"),
     (["--set", "gateway.ingress.enabled=true"], "gateway.ingress leads nowhere"),
     (["--set", "gateway.httpRoute.enabled=true"], "gateway.httpRoute leads nowhere"),
     (["--set", "gateway.enabled=true,gateway.keysSecret.name=keys,gateway.ingress.enabled=true"], "gateway.ingress.hosts is empty"),

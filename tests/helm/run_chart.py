@@ -142,6 +142,18 @@ class Pod:
         for option, value in given.items():
             self.arguments[self.arguments.index(option) + 1] = value
 
+    def give_rules(self, configmaps, folder):
+        """The rules about tokens, as the chart mounts them: the process reads the very text."""
+        at = self.arguments.index("--oidc-rules") + 1
+        place, name = os.path.split(self.arguments[at])
+        mounted = {mount["mountPath"]: mount["name"] for mount in self.container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in self.spec["volumes"]}
+        source = volumes[mounted[place]]["configMap"]["name"]
+        path = os.path.join(folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(next(m for m in configmaps if m["metadata"]["name"] == source)["data"][name])
+        self.arguments[at] = path
+
     def give_secret(self, folder):
         """What a Secret would mount for the notifier."""
         at = self.arguments.index("--secret") + 1
@@ -248,6 +260,7 @@ class Shape:
             pod.environment["TICKFLEET_CONFIG"] = folder
             if pod.is_gateway():
                 pod.give_keys(os.path.dirname(folder))
+                pod.give_rules(self.of_kind("ConfigMap"), os.path.dirname(folder))
             elif "--secret" in pod.arguments:
                 pod.give_secret(os.path.dirname(folder))
             yield pod
