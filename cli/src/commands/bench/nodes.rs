@@ -52,11 +52,20 @@ impl Shape {
     }
 }
 
-/// Resident memory of one process of each kind, MB.
+/// Memory of one process of each kind, MB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rss {
-    pub(crate) scheduler: f64,
-    pub(crate) worker: f64,
+    pub(crate) scheduler: Memory,
+    pub(crate) worker: Memory,
+}
+
+/// Memory of a process, MB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Memory {
+    /// All that is resident.
+    pub(crate) resident: f64,
+    /// Of that, what is its own: without pages of the program, which its copies share and the kernel may drop.
+    pub(crate) own: f64,
 }
 
 pub(super) struct Fleet {
@@ -116,7 +125,9 @@ impl Fleet {
 
     /// The largest process of each kind.
     pub(super) fn rss_mb(&self) -> Rss {
-        let largest = |children: &[Child]| children.iter().filter_map(Child::id).map(rss_mb).fold(0.0, f64::max);
+        let larger = |a: Memory, b: Memory| if b.resident > a.resident { b } else { a };
+        let largest =
+            |children: &[Child]| children.iter().filter_map(Child::id).map(memory_of).fold(Memory::default(), larger);
         Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
     }
 
@@ -216,9 +227,12 @@ fn cpu_seconds(pid: u32) -> f64 {
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-fn rss_mb(pid: u32) -> f64 {
+fn memory_of(pid: u32) -> Memory {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kb = line.and_then(|l| l.split_whitespace().next()).and_then(|kb| kb.parse::<f64>().ok());
-    kb.unwrap_or(0.0) / 1024.0
+    let mb = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kb = line.and_then(|l| l.split_whitespace().next()).and_then(|kb| kb.parse::<f64>().ok());
+        kb.unwrap_or(0.0) / 1024.0
+    };
+    Memory { resident: mb("VmRSS:"), own: mb("RssAnon:") }
 }

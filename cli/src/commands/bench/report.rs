@@ -87,6 +87,8 @@ pub(crate) struct Report {
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
+    /// Of that, what is the process' own, without pages of the program.
+    pub(crate) own_mb: RssMb,
     /// The load that was run.
     pub(crate) load: LoadShape,
     /// Turns whose calls did not all succeed: a run with any is not worth its figures.
@@ -163,7 +165,8 @@ impl Report {
             limits,
             lanes: costs.lanes,
             expiry_us_per_key: costs.expiry_us_per_key,
-            rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
+            rss_mb: RssMb { scheduler: rss.scheduler.resident, worker: rss.worker.resident },
+            own_mb: RssMb { scheduler: rss.scheduler.own, worker: rss.worker.own },
             load: LoadShape {
                 calls_per_turn: args.calls_per_turn,
                 tool_kind: args.tool_kind.word(),
@@ -229,6 +232,7 @@ impl Report {
             },
             expiry_us_per_key: of(|r| r.expiry_us_per_key),
             rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
+            own_mb: RssMb { scheduler: of(|r| r.own_mb.scheduler), worker: of(|r| r.own_mb.worker) },
             not_ok: runs.iter().map(|r| r.not_ok).sum(),
             load: LoadShape {
                 runs: runs.len(),
@@ -313,8 +317,8 @@ impl Report {
                 self.saturated_latency_ms.p50, self.saturated_latency_ms.p99
             ),
             format!(
-                "memory                 scheduler {:.1} MB, worker {:.1} MB",
-                self.rss_mb.scheduler, self.rss_mb.worker
+                "memory                 scheduler {:.1} MB, worker {:.1} MB (their own {:.1} and {:.1} MB)",
+                self.rss_mb.scheduler, self.rss_mb.worker, self.own_mb.scheduler, self.own_mb.worker
             ),
         ];
         lines.splice(7..7, self.limits_line());
