@@ -7,6 +7,7 @@ use crate::spec::{Level, Network};
 /// The Landlock ABI that restricts TCP.
 pub(crate) const ABI_TCP: i32 = 4;
 /// The Landlock ABI that keeps signals within the sandbox.
+#[cfg(target_os = "linux")]
 pub(crate) const ABI_SCOPES: i32 = 6;
 
 /// What this machine can provide, found out by doing it.

@@ -15,7 +15,6 @@ mod rules;
 mod seccomp;
 mod syscalls;
 mod tree;
-mod usage;
 mod watch;
 
 use std::fs::File;
@@ -27,8 +26,6 @@ use std::process::ExitCode;
 use nix::sys::prctl;
 use nix::unistd;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create};
-
-pub use usage::{Held, held};
 
 use crate::spec::Level;
 use crate::wire::{self, Report, Request};

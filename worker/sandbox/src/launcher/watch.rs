@@ -16,10 +16,10 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::confine::Started;
 use super::namespaces::Ended;
 use super::tree::{self, Usage};
-use super::usage::{Held, held};
 use super::{Refusal, step};
 use crate::outcome::Stop;
 use crate::spec::Limits;
+use crate::usage::{Held, held};
 use crate::wire::{Report, Request};
 
 /// The first look comes after this time, each further one after twice as long, so that a short command costs none.

@@ -8,7 +8,7 @@ use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::Effect;
-use tickfleet_sandbox::{Level, Spec, launcher};
+use tickfleet_sandbox::{Level, Spec, usage};
 use tickfleet_tools::{CallContext, ToolError, ToolFailure, TypedTool};
 
 use crate::files::Files;
@@ -304,7 +304,7 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
 /// Writes within the bounds of a workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
-    let held = launcher::held(files.folder(), limits.workspace_files);
+    let held = usage::held(files.folder(), limits.workspace_files);
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
     if bytes > FILE_BYTES_MAX {
         return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));

@@ -7,18 +7,19 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fchown, mkdirat, openat, openat2, statat};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, RawMode, fchown, mkdirat, openat, statat};
 use rustix::io::Errno;
 use tickfleet_sandbox::spec::WORKSPACE;
 use tickfleet_tools::ToolError;
 
+use crate::beneath;
 use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
 /// Folders within each other that a path may name.
 const DEPTH_MAX: usize = 64;
-const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
+const FILE_MODE: RawMode = 0o644;
+const FOLDER_MODE: RawMode = 0o755;
 
 /// An open workspace.
 pub(crate) struct Files {
@@ -37,8 +38,8 @@ pub(crate) struct Entry {
 
 impl Files {
     pub(crate) fn open(workspace: Workspace) -> Result<Self, ToolError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = openat(CWD, &workspace.path, flags, Mode::empty()).map_err(ToolError::internal)?;
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, &workspace.path, beneath::FOLDER | flags, Mode::empty()).map_err(ToolError::internal)?;
         Ok(Self { root, workspace })
     }
 
@@ -119,9 +120,7 @@ impl Files {
     fn at(&self, path: &str, flags: OFlags, told: &str) -> Result<OwnedFd, ToolError> {
         let inner = inner(path)?;
         let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { &inner };
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        openat2(&self.root, inner, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
-            .map_err(|error| failed(told, &error.into()))
+        beneath::open(&self.root, inner, flags | OFlags::CLOEXEC).map_err(|error| failed(told, &error.into()))
     }
 
     fn make_folders(&self, path: &Path, told: &str) -> Result<OwnedFd, ToolError> {

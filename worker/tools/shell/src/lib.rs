@@ -3,6 +3,7 @@
 //! Read in this order: `tool` (a call of a declared tool from end to end), `command` (arguments into a command),
 //! [`workspace`] (where it runs), [`shell`] (what all of these share), [`builtin`] (the tools that coding agents expect).
 
+mod beneath;
 pub mod builtin;
 mod command;
 mod files;

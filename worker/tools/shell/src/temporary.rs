@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 /// What the names of all such files begin with.
 const PREFIX: &str = ".tickfleet-write-";
@@ -26,10 +27,8 @@ impl<'folder> TemporaryFile<'folder> {
     /// # Errors
     /// The folder takes no file.
     pub(crate) fn new(folder: BorrowedFd<'folder>, mode: Mode) -> io::Result<Self> {
-        let mut bytes = [0; 8];
-        // So few bytes always come at once.
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        let name = format!("{PREFIX}{:016x}", u64::from_ne_bytes(bytes));
+        let random = OsRng.try_next_u64().map_err(io::Error::other)?;
+        let name = format!("{PREFIX}{random:016x}");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(openat(folder, &name, flags, mode)?);
         Ok(Self { folder, name, file, is_named: false })

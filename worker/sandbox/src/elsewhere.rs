@@ -1,0 +1,26 @@
+//! What stands in for the launcher where the kernel is not Linux: it confines nothing, and says so. A worker runs there,
+//! and refuses tools at the levels `basic` and `strict`.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use crate::wire::{self, Report};
+
+/// The ABI of Landlock in the running kernel: there is none.
+#[must_use]
+pub const fn landlock_abi() -> i32 {
+    0
+}
+
+/// Answers whoever asks that nothing can be confined here.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };
+    let why = "Landlock, seccomp and namespaces are of Linux alone";
+    match wire::write(&mut UnixStream::from(control), &Report::Refused(why.into())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
