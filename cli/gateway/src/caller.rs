@@ -14,6 +14,9 @@ use crate::problem::Problem;
 use crate::tokens::Tokens;
 use crate::verbs::{Grant, Verb};
 
+/// The header in which a request may name its tenant, so that a key for another one is not taken for it.
+const TENANT: &str = "tickfleet-tenant";
+
 /// What callers may show who they are with.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
@@ -67,6 +70,10 @@ impl FromRequestParts<Arc<Shared>> for Caller {
         let grant = grant_of(parts, shared).await?;
         let all = || Problem::forbidden(format!("{} is for operators of all tenants, and for no agent", grant.named()));
         let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
+        if parts.headers.get(TENANT).is_some_and(|named| named != tenant.as_str()) {
+            let message = format!("{} is for the tenant {tenant}, and the request names another one", grant.named());
+            return Err(Problem::forbidden(message));
+        }
         Ok(Self { grant, tenant })
     }
 }

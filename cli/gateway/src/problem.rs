@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
+use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
 use utoipa::ToSchema;
 
 /// Seconds after which a full queue is worth another try.
@@ -18,6 +19,8 @@ pub(crate) struct Problem {
     message: String,
     /// Seconds after which the same request may do better.
     retry_after_s: Option<u64>,
+    /// The body, where it says more than code and message: the reply to a turn that breaks a rule, JSON.
+    reply: Option<String>,
 }
 
 /// The body of every answer that is no success.
@@ -39,7 +42,7 @@ pub(crate) struct ProblemError {
 
 impl Problem {
     fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None }
+        Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None, reply: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
@@ -158,14 +161,20 @@ impl From<SessionError> for Problem {
 
 impl From<Box<RejectedMessage>> for Problem {
     fn from(refused: Box<RejectedMessage>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message)
+        // As from Redis: each call that could be read has a result, so that the conversation can go on.
+        let id = refused.turn_id.as_ref().filter(|_| refused.tenant.is_some());
+        let reply = id.map(|id| rejection_reply(&refused, RejectionStatus::Rejected, RejectedId::Turn(id)));
+        Self { reply, ..Self::new(StatusCode::BAD_REQUEST, refused.code.as_str(), refused.message) }
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = ProblemBody { error: ProblemError { code: self.code, message: self.message } };
-        let mut response = (self.status, Json(body)).into_response();
+        let mut response = match self.reply {
+            Some(reply) => (self.status, [(header::CONTENT_TYPE, "application/json")], reply).into_response(),
+            None => (self.status, Json(body)).into_response(),
+        };
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -80,7 +80,7 @@ pub(crate) struct Ending {
     request_body = crate::shapes::TurnBody,
     responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
         (status = 202, description = "It was taken in, and has not ended", body = Accepted),
-        (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
+        (status = 400, description = "It cannot be read, or breaks a bound; where its id can be read, the body is a reply, too", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
         (status = 409, description = "The id belongs to a turn with other content", body = ProblemBody),
@@ -120,8 +120,8 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// The reply to a turn.
-#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id"), Wait),
+/// The reply to a turn or, by its id, to a task.
+#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id, or a task's"), Wait),
     responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
         (status = 202, description = "It has not ended", body = Accepted),
         (status = 400, description = "That is no id", body = ProblemBody),

@@ -32,7 +32,7 @@ const REFUSAL: [&str; 4] =
     ["www-authenticate: bearer", "nosniff", "cache-control: no-store", "default-src 'none'; frame-ancestors 'none'"];
 
 /// A gateway and its file of keys.
-pub(super) struct Gateway {
+pub struct Gateway {
     /// None where another process has it.
     child: Option<Child>,
     address: String,
@@ -59,7 +59,7 @@ impl Answer {
 }
 
 impl Gateway {
-    pub(super) fn start(url: &str, keys: &Path) -> Self {
+    pub fn start(url: &str, keys: &Path) -> Self {
         Self::start_with(url, keys, &[])
     }
 
@@ -82,6 +82,11 @@ impl Gateway {
     /// The one of another process.
     pub(super) fn at(address: &str) -> Self {
         Self { child: None, address: address.to_owned(), keys: PathBuf::new() }
+    }
+
+    /// Where it answers.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     fn connect(&self) -> TcpStream {
@@ -115,7 +120,7 @@ impl Gateway {
     }
 
     /// Adds a key, and gives it once the gateway knows it.
-    pub(super) fn key(&self, arguments: &[&str]) -> String {
+    pub fn key(&self, arguments: &[&str]) -> String {
         let key = add_key(&self.keys, arguments);
         for _ in 0..LOOKS {
             if self.get(&key, "/v1/turns/nothing").status != 401 {
@@ -160,7 +165,7 @@ fn received(mut stream: TcpStream) -> Answer {
 }
 
 /// Appends the row of a new key to a file, as the help says, and gives the key.
-pub(super) fn add_key(file: &Path, arguments: &[&str]) -> String {
+pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     let made = tickfleet(&[&["gateway", "key"], arguments].concat()).exits(0);
     let mut rows = std::fs::read_to_string(file).unwrap_or_default();
     rows.push_str(&made.stdout);
@@ -212,6 +217,12 @@ async fn a_service_submits_waits_repeats_and_cancels_over_http() {
     assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
     assert_eq!(one.get(&key, "/v1/turns/refused").status, 422);
     assert_eq!(one.get(&key, "/v1/turns/never").status, 404);
+    // One that breaks a rule of the protocol is answered as through Redis: every call has its result.
+    let calls = json!([{"type": "function", "id": "call_1", "function": {"name": "echo", "arguments": "{}"}}]);
+    let odd = json!({"agent": "kelly", "turn_id": "odd", "priority": "asap", "tool_calls": calls});
+    let refused = one.ask(&key, "POST", "/v1/turns", &odd);
+    assert_eq!((refused.status, refused.code().as_str()), (400, "invalid_field"), "{refused:?}");
+    assert_eq!(refused.json()["messages"][0]["tool_call_id"], "call_1", "{refused:?}");
 
     let tools = one.get(&key, "/v1/agents/kelly/tools?format=anthropic");
     assert!(tools.json().as_array().unwrap().iter().any(|tool| tool["name"] == "echo"), "{tools:?}");
@@ -269,6 +280,11 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&fran, "/v1/agents/kelly/tools").status, 403);
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
+    // Whoever names a tenant is not answered about another one.
+    for (key, status) in [(&all, 200), (&acme, 403)] {
+        let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
+        assert_eq!(named.status, status, "{named:?}");
+    }
     // A key that reads submits and ends nothing, in no form.
     for (path, body) in [
         ("/v1/turns", echo("hi")),
@@ -318,6 +334,7 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     assert_eq!((ended.status, ended.json()["task_id"].clone()), (200, json!("job")), "{ended:?}");
     assert_eq!(gateway.get(&key, "/v1/tasks").json()[0]["id"], "job");
     assert_eq!(gateway.get(&key, "/v1/tasks/job").json()["state"], "ended");
+    assert_eq!(gateway.get(&key, "/v1/turns/job?wait=60").json()["task_id"], "job", "its reply");
     let events = gateway.get(&key, "/v1/tasks/job/events");
     assert!(events.head.contains("content-type: text/event-stream"), "{events:?}");
     assert!(
