@@ -1,4 +1,5 @@
-"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`.
+"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`, or through
+`GATEWAY_URL` with `GATEWAY_KEY`.
 
 The models are stood in for: each asks for the same two calls, one that is granted and one that the day's cap of agent `frugal`
 does not let through, and answers with what it was told of them.
@@ -7,6 +8,7 @@ does not let through, and answers with what it was told of them.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import Any
 
@@ -110,7 +112,10 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
 async def main(names: list[str]) -> None:
     for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
         # Each is a tenant of its own: none uses up what is another's.
-        async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
+        way: Any = {"tenant": name.replace("_", "-")}
+        if "GATEWAY_URL" in os.environ:
+            way = {"url": os.environ["GATEWAY_URL"], "api_key": os.environ["GATEWAY_KEY"]}
+        async with AsyncFleet(**way) as fleet:
             await globals()[name](fleet)
         print(f"{name}: ok")
 

@@ -1,5 +1,5 @@
-// An agent written with the AI SDK of Vercel runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against `REDIS_URL`.
-// PACKAGE is the folder of the built client. The model is stood in for: it asks for two calls, one that is granted and one that
+// An agent written with the AI SDK of Vercel runs its tools through a fleet with caps: `ai-sdk.mjs PACKAGE`, against `REDIS_URL`, or
+// through `GATEWAY_URL` with `GATEWAY_KEY`. PACKAGE is the folder of the built client. The model is stood in for: it asks for two calls, one that is granted and one that
 // the day's cap of agent `frugal` does not let through, and answers when it was told of both.
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -27,7 +27,8 @@ const model = new MockLanguageModelV3({
   },
 });
 
-const fleet = new Fleet({ tenant: "ai-sdk" });
+const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
+const fleet = new Fleet(url === undefined ? { tenant: "ai-sdk" } : { url, apiKey });
 // The one line: `tools` come from the fleet.
 const tools = await fleetTools(fleet, "frugal");
 const { text } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });

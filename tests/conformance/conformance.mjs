@@ -1,5 +1,6 @@
-// Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`. DIST is where
-// the client was built. Exits with 1 and names the first step that did not do what it should.
+// Runs the conformance cases with the TypeScript client: `conformance.mjs CASES TENANT DIST`, against `REDIS_URL`, or through
+// `GATEWAY_URL` with `GATEWAY_KEY`. DIST is where the client was built. Exits with 1 and names the first step that did not do what
+// it should.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
@@ -10,6 +11,8 @@ const { read } = await import(resolve(dist, "json.js"));
 const { Redis } = await import(resolve(dist, "redis.js"));
 
 const PATIENCE_MS = 60_000;
+const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
+const WAY = url === undefined ? {} : { url, apiKey };
 
 // The names of the protocol as the client spells them.
 const RENAMED = { tool_call_audits: "audits" };
@@ -39,7 +42,7 @@ const show = (value) => JSON.stringify(value, (_, member) => (typeof member === 
 class Runner {
   constructor(tenant) {
     this.tenant = tenant;
-    this.fleet = new Fleet({ tenant });
+    this.fleet = new Fleet({ tenant, ...WAY });
     this.kept = new Map();
     this.readers = new Map();
   }
@@ -79,7 +82,7 @@ class Runner {
       return task.reply(waiting);
     }
     if (!step.client) return this.fleet.run(fields(step.run), waiting);
-    const other = new Fleet({ tenant: this.tenant, ...fields(step.client) });
+    const other = new Fleet({ tenant: this.tenant, ...WAY, ...fields(step.client) });
     try {
       return await other.run(fields(step.run), waiting);
     } finally {
@@ -101,7 +104,8 @@ class Runner {
   }
 }
 
-const { cases } = read(readFileSync(path, "utf8").replaceAll("{tenant}", tenant));
+const { cases: all } = read(readFileSync(path, "utf8").replaceAll("{tenant}", tenant));
+const cases = all.filter(({ needs }) => url === undefined || needs !== "redis");
 const runner = new Runner(tenant);
 for (const { name, steps } of cases) {
   for (const [number, step] of steps.entries()) {

@@ -24,12 +24,15 @@ export class InvalidMessage extends FleetError {
 }
 
 /** The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id. */
-export class NotAccepted extends FleetError {}
+export class NotAccepted extends FleetError {
+  /** Ms after which a gateway says that it is worth another try. */
+  retryAfterMs: number | undefined;
+}
 
 /** Too many turns or tasks wait to be admitted. */
 export class QueueFull extends NotAccepted {
-  constructor() {
-    super("queue_full", "the queue is full (queue_full); try again later");
+  constructor(message = "the queue is full (queue_full); try again later") {
+    super("queue_full", message);
   }
 }
 
@@ -39,6 +42,11 @@ export class Pressure extends NotAccepted {
     super("pressure", "Redis is nearly full and takes no new work (pressure); try again later", options);
   }
 }
+
+/**
+ * A gateway, or what stands before it, takes no more from this caller at the moment: `inbox_full`, `too_many_cancels`, a rate.
+ */
+export class Throttled extends NotAccepted {}
 
 const PASSING = new Set(["tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"]);
 
@@ -78,7 +86,7 @@ export class ReplyTimeout extends FleetError {
   }
 }
 
-/** Redis cannot be reached, or does not do what it is asked. */
+/** Redis or the gateway cannot be reached, or does not do what it is asked. */
 export class Unavailable extends FleetError {
   /**
    * The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which carries it
@@ -95,5 +103,33 @@ export class Unavailable extends FleetError {
 export class NoDefinitions extends FleetError {
   constructor(message: string) {
     super("no_definitions", message);
+  }
+}
+
+/** The gateway does not know the key or token, or its time is over. */
+export class Unauthorized extends FleetError {
+  constructor(message: string) {
+    super("unauthorized", message);
+  }
+}
+
+/** The gateway's key is not for this: another tenant, agent or verb. */
+export class Forbidden extends FleetError {
+  constructor(message: string) {
+    super("forbidden", message);
+  }
+}
+
+/** The gateway knows nothing of this turn or task, or the key is not for its agent. */
+export class NotFound extends FleetError {
+  constructor(message: string) {
+    super("not_found", message);
+  }
+}
+
+/** It works through Redis alone, not through a gateway. Nothing was sent. */
+export class Unsupported extends FleetError {
+  constructor(message: string) {
+    super("unsupported", message);
   }
 }

@@ -8,9 +8,13 @@
  * const reply = await fleet.run({ agent: "kelly", toolCalls: message.tool_calls });
  * messages.push(...reply.messages);
  * ```
+ *
+ * `new Fleet({ url: "https://gateway.example.com", apiKey })` is the same through a gateway.
  */
 export * from "./errors.js";
 export type { TaskEvent } from "./events.js";
-export { Fleet, type FleetOptions, Replies, Submitted, SubmittedTask, type Waiting, type Whose } from "./fleet.js";
+export type { DirectOptions } from "./direct.js";
+export { Fleet, type FleetOptions, Submitted, SubmittedTask, type Waiting, type Whose } from "./fleet.js";
+export { Replies } from "./replies.js";
 export { type CommonFields, type Task, type Turn, shardOf } from "./message.js";
 export type { CallError, Dialect, Reply, Result } from "./reply.js";

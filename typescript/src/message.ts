@@ -120,15 +120,20 @@ function filled(fields: object): Message {
   return said;
 }
 
+/** Whose a message is; nothing where a gateway knows it by the key. */
+function ownerOf(tenant: string | undefined): Message {
+  return tenant === undefined ? {} : { tenant: nameOf(tenant, "tenant") };
+}
+
 /** A turn. Its id is made here where none is given, so that it may be sent again after a lost connection. */
-export function turnMessage(tenant: string, turn: Turn, replyTo: string | undefined): Message {
+export function turnMessage(tenant: string | undefined, turn: Turn, replyTo: string | undefined): Message {
   const { tenant: _, agent, ...fields } = turn;
   const given = CALLS.filter((key) => fields[key] !== undefined && fields[key] !== null);
   if (given.length !== 1) {
     throw new InvalidMessage(`a turn has exactly one of ${CALLS.join(", ")}; found ${given.join(", ") || "none"}`);
   }
   return {
-    tenant: nameOf(tenant, "tenant"),
+    ...ownerOf(tenant),
     agent: nameOf(agent, "agent"),
     ...(replyTo === undefined ? {} : { reply_to: nameOf(replyTo, "replyTo") }),
     ...filled(fields),
@@ -137,11 +142,11 @@ export function turnMessage(tenant: string, turn: Turn, replyTo: string | undefi
 }
 
 /** A delegation, with an id as {@link turnMessage} gives one. */
-export function taskMessage(tenant: string, task: Task, replyTo: string | undefined): Message {
+export function taskMessage(tenant: string | undefined, task: Task, replyTo: string | undefined): Message {
   const { tenant: _, agent, description, ...fields } = task;
   return {
     op: "delegate",
-    tenant: nameOf(tenant, "tenant"),
+    ...ownerOf(tenant),
     target_agent: nameOf(agent, "agent"),
     task_description: description,
     ...(replyTo === undefined ? {} : { reply_to: nameOf(replyTo, "replyTo") }),

@@ -2,8 +2,6 @@
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { createClient, createCluster, createSentinel } from "@redis/client";
-
 import { FleetError, Pressure, QueueFull, Unavailable } from "./errors.js";
 import { COUNT, type Entry, type Inbox, entryOf } from "./inbox.js";
 
@@ -56,6 +54,13 @@ interface Target {
   open(): Promise<Link>;
 }
 
+/** node-redis. It is there when it is needed: whoever goes through a gateway may do without. */
+function library() {
+  return import("@redis/client").catch((cause: unknown) => {
+    throw new FleetError("no_redis_client", "Redis needs the package @redis/client: npm install @redis/client", { cause });
+  });
+}
+
 interface Driver {
   connect(): Promise<unknown>;
   destroy(): unknown;
@@ -93,7 +98,8 @@ function secretOf(query = "") {
 function single(url: string): Target {
   const unix = /^(?:redis\+)?unix:\/\/([^?]*)(?:\?(.*))?$/.exec(url);
   return {
-    open: () => {
+    open: async () => {
+      const { createClient } = await library();
       const where = unix
         ? { socket: { path: decodeURIComponent(unix[1]!), tls: false as const, ...SOCKET }, ...secretOf(unix[2]) }
         : { url, socket: { ...SOCKET } };
@@ -122,7 +128,8 @@ function sentinels(url: string): Target {
   const [name = "", database = "0"] = path.split("/");
   if (name === "") throw new TypeError("a URL with sentinels names the primary: redis+sentinel://host:26379/primary");
   return {
-    open: () => {
+    open: async () => {
+      const { createSentinel } = await library();
       const sentinel = createSentinel({
         name,
         sentinelRootNodes: hosts,
@@ -137,7 +144,8 @@ function sentinels(url: string): Target {
 function cluster(url: string): Target {
   const { hosts, secret, socket } = several(url, 6379);
   return {
-    open: () => {
+    open: async () => {
+      const { createCluster } = await library();
       const nodes = createCluster({
         rootNodes: hosts.map((host) => ({ socket: { ...host, ...socket } as never })),
         defaults: { ...secret, socket: socket as never },

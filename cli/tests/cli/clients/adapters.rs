@@ -2,31 +2,43 @@
 
 use std::process::Command;
 
-use tickfleet_testkit::{RedisOptions, RedisServer};
-
-use super::conformance::{fleet, run};
+use super::conformance::run;
+use super::gateway::{NOWHERE, World};
 use crate::support::node::Node;
 use crate::support::python::installed;
 
 #[tokio::test]
 async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
     let Some(node) = Node::unless_skipped() else { return };
-    let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
-    let fleet = fleet(&redis.url());
-    run(node.command().arg("tests/conformance/ai-sdk.mjs").arg(&node.package), &redis.url());
-    assert_eq!(fleet.stop(), Some(0));
+    let world = World::new().await;
+    let agent = || {
+        let mut command = node.command();
+        command.arg("tests/conformance/ai-sdk.mjs").arg(&node.package);
+        command
+    };
+    run(&mut agent(), &world.redis.url());
+    let mut through = agent();
+    world.through(&mut through, "gateway-ai-sdk");
+    run(&mut through, NOWHERE);
+    world.end();
 }
 
 #[tokio::test]
 async fn agents_of_python_frameworks_meet_the_fleets_cap() {
     let python = installed("adapters").join("python");
-    let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
-    let fleet = fleet(&redis.url());
-    let mut agents = Command::new(python);
-    agents.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/adapters.py"]);
-    let said = run(&mut agents, &redis.url());
+    let world = World::new().await;
+    let agents = || {
+        let mut command = Command::new(&python);
+        command.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/adapters.py"]);
+        command
+    };
+    let said = run(&mut agents(), &world.redis.url());
     for framework in ["openai_agents", "langgraph", "pydantic_ai"] {
         assert!(said.contains(&format!("{framework}: ok")), "{said}");
     }
-    assert_eq!(fleet.stop(), Some(0));
+    // The same agent, and another fleet: that is all that it takes.
+    let mut through = agents();
+    world.through(through.arg("langgraph"), "gateway-python");
+    assert!(run(&mut through, NOWHERE).contains("langgraph: ok"));
+    world.end();
 }

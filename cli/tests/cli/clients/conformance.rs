@@ -11,7 +11,8 @@ use crate::support::documents::REPOSITORY;
 use crate::support::node::Node;
 use crate::support::python::interpreter;
 
-fn cases() -> PathBuf {
+/// The file of the cases.
+pub fn cases() -> PathBuf {
     Path::new(REPOSITORY).join("tests/conformance/cases.json")
 }
 

@@ -2,5 +2,6 @@
 
 mod adapters;
 mod conformance;
+mod gateway;
 mod page;
 mod rust;

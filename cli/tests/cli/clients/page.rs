@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use crate::operation::gateway::Gateway;
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, agrees, blocks, files, shown, with_binary};
 use crate::support::node::Node;
@@ -22,11 +23,17 @@ fn every_step_of_the_clients_page_does_what_it_says() {
     }
     // The page is for machines that have Node.js.
     let node = Node::unless_skipped().filter(Node::is_installed);
-    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
+    let (mut fleet, mut gateway, mut key, mut steps) = (None::<DevFleet>, None::<Gateway>, String::new(), 0);
     for step in shown(&text) {
         steps += 1;
         if step.command == "tickfleet dev" {
             fleet = Some(DevFleet::start_in(folder.path(), &[], &[]));
+            continue;
+        }
+        if step.command.starts_with("tickfleet gateway --keys") {
+            let mut shell = fleet.as_ref().unwrap().shell("printenv REDIS_URL");
+            let redis = Said::of(&mut shell, "").stdout;
+            gateway = Some(Gateway::start(redis.trim(), &folder.path().join("keys.yaml")));
             continue;
         }
         let of_node = ["npm", "node"].iter().any(|program| step.command.starts_with(program));
@@ -37,11 +44,16 @@ fn every_step_of_the_clients_page_does_what_it_says() {
             None => step.command.clone(),
         };
         let mut shell = fleet.as_ref().unwrap().shell(&line.replace("../tickfleet", REPOSITORY));
+        let url = gateway.as_ref().map(Gateway::url).unwrap_or_default();
+        shell.env("FLEET_URL", url).env("FLEET_KEY", &key);
         let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+        if let Some(told) = said.stderr.split_whitespace().find(|word| word.starts_with("tfk_")) {
+            told.clone_into(&mut key);
+        }
         let place = format!("{PAGE}:{}: `{}`", step.line, step.command);
         assert_eq!(said.code, 0, "{place}:\n{}{}", said.stdout, said.stderr);
         assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
     }
-    assert_eq!(steps, 7);
+    assert_eq!(steps, 12);
     assert_eq!(fleet.unwrap().stop(), Some(0));
 }

@@ -3,7 +3,7 @@
 mod cluster;
 mod deploys;
 mod drains;
-mod gateway;
+pub mod gateway;
 mod live;
 mod mcp_server;
 mod operators;

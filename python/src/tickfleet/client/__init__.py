@@ -8,28 +8,37 @@
         reply = fleet.run("kelly", tool_calls=message.tool_calls)
         messages += reply.messages
 
-:class:`AsyncFleet` is the same for asyncio. Both need ``pip install 'tickfleet[client]'``.
+:class:`AsyncFleet` is the same for asyncio. ``redis://`` needs ``pip install 'tickfleet[client]'``, a gateway
+(``Fleet("https://gateway.example.com", api_key=key)``) ``'tickfleet[gateway]'``.
 """
 
-from tickfleet.client._aio import AsyncFleet, Format, Replies, Submitted, SubmittedTask
+from tickfleet.client._aio import AsyncFleet, Format, Submitted, SubmittedTask
 from tickfleet.client._errors import (
     Conflict,
     FleetError,
+    Forbidden,
     InvalidMessage,
     NoDefinitions,
     NotAccepted,
+    NotFound,
     Pressure,
     QueueFull,
     Rejected,
     ReplyTimeout,
+    Throttled,
+    Unauthorized,
     Unavailable,
+    Unsupported,
 )
 from tickfleet.client._events import Event
 from tickfleet.client._message import Deadline, Priority, TaskFields, TurnFields, shard_of
+from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, Dialect, Reply, Result, Status
 from tickfleet.client._sync import Fleet, SyncReplies, SyncSubmitted, SyncTask
+from tickfleet.client._transport import ApiKey
 
 __all__ = [
+    "ApiKey",
     "AsyncFleet",
     "CallError",
     "Conflict",
@@ -38,10 +47,12 @@ __all__ = [
     "Event",
     "Fleet",
     "FleetError",
+    "Forbidden",
     "Format",
     "InvalidMessage",
     "NoDefinitions",
     "NotAccepted",
+    "NotFound",
     "Pressure",
     "Priority",
     "QueueFull",
@@ -57,7 +68,10 @@ __all__ = [
     "SyncSubmitted",
     "SyncTask",
     "TaskFields",
+    "Throttled",
     "TurnFields",
+    "Unauthorized",
     "Unavailable",
+    "Unsupported",
     "shard_of",
 ]

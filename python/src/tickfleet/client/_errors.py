@@ -26,10 +26,12 @@ class NotAccepted(FleetError):
     """The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id.
 
     Attributes:
-        code: ``queue_full`` or ``pressure``.
+        code: ``queue_full``, ``pressure`` or, of a gateway, another word.
+        retry_after: Seconds after which a gateway says that it is worth another try; none where it does not.
     """
 
     code = "not_accepted"
+    retry_after: float | None = None
 
 
 class QueueFull(NotAccepted):
@@ -42,6 +44,15 @@ class Pressure(NotAccepted):
     """Redis' memory is nearly full."""
 
     code = "pressure"
+
+
+class Throttled(NotAccepted):
+    """A gateway, or what stands before it, takes no more from this caller at the moment: ``inbox_full``, ``too_many_cancels``,
+    a rate."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
 
 
 class Rejected(FleetError):
@@ -94,7 +105,7 @@ class ReplyTimeout(FleetError, TimeoutError):
 
 
 class Unavailable(FleetError, ConnectionError):
-    """Redis cannot be reached, or does not do what it is asked.
+    """Redis or the gateway cannot be reached, or does not do what it is asked.
 
     Attributes:
         id: The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which
@@ -108,3 +119,19 @@ class Unavailable(FleetError, ConnectionError):
 
 class NoDefinitions(FleetError, LookupError):
     """No worker has told which tools the agent may call: is the agent known, and does a worker run?"""
+
+
+class Unauthorized(FleetError, PermissionError):
+    """The gateway does not know the key or token, or its time is over."""
+
+
+class Forbidden(FleetError, PermissionError):
+    """The gateway's key is not for this: another tenant, agent or verb."""
+
+
+class NotFound(FleetError, LookupError):
+    """The gateway knows nothing of this turn or task, or the key is not for its agent."""
+
+
+class Unsupported(FleetError, NotImplementedError):
+    """It works through Redis alone, not through a gateway. Nothing was sent."""

@@ -7,11 +7,13 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tickfleet.client._message import ID_BYTES_MAX, name
-from tickfleet.client._redis import Redis
 from tickfleet.client._reply import Reply, read_record
+
+if TYPE_CHECKING:
+    from tickfleet.client._redis import Redis
 
 _LOOK_EVERY = 0.25
 

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 COUNT = 128
 """Entries taken at once."""
 
+BLOCK_MS = 5_000
+"""One blocking read lasts this long at most."""
+
 BEGINNING = "0-0"
 """Before every entry."""
 

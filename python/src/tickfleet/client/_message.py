@@ -154,7 +154,12 @@ def _filled(fields: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def turn_message(tenant: str, agent: str, reply_to: str | None, fields: TurnFields) -> dict[str, Any]:
+def _owner(tenant: str | None) -> dict[str, Any]:
+    """Whose a message is; nothing where a gateway knows it by the key."""
+    return {} if tenant is None else {"tenant": name(tenant, "tenant")}
+
+
+def turn_message(tenant: str | None, agent: str, reply_to: str | None, fields: TurnFields) -> dict[str, Any]:
     """A turn. Its id is made here where none is given, so that it may be sent again after a lost connection.
 
     Raises:
@@ -167,14 +172,14 @@ def turn_message(tenant: str, agent: str, reply_to: str | None, fields: TurnFiel
     key = given[0]
     said[key] = plain(list(said[key]) if key == "tool_calls" else said[key])
     said["turn_id"] = name(said.get("turn_id", None) or new_id(), "turn_id", ID_BYTES_MAX)
-    head: dict[str, Any] = {"tenant": name(tenant, "tenant"), "agent": name(agent, "agent")}
+    head: dict[str, Any] = _owner(tenant) | {"agent": name(agent, "agent")}
     if reply_to is not None:
         head["reply_to"] = name(reply_to, "reply_to")
     return head | said
 
 
 def task_message(
-    tenant: str, agent: str, description: str, reply_to: str | None, fields: TaskFields
+    tenant: str | None, agent: str, description: str, reply_to: str | None, fields: TaskFields
 ) -> dict[str, Any]:
     """A delegation, with an id as :func:`turn_message` gives one.
 
@@ -183,7 +188,7 @@ def task_message(
     """
     said = _filled(fields)
     said["task_id"] = name(said.get("task_id", None) or new_id(), "task_id", ID_BYTES_MAX)
-    head: dict[str, Any] = {"op": "delegate", "tenant": name(tenant, "tenant"), "target_agent": name(agent, "agent")}
+    head: dict[str, Any] = {"op": "delegate"} | _owner(tenant) | {"target_agent": name(agent, "agent")}
     head["task_description"] = description
     if reply_to is not None:
         head["reply_to"] = name(reply_to, "reply_to")

@@ -19,10 +19,7 @@ except ImportError as error:  # pragma: no cover - said in words
     raise ImportError("the client needs redis-py: pip install 'tickfleet[client]'") from error
 
 from tickfleet.client._errors import Pressure, QueueFull, Unavailable
-from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
-
-BLOCK_MS = 5_000
-"""One blocking read lasts this long at most."""
+from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
 
 _ANSWER_S = 10.0
 # A command answers within this time, a blocking read too. It is longer than BLOCK_MS.

@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 
 from typing_extensions import Unpack
 
-from tickfleet.client._aio import TIMEOUT, AsyncFleet, FleetOptions, Format, Replies, Submitted, SubmittedTask
+from tickfleet.client._aio import TIMEOUT, AsyncFleet, Format, Submitted, SubmittedTask
 from tickfleet.client._errors import FleetError
 from tickfleet.client._events import Event
 from tickfleet.client._message import TaskFields, TurnFields
+from tickfleet.client._replies import Replies
 from tickfleet.client._reply import Reply
+from tickfleet.client._transport import FleetOptions
 
 T = TypeVar("T")
 

@@ -1,0 +1,104 @@
+//! The clients of other languages through a gateway: the same cases, and what they do when the way there has trouble.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tickfleet_testkit::{RedisOptions, RedisServer};
+
+use super::conformance::{cases, fleet, run};
+use crate::operation::gateway::{Gateway, add_key};
+use crate::support::binary::DevFleet;
+use crate::support::node::Node;
+use crate::support::python::interpreter;
+
+/// Where nobody answers: what goes through a gateway needs no Redis.
+pub const NOWHERE: &str = "redis://127.0.0.1:1";
+
+/// A fleet with a gateway.
+pub struct World {
+    pub redis: RedisServer,
+    fleet: DevFleet,
+    gateway: Gateway,
+    folder: TempDir,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+        let (fleet, folder) = (fleet(&redis.url()), tempfile::tempdir().unwrap());
+        let keys = folder.path().join("keys.yaml");
+        std::fs::write(&keys, "").unwrap();
+        let gateway = Gateway::start(&redis.url(), &keys);
+        Self { redis, fleet, gateway, folder }
+    }
+
+    /// Has a program reach the fleet through the gateway, as this tenant.
+    pub fn through(&self, command: &mut Command, tenant: &str) {
+        let key = self.gateway.key(&["--id", tenant, "--tenant", tenant]);
+        command.env("GATEWAY_URL", self.gateway.url()).env("GATEWAY_KEY", key);
+    }
+
+    pub fn end(self) {
+        drop((self.gateway, self.folder));
+        assert_eq!(self.fleet.stop(), Some(0));
+    }
+
+    /// Runs a client; it has to say that it went through all cases that a gateway allows.
+    fn passes(&self, command: &mut Command, tenant: &str) {
+        self.through(command, tenant);
+        let text = std::fs::read_to_string(cases()).unwrap();
+        let all = serde_json::from_str::<Value>(&text).unwrap();
+        let allowed = all["cases"].as_array().unwrap().iter().filter(|case| case["needs"].is_null()).count();
+        assert!(allowed >= 20, "{allowed}");
+        let said = run(command, NOWHERE);
+        assert!(said.contains(&format!("{allowed} cases")), "{said}");
+    }
+
+    /// Runs a program that has trouble on the way.
+    fn is_troubled(&self, command: &mut Command, tenant: &str) {
+        let rows = self.folder.path().join("keys.yaml");
+        let reading = add_key(&rows, &["--id", &format!("{tenant}-reads"), "--tenant", tenant, "--verb", "read"]);
+        // The gateway knows both when it knows the later one.
+        self.through(command, tenant);
+        let said = run(command.env("READING_KEY", reading), &self.redis.url());
+        assert!(said.contains("gateway: ok"), "{said}");
+    }
+}
+
+/// A Python program of the cases.
+fn python(program: &str) -> Command {
+    let mut command = Command::new(interpreter());
+    command.args(["-B", &format!("tests/conformance/{program}")]);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_case_holds_through_a_gateway() {
+    let world = World::new().await;
+    world.passes(python("conformance.py").arg(cases()).arg("python"), "python");
+    world.passes(python("conformance.py").arg(cases()).args(["python-blocking", "--blocking"]), "python-blocking");
+    if let Some(node) = Node::unless_skipped() {
+        let (mut command, dist) = (node.command(), node.package.join("dist"));
+        command.arg("tests/conformance/conformance.mjs").arg(cases()).arg("typescript").arg(dist);
+        world.passes(&mut command, "typescript");
+    }
+    world.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_python_and_is_told_by_its_kind() {
+    let world = World::new().await;
+    world.is_troubled(python("gateway.py").arg("wire-python"), "wire-python");
+    world.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_told_by_its_kind() {
+    let Some(node) = Node::unless_skipped() else { return };
+    let world = World::new().await;
+    let (mut command, dist) = (node.command(), node.package.join("dist"));
+    command.arg("tests/conformance/gateway.mjs").arg("wire-typescript").arg(dist);
+    world.is_troubled(&mut command, "wire-typescript");
+    world.end();
+}

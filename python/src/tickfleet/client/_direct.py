@@ -1,0 +1,170 @@
+"""The way to a fleet through its Redis, by docs/protocol.md."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from tickfleet.client import _events
+from tickfleet.client._errors import Conflict, NoDefinitions, Unavailable
+from tickfleet.client._events import Event
+from tickfleet.client._hub import Hub, Waiter
+from tickfleet.client._inbox import Inbox
+from tickfleet.client._message import asked, name, shard_of, written
+from tickfleet.client._redis import Redis
+from tickfleet.client._replies import Replies
+from tickfleet.client._reply import Reply, read_record
+from tickfleet.client._transport import DirectOptions, Kind
+
+
+def _private() -> str:
+    """An inbox that nobody else uses."""
+    host = "".join(c for c in socket.gethostname() if c.isascii() and c.isalnum())[:20]
+    return f"py-{host or 'host'}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+class _Awaited:
+    """Somebody's hold on a waiter: as long as it is kept, its reply is looked out for."""
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    @property
+    def pending(self) -> list[Reply]:
+        return list(self._waiter.pending)
+
+    async def reply(self, timeout: float | None) -> Reply | None:
+        done, _ = await asyncio.wait({self._waiter.reply}, timeout=timeout)
+        return self._waiter.reply.result() if done else None
+
+
+class Direct:
+    """One connection that reads replies for each shard in use, however many wait; see :mod:`tickfleet.client._hub`."""
+
+    def __init__(self, url: str, patience: float, options: DirectOptions) -> None:
+        self._shards = _or(options.get("shards"), 1)
+        if self._shards < 1:
+            raise ValueError(f"shards is {self._shards}; expected at least 1")
+        inbox = options.get("inbox")
+        self._is_private = inbox is None
+        self._inbox = _private() if inbox is None else name(inbox, "inbox")
+        self._namespace = options.get("namespace") or "tickfleet"
+        self._bounds = (_or(options.get("turns_max"), 100_000), _or(options.get("turns_bytes_max"), 256 * 1024 * 1024))
+        self._redis = Redis(url, patience)
+        self._hubs: dict[int, Hub] = {}
+        self._tenants: set[str] = set()
+
+    @property
+    def inbox(self) -> str | None:
+        return self._inbox
+
+    def whose(self, tenant: str | None) -> str:
+        if tenant is None:
+            raise ValueError("name a tenant, here or when the fleet is made")
+        return name(tenant, "tenant")
+
+    async def close(self) -> None:
+        for hub in self._hubs.values():
+            await hub.close()
+        self._hubs.clear()
+        if self._is_private:
+            for tenant in self._tenants:
+                # What cannot be removed now ages away.
+                with contextlib.suppress(Exception):
+                    await self._redis.forget(tenant, self._inbox, self._prefix(tenant))
+        self._tenants.clear()
+        await self._redis.close()
+
+    async def submit(
+        self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool
+    ) -> _Awaited:
+        tenant, id = self.whose(tenant), message[f"{kind}_id"]
+        place, hub = f"{tenant}:{id}", self._hub(tenant)
+        there, what = hub.waiter(place), asked(message)
+        if there is not None and there.asked != what and there.asked:
+            raise Conflict(id, f"the id {id} is in use for other content")
+        waiter = there or Waiter(place, asked=what, is_given=is_given)
+        if there is None:
+            self._tenants.add(tenant)
+            # Before the message: no reply can slip in between.
+            hub.add(waiter, f"{tenant}:{self._inbox}")
+        waiter.sending = True
+        try:
+            waiter.sent(f"{self._prefix(tenant)}{kind}s", await self._enqueue(tenant, message, kind, id))
+        except BaseException:
+            if there is None:
+                hub.drop(waiter)
+            raise
+        return _Awaited(waiter)
+
+    async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
+        await self._enqueue(self.whose(tenant), message, kind, message[f"{kind}_id"])
+
+    async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
+        found = await self.reply(tenant, id)
+        if found is not None:
+            return found
+        tenant = self.whose(tenant)
+        place, hub = f"{tenant}:{id}", self._hub(tenant)
+        waiter = hub.waiter(place)
+        if waiter is None:
+            waiter = Waiter(place)
+            hub.add(waiter, None)
+        return await _Awaited(waiter).reply(timeout)
+
+    async def reply(self, tenant: str | None, id: str) -> Reply | None:
+        tenant = self.whose(tenant)
+        record = await self._redis.get(f"{self._prefix(tenant)}done:{tenant}:{id}")
+        return None if record is None else read_record(record)
+
+    async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
+        tenant = self.whose(tenant)
+        text = await self._redis.get(f"{self._prefix(tenant)}tools:{tenant}:{agent}:{dialect}")
+        if text is None:
+            raise NoDefinitions(
+                f"no definitions of tools for agent {agent} of tenant {tenant} in {dialect}: is the agent configured, and "
+                "does a worker run? Workers write them when they start and every minute"
+            )
+        return json.loads(text)
+
+    async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
+        tenant = self.whose(tenant)
+        message = {"op": "cancel", "tenant": tenant, f"{kind}_id": id} | ({"reason": reason} if reason else {})
+        await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
+
+    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+        tenant = self.whose(tenant)
+        return _events.follow(self._redis, self._prefix(tenant), tenant, task_id, position)
+
+    def replies(self, tenant: str | None, inbox: str) -> Replies:
+        tenant = self.whose(tenant)
+        return Replies(self._redis, Inbox(f"{self._prefix(tenant)}replies:{tenant}:{name(inbox, 'inbox')}"))
+
+    async def _enqueue(self, tenant: str, message: dict[str, Any], kind: Kind, id: str) -> str:
+        text, prefix = written(message), self._prefix(tenant)
+        entries_max, bytes_max = self._bounds
+        bounds = (entries_max, bytes_max if kind == "turn" else 0)
+        try:
+            return await self._redis.enqueue(f"{prefix}{kind}s", f"{prefix}meta", kind, text, bounds)
+        except Unavailable as error:
+            error.id = id
+            raise
+
+    def _prefix(self, tenant: str) -> str:
+        return f"{{{self._namespace}:{shard_of(tenant, self._shards)}}}:"
+
+    def _hub(self, tenant: str) -> Hub:
+        shard = shard_of(tenant, self._shards)
+        if shard not in self._hubs:
+            self._hubs[shard] = Hub(self._redis, self._prefix(tenant))
+        return self._hubs[shard]
+
+
+def _or(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given

@@ -1,0 +1,212 @@
+"""The way to a fleet through a gateway, by docs/gateway.md.
+
+A request that gets no answer is sent again under the same id, so that it is carried out once. Whoever waits asks in long polls,
+each on a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from tickfleet.client._errors import (
+    Conflict,
+    InvalidMessage,
+    NoDefinitions,
+    NotFound,
+    Rejected,
+    Throttled,
+    Unavailable,
+    Unsupported,
+)
+from tickfleet.client._events import Event
+from tickfleet.client._gateway._events import follow
+from tickfleet.client._gateway._http import Answer, Http, Tries
+from tickfleet.client._message import name, written
+from tickfleet.client._replies import Replies
+from tickfleet.client._reply import CallError, Reply, read_reply
+from tickfleet.client._transport import ApiKey, Kind
+
+_POLL_S = 25
+# One request waits so long: below the time-out of most proxies, and of the gateway's own 60 s.
+
+_FRESH_S = 10.0
+# What was taken in so lately may be sent again to hear of it: no fleet forgets an id so soon.
+
+_LOOK_AGAIN_S = 0.25
+# Between two looks where the gateway answers at once.
+
+_ONE_LOOK_S = 2.0
+# The least time for a look, however short somebody waits.
+
+
+class Gateway:
+    """A client of one gateway, or of what stands before several."""
+
+    inbox = None
+
+    def __init__(self, url: str, api_key: ApiKey, patience: float) -> None:
+        self.http = Http(url, api_key, patience)
+
+    def whose(self, tenant: str | None) -> str | None:
+        return None if tenant is None else name(tenant, "tenant")
+
+    async def close(self) -> None:
+        await self.http.close()
+
+    async def submit(
+        self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool
+    ) -> _Awaited:
+        if message.get("pending_approval"):
+            raise Unsupported("pending_approval: a gateway tells of an approval nothing before the turn's end")
+        awaited = _Awaited(self.http, kind, tenant, message)
+        if not waits:
+            await awaited.submit(0)
+        return awaited
+
+    async def send(self, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
+        await _Awaited(self.http, kind, tenant, message).submit(0)
+
+    async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
+        return await _polled(lambda wait, tries: _look(self.http, tenant, id, wait, tries), timeout)
+
+    async def reply(self, tenant: str | None, id: str) -> Reply | None:
+        answer = await self.http.ask("GET", f"/v1/turns/{id}", tenant)
+        # A refusal is known to the gateway alone that took the message in.
+        return read_reply(answer.text) if answer.status == 200 else None
+
+    async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
+        answer = await self.http.ask("GET", f"/v1/agents/{agent}/tools?format={dialect}", tenant)
+        if answer.status == 404:
+            raise NoDefinitions(answer.message)
+        return json.loads(_good(answer).text)
+
+    async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
+        body = json.dumps({"reason": reason} if reason else {})
+        answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{id}/cancel", tenant, body=body))
+        if json.loads(answer.text).get("answer") == "full":
+            raise Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept")
+
+    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+        return follow(self.http, tenant, task_id, position)
+
+    def replies(self, tenant: str | None, inbox: str) -> Replies:
+        raise Unsupported("replies: an inbox is read through Redis alone; through a gateway, wait for a turn by its id")
+
+
+class _Awaited:
+    """A message that is submitted, and its reply."""
+
+    def __init__(self, http: Http, kind: Kind, tenant: str | None, message: dict[str, Any]) -> None:
+        self._http = http
+        self._path = f"/v1/{kind}s"
+        self._tenant = tenant
+        self._id = str(message[f"{kind}_id"])
+        self._text = written(message)
+        self._kind: Kind = kind
+        # When it was taken in, by a clock that also counts while the machine sleeps.
+        self._taken: float | None = None
+        self._is_asked_for = False
+        self._reply: Reply | None = None
+
+    @property
+    def pending(self) -> list[Reply]:
+        raise Unsupported("pending: a gateway tells of an approval nothing before the turn's end")
+
+    async def submit(self, wait: int, tries: Tries | None = None) -> Reply | None:
+        """Sends it, also once more: under its id it is carried out once. Answers the reply, if it comes within the wait."""
+        headers = {"idempotency-key": self._id}
+        # What stands before the gateway may cut a request that waits, each time: sent again it only asks whether it is in.
+        path, again = self._path + (f"?wait={wait}" if wait else ""), self._path
+        try:
+            answer = await self._http.ask(
+                "POST", path, self._tenant, body=self._text, headers=headers, wait=wait, tries=tries, again=again
+            )
+        except Unavailable as error:
+            error.id = self._id
+            raise
+        if answer.status == 409:
+            raise Conflict(self._id, answer.message)
+        if answer.status == 400:
+            raise self._refused(answer)
+        self._taken, self._is_asked_for = time.time(), wait > 0
+        return _ended(_good(answer))
+
+    async def reply(self, timeout: float | None) -> Reply | None:
+        if self._reply is None and self._taken is None:
+            # As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
+            self._reply = await self.submit(_seconds(timeout))
+        if self._reply is None:
+            self._reply = await _polled(self._look, timeout)
+        return self._reply
+
+    async def _look(self, wait: int, tries: Tries) -> Reply | None:
+        # Another gateway may have taken it in, and been told alone that it was refused: sent once more it is refused here, too.
+        # Whatever was not refused is not carried out again.
+        if self._taken is not None and not self._is_asked_for and abs(time.time() - self._taken) < _FRESH_S:
+            self._is_asked_for = True
+            return await self.submit(wait, tries)
+        return await _look(self._http, self._tenant, self._id, wait, tries)
+
+    def _refused(self, answer: Answer) -> Exception:
+        """An error for what the gateway could not read: a rule of the protocol is broken, or one of HTTP."""
+        if answer.code == "invalid_request":
+            return InvalidMessage(answer.message)
+        if answer.json.get("status") == "rejected":
+            return Rejected(answer.code, answer.message, read_reply(answer.text))
+        error = CallError(answer.code, answer.message)
+        return Rejected(
+            answer.code,
+            answer.message,
+            Reply(self._id, self._kind, self._tenant or "", "", "rejected", "raw", [], [], error, raw=answer.json),
+        )
+
+
+async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
+    """The reply to a turn or task, if it comes within the wait."""
+    answer = await http.ask("GET", f"/v1/turns/{id}" + (f"?wait={wait}" if wait else ""), tenant, wait=wait, tries=tries)
+    # It may not have come yet.
+    return None if answer.status == 404 else _ended(_good(answer))
+
+
+def _ended(answer: Answer) -> Reply | None:
+    return read_reply(answer.text) if answer.status in (200, 422) else None
+
+
+def _good(answer: Answer) -> Answer:
+    """The answer, where it is one to what was asked."""
+    if answer.status in (200, 202, 422):
+        return answer
+    if answer.status == 404:
+        raise NotFound(answer.message)
+    if answer.status in (400, 413):
+        raise InvalidMessage(answer.message)
+    raise Unavailable(f"the gateway answers with status {answer.status}: {answer.message}")
+
+
+def _seconds(timeout: float | None) -> int:
+    """How long one request waits."""
+    return _POLL_S if timeout is None else max(0, min(_POLL_S, int(timeout)))
+
+
+async def _polled(look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None) -> Reply | None:
+    """Looks, again and again, until there is a reply or the time is over. Trouble on the way passes."""
+    end = None if timeout is None else time.monotonic() + timeout
+    try:
+        # A gateway that hangs makes nobody wait for longer; one look is always taken.
+        async with asyncio.timeout(None if timeout is None else max(_ONE_LOOK_S, timeout)):
+            while True:
+                began = time.monotonic()
+                left = None if end is None else end - began
+                wait = _seconds(left)
+                found = await look(wait, Tries(None))
+                if found is not None or (left is not None and left <= 0):
+                    return found
+                # Whoever answers before the time, as a gateway that ends does, does not let us wait.
+                if time.monotonic() - began < max(wait, 1) / 2:
+                    await asyncio.sleep(_LOOK_AGAIN_S if left is None else min(_LOOK_AGAIN_S, left))
+    except TimeoutError:
+        return None

@@ -1,0 +1,97 @@
+"""What happens to a task, as a gateway tells it in server-sent events."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2 as httpx
+
+from tickfleet.client._errors import FleetError, NotFound, Unavailable
+from tickfleet.client._events import Event, Kind
+from tickfleet.client._gateway._http import Http, Tries, answer_of, checked, passing
+from tickfleet.client._reply import Reply, read_reply
+
+# The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position
+# of its own.
+_STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "heard": "heard"}
+
+_ENDS = ("answer", "failed")
+
+_GOOD_S = 5.0
+# A stream that lasted so long was none of a gateway in trouble: patience begins anew.
+
+
+async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+    """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
+    tries = Tries(http.patience)
+    while True:
+        trouble: FleetError = Unavailable("the gateway ends the stream of events before the task's end")
+        began, came_from = time.monotonic(), position
+        try:
+            async with http.stream(f"/v1/tasks/{task_id}/events", tenant, position) as response:
+                await _check(response)
+                async for kind, value in _events(response.aiter_lines()):
+                    if kind in _ENDS:
+                        yield Event("ended", int(value["position"]), reply=await _reply(http, tenant, task_id))
+                        return
+                    if kind in _STEPS:
+                        position = int(value["position"])
+                        yield _step(_STEPS[kind], position, value)
+        except httpx.RequestError as error:
+            trouble = Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}")
+        except (NotFound, Unavailable) as error:
+            # It may not have been admitted yet.
+            trouble = error
+        if position > came_from or time.monotonic() - began > _GOOD_S:
+            tries = Tries(http.patience)
+        await tries.pause(trouble)
+
+
+async def _check(response: httpx.Response) -> None:
+    if response.status_code == 200:
+        return
+    text = (await response.aread()).decode(errors="replace")
+    answer = checked(answer_of(response.status_code, text, response.headers))
+    if answer.status == 404:
+        raise NotFound(answer.message)
+    raise Unavailable(str(passing(answer)))
+
+
+def _step(kind: Kind, position: int, value: dict[str, Any]) -> Event:
+    return Event(
+        kind=kind,
+        position=position,
+        text=str(value.get("text", value.get("content", ""))),
+        tool=value.get("tool"),
+        success=value.get("ok"),
+        calls=list(value.get("calls", [])),
+        raw=value,
+    )
+
+
+async def _reply(http: Http, tenant: str | None, task_id: str) -> Reply | None:
+    answer = await http.ask("GET", f"/v1/turns/{task_id}", tenant)
+    return read_reply(answer.text) if answer.status in (200, 422) else None
+
+
+async def _events(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Events by their names, with their JSON. Those that cannot be read are left out."""
+    kind, data = "", []
+    async for line in lines:
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            data.append(value)
+        elif line == "" and data:
+            try:
+                read = json.loads("\n".join(data))
+            except ValueError:
+                read = None
+            if isinstance(read, dict):
+                yield kind, read
+            kind, data = "", []

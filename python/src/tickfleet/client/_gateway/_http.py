@@ -1,0 +1,210 @@
+"""Requests to a gateway, sent again where that can help."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+try:
+    import httpx2 as httpx
+except ImportError as error:  # pragma: no cover - said in words
+    raise ImportError("a gateway needs httpx2: pip install 'tickfleet[gateway]' (Python 3.11 or later)") from error
+
+from tickfleet.client._errors import (
+    FleetError,
+    Forbidden,
+    NotAccepted,
+    Pressure,
+    QueueFull,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+)
+from tickfleet.client._transport import ApiKey
+
+_ANSWER_S = 10.0
+# An answer comes within this time, on top of what was asked to be waited.
+
+_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+# Seconds before each try again; the last one is repeated.
+
+_PASSING = (429, 500, 502, 503, 504)
+# What the same request may do better after.
+
+_SECRET = re.compile(r"[\x21-\x7e]+\Z")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a gateway answered."""
+
+    status: int
+    text: str
+    retry_after: float | None = None
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """An object; an empty one where what stands before the gateway has answered in its own way."""
+        try:
+            value = json.loads(self.text)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    @property
+    def code(self) -> str:
+        """The word for what is wrong."""
+        error = self.json.get("error")
+        return str(error.get("code", "")) if isinstance(error, dict) else ""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, in words."""
+        error = self.json.get("error")
+        said = error.get("message") if isinstance(error, dict) else None
+        return str(said or f"status {self.status}")
+
+
+class Tries:
+    """How long it is tried again: so many seconds from the first failure; for as long as it takes where none are given."""
+
+    def __init__(self, patience: float | None) -> None:
+        self._patience = patience
+        self._end: float | None = None
+        self._tries = 0
+
+    async def pause(self, error: Exception, at_least: float | None = None) -> None:
+        """Waits before the next try, at least as long as the gateway asks for; raises the error where there is none."""
+        pause = _PAUSES[min(self._tries, len(_PAUSES) - 1)]
+        # Not all at once: those who were refused together come back apart.
+        pause = max(pause, at_least or 0.0) * random.uniform(1.0, 1.25)
+        self._tries += 1
+        if self._end is None and self._patience is not None:
+            self._end = time.monotonic() + self._patience
+        if self._end is not None and time.monotonic() + pause >= self._end:
+            raise error
+        await asyncio.sleep(pause)
+
+
+class Http:
+    """A gateway's address and key, and the connections to it."""
+
+    def __init__(self, url: str, api_key: ApiKey, patience: float) -> None:
+        parts = urlsplit(url)
+        odd = parts.query or parts.fragment or parts.username is not None
+        if not parts.hostname or odd or parts.port == 0:
+            raise ValueError("the URL cannot be read: expected http://host[:port][/path] or https://…, and the key as api_key")
+        self._key = api_key if callable(api_key) else (lambda: api_key)
+        if not callable(api_key):
+            self._authorization()
+        self.patience = patience
+        # However many wait, each on a connection of its own: the bound is the gateway's.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+        # A redirect is not followed: a key goes where it was meant to go.
+        self._client = httpx.AsyncClient(base_url=url.rstrip("/"), limits=limits, follow_redirects=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        tenant: str | None,
+        *,
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: int = 0,
+        tries: Tries | None = None,
+        again: str | None = None,
+    ) -> Answer:
+        """An answer to a request that may be sent twice, waited for; from the second time on to the path `again`, if one is
+        given, which does not wait. Statuses that are about the request are the caller's.
+
+        Raises:
+            Unauthorized, Forbidden: The key is not good, or not for this.
+            QueueFull, Pressure, Throttled: It was not taken, as often as it was tried.
+            Unavailable: No answer, as often as it was tried.
+        """
+        tries = tries or Tries(self.patience)
+        while True:
+            try:
+                response = await self._client.request(
+                    method,
+                    path,
+                    content=None if body is None else body.encode(),
+                    headers=self._headers(tenant, body is not None) | dict(headers or {}),
+                    timeout=httpx.Timeout(wait + _ANSWER_S, connect=_ANSWER_S, pool=None),
+                )
+            except httpx.RequestError as error:
+                await tries.pause(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+                path, wait = (path, wait) if again is None else (again, 0)
+                continue
+            answer = answer_of(response.status_code, response.text, response.headers)
+            if answer.status not in _PASSING:
+                return checked(answer)
+            await tries.pause(passing(answer), answer.retry_after)
+
+    @asynccontextmanager
+    async def stream(self, path: str, tenant: str | None, position: int) -> AsyncIterator[httpx.Response]:
+        """An answer that is read as it comes, once; trouble with it is the caller's."""
+        headers = self._headers(tenant, False) | {"accept": "text/event-stream"}
+        if position:
+            headers["last-event-id"] = str(position)
+        # A gateway says something every 15 s.
+        timeout = httpx.Timeout(45.0, connect=_ANSWER_S, pool=None)
+        async with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
+            yield response
+
+    def _authorization(self) -> str:
+        key = self._key()
+        if not _SECRET.match(key):
+            # Not what it is: errors are logged.
+            raise ValueError("the gateway's key has characters that no key has: white space or beyond ASCII")
+        return f"Bearer {key}"
+
+    def _headers(self, tenant: str | None, has_body: bool) -> dict[str, str]:
+        headers = {"authorization": self._authorization(), "accept": "application/json"}
+        if tenant is not None:
+            headers["tickfleet-tenant"] = tenant
+        return headers | ({"content-type": "application/json"} if has_body else {})
+
+
+def answer_of(status: int, text: str, headers: Mapping[str, str]) -> Answer:
+    """An answer with what its headers say."""
+    after = headers.get("retry-after", "")
+    # A date is for caches; no gateway says one.
+    return Answer(status, text, float(after) if after.isdecimal() else None)
+
+
+def checked(answer: Answer) -> Answer:
+    """The answer, where the key was good for it, and it is the gateway's own."""
+    if answer.status == 401:
+        raise Unauthorized(answer.message)
+    if answer.status == 403:
+        raise Forbidden(answer.message)
+    if 300 <= answer.status < 400:
+        raise FleetError(f"the URL leads elsewhere (status {answer.status}): give the gateway's own")
+    return answer
+
+
+def passing(answer: Answer) -> FleetError:
+    """What is wrong now, and may be right later."""
+    if answer.code in ("queue_full", "pressure"):
+        error: FleetError = (QueueFull if answer.code == "queue_full" else Pressure)(f"{answer.code}: {answer.message}")
+    # The turn was taken in, and only the waiting was not.
+    elif answer.status == 429 and answer.code != "too_many_waiting":
+        error = Throttled(answer.code or "too_many_requests", answer.message)
+    else:
+        return Unavailable(f"the gateway does not do what it is asked: {answer.message}")
+    if isinstance(error, NotAccepted):
+        error.retry_after = answer.retry_after
+    return error

@@ -1,0 +1,56 @@
+"""A reader of one inbox, on a connection to Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, cast
+
+from tickfleet.client._inbox import BLOCK_MS, Entry, Inbox
+from tickfleet.client._reply import Reply, read_reply
+
+if TYPE_CHECKING:
+    from tickfleet.client._redis import Redis
+
+
+class Replies:
+    """A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read."""
+
+    def __init__(self, redis: Redis, inbox: Inbox) -> None:
+        self._redis = redis
+        self._inbox = inbox
+        self._unread: list[Entry] = []
+        self._handed_out: list[str] = []
+
+    async def next(self, timeout: float | None = None) -> Reply | None:
+        """The next reply; none where none came in time.
+
+        The reply that was handed out before is removed now: whoever crashes while it works on a reply finds it again.
+        ``reply.missed`` counts what is missing before it; what it said is in the records.
+
+        Raises:
+            Unavailable: Redis could not be reached; ask again, nothing is lost.
+            FleetError: A reply cannot be read. It is skipped.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._unread:
+            await self.finish()
+            left = BLOCK_MS if end is None else int((end - time.monotonic()) * 1000)
+            found = await self._redis.patiently_read(self._inbox, min(left, BLOCK_MS))
+            self._unread = self._inbox.fresh(found)
+            if not self._unread and end is not None and time.monotonic() >= end:
+                return None
+        entry = self._unread.pop(0)
+        self._handed_out.append(entry.id)
+        return read_reply(entry.reply, entry.seq or None, entry.missed)
+
+    async def finish(self) -> None:
+        """Removes what was handed out, and leaves the rest for another reader."""
+        await self._redis.patiently_remove(self._inbox, self._handed_out)
+        self._handed_out = []
+
+    def __aiter__(self) -> AsyncIterator[Reply]:
+        return self
+
+    async def __anext__(self) -> Reply:
+        return cast(Reply, await self.next())

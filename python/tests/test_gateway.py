@@ -1,0 +1,79 @@
+"""What the client decides about a gateway's answers without one. What it does with a gateway is in tests/conformance."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tickfleet.client import AsyncFleet, FleetError, Forbidden, Pressure, QueueFull, Throttled, Unauthorized, Unavailable
+from tickfleet.client._gateway._events import _events
+from tickfleet.client._gateway._http import Answer, Tries, answer_of, checked, passing
+
+
+def answer(status: int, code: str, after: str | None = None) -> Answer:
+    body = json.dumps({"error": {"code": code, "message": "why"}})
+    return answer_of(status, body, {} if after is None else {"retry-after": after})
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (429, "queue_full", QueueFull),
+        (503, "pressure", Pressure),
+        (429, "inbox_full", Throttled),
+        (429, "too_many_waiting", Unavailable),
+        (503, "unavailable", Unavailable),
+        (500, "internal", Unavailable),
+    ],
+)
+def test_what_may_pass_is_told_by_its_kind(status: int, code: str, kind: type[FleetError]) -> None:
+    error: Any = passing(answer(status, code, "3"))
+    assert type(error) is kind and "why" in str(error)
+    assert getattr(error, "retry_after", 3.0) == 3.0
+
+
+def test_what_a_proxy_says_is_no_answer_of_a_gateway() -> None:
+    for text in ("<html>", "[]", "", '{"error": "no object"}'):
+        said = answer_of(502, text, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"})
+        assert said.code == "" and said.message == "status 502" and said.retry_after is None
+        assert isinstance(passing(said), Unavailable)
+    for status, kind in ((401, Unauthorized), (403, Forbidden), (307, FleetError)):
+        with pytest.raises(kind):
+            checked(answer(status, "x"))
+    assert checked(answer(404, "not_found")).message == "why"
+
+
+def test_patience_ends_before_a_pause_that_is_longer() -> None:
+    async def ask() -> None:
+        with pytest.raises(QueueFull):
+            await Tries(5.0).pause(QueueFull("full"), 60.0)
+        await Tries(5.0).pause(QueueFull("full"))
+
+    asyncio.run(ask())
+
+
+def test_events_are_read_as_they_come_and_odd_ones_left_out() -> None:
+    lines = [": keep-alive", "", "event: plan", 'data: {"a":', "data:1}", "id: 4", "", "event: odd", "data: {", "", "data: 7", ""]
+    lines += ["event: cut", 'data: {"never": "ended"}']
+
+    async def told() -> list[Any]:
+        async def each() -> AsyncIterator[str]:
+            for line in lines:
+                yield line
+
+        return [event async for event in _events(each())]
+
+    assert asyncio.run(told()) == [("plan", {"a": 1})]
+
+
+@pytest.mark.parametrize("url", ["https://", "https://key@host", "https://host?key=x", "https://host#x"])
+def test_a_gateways_url_has_an_address_and_no_secret(url: str) -> None:
+    with pytest.raises(ValueError, match="the URL cannot be read"):
+        AsyncFleet(url, api_key="tfk_x")
+
+
+def test_a_key_that_is_none_is_refused_without_being_told() -> None:
+    with pytest.raises(ValueError, match="characters") as refused:
+        AsyncFleet("https://host", api_key="tfk_secret\n")
+    assert "tfk_secret" not in str(refused.value)

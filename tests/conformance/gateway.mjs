@@ -1,0 +1,187 @@
+// What the TypeScript client does where the way to the gateway has trouble, and what it says where a gateway cannot: `gateway.mjs
+// TENANT DIST`, with the variables of gateway.py, which has the same claims.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { createServer, request } from "node:http";
+import { resolve } from "node:path";
+
+const { GATEWAY_URL: url, GATEWAY_KEY: apiKey, READING_KEY: reading, REDIS_URL: redis } = process.env;
+const [tenant, dist] = process.argv.slice(2);
+const {
+  Conflict, Fleet, Forbidden, InvalidMessage, NoDefinitions, NotFound, Pressure, QueueFull, Rejected, ReplyTimeout, Throttled,
+  Unauthorized, Unavailable, Unsupported,
+} = await import(resolve(dist, "index.js"));
+
+const calls = [{ name: "echo", arguments: { text: "hi" } }];
+const turn = { agent: "kelly", calls };
+
+/**
+ * A way to the gateway that does what it is told with each request, and then lets all through. `cut` ends the connection when the
+ * gateway has answered, `half` in the middle of the answer; an object is an answer.
+ */
+const wire = { fates: [], seen: [], times: [], spent: () => {} };
+const server = createServer((from, to) => {
+  wire.seen.push(`${from.method} ${from.url.split("?")[0]}`);
+  wire.times.push(performance.now());
+  const fate = wire.fates.shift() ?? "through";
+  if (wire.fates.length === 0) wire.spent();
+  if (typeof fate === "object") {
+    from.resume();
+    to.writeHead(fate.status, fate.headers).end(fate.body);
+    return;
+  }
+  const { pathname, search } = new URL(from.url, url);
+  const on = request(new URL(pathname + search, url), { method: from.method, headers: from.headers }, (answer) => {
+    if (fate === "through") return answer.pipe(to.writeHead(answer.statusCode, answer.headers));
+    if (fate === "cut") return answer.resume().on("end", () => from.socket.destroy());
+    to.writeHead(answer.statusCode, answer.headers);
+    answer.on("data", (some) => {
+      if (!String(some).includes("event: plan")) return to.write(some);
+      to.write(some, () => from.socket.destroy());
+      answer.destroy();
+    });
+  });
+  on.on("error", () => from.socket.destroy());
+  to.on("close", () => on.destroy());
+  from.pipe(on);
+});
+await once(server.listen(0, "127.0.0.1"), "listening");
+const through = (options = {}) => new Fleet({ url: `http://127.0.0.1:${server.address().port}`, apiKey, ...options });
+
+const refusal = (status, code, after = "1") => ({
+  status,
+  headers: { "retry-after": after, "content-type": "application/json" },
+  body: JSON.stringify({ error: { code, message: "said by the test" } }),
+});
+const fails = (work, kind, said = {}) =>
+  assert.rejects(work, (error) => {
+    assert(error instanceof kind, error);
+    for (const [name, value] of Object.entries(said)) assert.equal(error[name], value, name);
+    return true;
+  });
+
+async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
+  const fleet = through();
+  wire.fates = ["cut", "cut"];
+  const reply = await fleet.run({ agent: "frugal", calls }, { timeoutMs: 30_000 });
+  assert.deepEqual(reply.results.map((result) => result.outcome), ["ok"]);
+  assert.deepEqual(wire.seen.slice(0, 3), Array(3).fill("POST /v1/turns"));
+  wire.fates = ["through", "cut", "cut"];
+  const submitted = await fleet.submit(turn);
+  assert.deepEqual((await submitted.reply()).results[0].output, { text: "hi" });
+  await fleet.close();
+}
+
+async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
+  wire.times.length = 0;
+  wire.fates = [refusal(429, "queue_full")];
+  assert((await through().run(turn)).ok);
+  // A timer may be a millisecond early.
+  assert(wire.times.length === 2 && wire.times[1] - wire.times[0] >= 990, String(wire.times));
+  const hasty = through({ patienceMs: 500 });
+  for (const [status, code, kind] of [
+    [429, "queue_full", QueueFull], [503, "pressure", Pressure], [429, "rate_limited", Throttled],
+    [503, "unavailable", Unavailable], [429, "too_many_waiting", Unavailable],
+  ]) {
+    wire.fates = [refusal(status, code, "7")];
+    await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
+  }
+  wire.fates = Array(9).fill({ status: 502, headers: {}, body: "<html>a proxy</html>" });
+  await fails(hasty.run({ ...turn, turnId: "t" }), Unavailable, { id: "t" });
+  wire.fates = [{ status: 302, headers: { location: "http://127.0.0.1:1/" }, body: "" }];
+  await assert.rejects(hasty.tools("kelly"), /leads elsewhere/);
+}
+
+async function whatWaitsOutlastsTroubleAndKeepsToItsTime() {
+  const fleet = through({ patienceMs: 200 });
+  const long = await fleet.delegate({ agent: "absent", description: "Wait.", taskId: "long" });
+  await fails(long.reply({ timeoutMs: 300 }), ReplyTimeout, { id: "long" });
+  assert.equal(await fleet.reply("long"), undefined);
+  wire.fates = Array(3).fill({ status: 503, headers: {}, body: "" });
+  const spent = new Promise((resolve) => (wire.spent = resolve));
+  const waits = fleet.wait("long");
+  await spent;
+  await long.cancel("The user left.");
+  assert.equal((await waits).results[0].outcome, "cancelled");
+  assert.deepEqual((await long.reply()).raw, (await waits).raw);
+  await fails(fleet.wait("never", { timeoutMs: 100 }), ReplyTimeout);
+  await fleet.submit({ ...turn, turnId: "used" });
+  await fails(fleet.submit({ agent: "kelly", calls: [...calls, ...calls], turnId: "used" }), Conflict, { id: "used" });
+  const open = fleet.wait("never");
+  await fleet.close();
+  await assert.rejects(open, /was closed/);
+}
+
+async function eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut() {
+  const fleet = through();
+  const task = await fleet.delegate({ agent: "absent", description: "Wait.", taskId: "steps" });
+  const steps = [
+    { k: "plan", model: "m", text: "Let me see.", calls: [{ tool: "echo", arguments: "{}" }] },
+    { k: "result", tool: "echo", ok: true, content: "hi" },
+    { k: "note", text: "Two calls are left." },
+  ].map((step) => JSON.stringify(step));
+  execFileSync("redis-cli", ["-u", redis, "RPUSH", `{tickfleet:0}:steps:${tenant}:steps`, ...steps]);
+  wire.seen = [];
+  wire.fates = ["half"];
+  const told = [];
+  for await (const event of task.events()) {
+    told.push(event);
+    if (told.length === 3) await task.cancel();
+  }
+  assert(wire.seen.filter((seen) => seen.endsWith("/events")).length >= 2, String(wire.seen));
+  assert.equal((await task.reply()).results[0].outcome, "cancelled");
+  const direct = new Fleet({ tenant });
+  const found = [];
+  for await (const event of direct.follow("steps")) found.push(event);
+  assert.deepEqual(told, found);
+  assert.deepEqual(told.map(({ kind, position }) => [kind, position]), [["plan", 1], ["result", 2], ["note", 3], ["ended", 3]]);
+  assert.deepEqual(await fleet.tools("kelly"), await direct.tools("kelly"));
+  await direct.close();
+}
+
+async function keysOpenWhatTheyAreFor() {
+  const wrong = new Fleet({ url, apiKey: "tfk_wrong" });
+  await fails(wrong.run(turn), Unauthorized);
+  await fails(wrong.wait("order-17"), Unauthorized);
+  await fails(wrong.follow("order-17").next(), Unauthorized);
+  const reader = new Fleet({ url, apiKey: async () => reading });
+  await fails(reader.run(turn), Forbidden);
+  await fails(reader.cancel("order-17"), Forbidden);
+  assert((await reader.tools("kelly", { format: "anthropic" })).length > 0);
+  const other = new Fleet({ url, apiKey, tenant: "another" });
+  await fails(other.run(turn), Forbidden);
+  await fails(other.reply("order-17"), Forbidden);
+  for (const key of ["tfk_a b", "tfk_a\n"]) assert.throws(() => new Fleet({ url, apiKey: key }), /characters/);
+  const nowhere = new Fleet({ url: "http://127.0.0.1:1", apiKey, patienceMs: 100 });
+  await fails(nowhere.run({ ...turn, turnId: "t" }), Unavailable, { id: "t" });
+}
+
+async function whatAGatewayCannotDoIsSaid() {
+  const fleet = new Fleet({ url, apiKey });
+  assert.throws(() => fleet.replies("box"), Unsupported);
+  await fails(fleet.submit({ ...turn, pendingApproval: true }), Unsupported);
+  const submitted = await fleet.submit(turn);
+  assert.throws(() => submitted.pending, Unsupported);
+  await fails(fleet.tools("nobody"), NoDefinitions);
+  await fails(fleet.tools("kelly", { format: "nonsense" }), InvalidMessage);
+  const toolCalls = [{ id: "call_1", type: "function", function: { name: "echo", arguments: "{}" } }];
+  const refused = await fleet.run({ agent: "kelly", toolCalls, priority: "asap" }).catch((error) => error);
+  assert(refused instanceof Rejected && refused.reply.messages[0].tool_call_id === "call_1", refused);
+  await fails(new Fleet({ url, apiKey, patienceMs: 300 }).follow("never").next(), NotFound);
+  for (const options of [{ shards: 2 }, { inbox: "box" }, { turnsMax: 0 }, { namespace: "x" }]) {
+    assert.throws(() => new Fleet({ url, apiKey, ...options }), Unsupported);
+  }
+  assert.throws(() => new Fleet({ url }), TypeError);
+  assert.throws(() => new Fleet({ url: "redis://127.0.0.1:1", apiKey }), TypeError);
+}
+
+await aTurnWhoseAnswerIsLostIsCarriedOutOnce();
+await aGatewayThatIsBusyIsAskedAgainWhenItSays();
+await whatWaitsOutlastsTroubleAndKeepsToItsTime();
+await keysOpenWhatTheyAreFor();
+await whatAGatewayCannotDoIsSaid();
+await eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut();
+server.closeAllConnections();
+server.close();
+console.log("gateway: ok");

@@ -1,0 +1,203 @@
+/** The way to a fleet through its Redis, by docs/protocol.md. */
+import { randomUUID } from "node:crypto";
+import { hostname } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Conflict, InvalidMessage, NoDefinitions, Unavailable } from "./errors.js";
+import { type TaskEvent, follow } from "./events.js";
+import { Hub, Waiter } from "./hub.js";
+import { Inbox } from "./inbox.js";
+import { type Message, asked, nameOf, shardOf, written } from "./message.js";
+import { Redis } from "./redis.js";
+import { Replies } from "./replies.js";
+import { type Reply, readRecord } from "./reply.js";
+import type { Awaited, Kind, Transport } from "./transport.js";
+
+/** What is to be known of a fleet that is reached through Redis; a gateway knows it itself. */
+export interface DirectOptions {
+  /** The fleet's `redis.namespace`; default `tickfleet`. */
+  namespace?: string;
+  /** The fleet's `redis.shards`; default 1. */
+  shards?: number;
+  /**
+   * A name for the inbox of this process, where its user of Redis may only read one. No two processes use the same at a time.
+   * Default: one of its own, removed on close.
+   */
+  inbox?: string;
+  /** The fleet's `queues.turns_max`; default 100,000. */
+  turnsMax?: number;
+  /** The fleet's `queues.turns_bytes_max`; default 256 MiB. */
+  turnsBytesMax?: number;
+}
+
+function privateInbox(): string {
+  const host = hostname().replace(/[^A-Za-z0-9]/g, "").slice(0, 20) || "host";
+  return `js-${host}-${process.pid}-${randomUUID().slice(24)}`;
+}
+
+async function awaited(waiter: Waiter, timeoutMs: number): Promise<Reply | undefined> {
+  if (timeoutMs === Infinity) return waiter.reply;
+  const given = new AbortController();
+  const late = sleep(timeoutMs, undefined, { signal: given.signal }).catch(() => undefined);
+  try {
+    return await Promise.race([waiter.reply, late]);
+  } finally {
+    given.abort();
+  }
+}
+
+/** One connection that reads replies for each shard in use, however many wait. */
+export class Direct implements Transport {
+  readonly inbox: string;
+  readonly #redis: Redis;
+  readonly #options: Required<Omit<DirectOptions, "inbox">>;
+  readonly #isPrivate: boolean;
+  readonly #hubs = new Map<number, Hub>();
+  readonly #tenants = new Set<string>();
+
+  constructor(
+    url: string,
+    patienceMs: number,
+    private readonly warn: (message: string) => void,
+    { namespace = "tickfleet", shards = 1, inbox, turnsMax = 100_000, turnsBytesMax = 256 * 1024 * 1024 }: DirectOptions,
+  ) {
+    if (!(shards >= 1)) throw new RangeError(`shards is ${shards}; expected at least 1`);
+    this.#redis = new Redis(url, patienceMs);
+    this.#isPrivate = inbox === undefined;
+    this.inbox = inbox === undefined ? privateInbox() : nameOf(inbox, "inbox");
+    this.#options = { namespace, shards, turnsMax, turnsBytesMax };
+  }
+
+  whose(tenant: string | undefined): string {
+    if (tenant === undefined) throw new InvalidMessage("name a tenant, here or when the fleet is made");
+    return nameOf(tenant, "tenant");
+  }
+
+  async close(): Promise<void> {
+    for (const hub of this.#hubs.values()) hub.close();
+    this.#hubs.clear();
+    if (this.#isPrivate) {
+      // What cannot be removed now ages away.
+      for (const tenant of this.#tenants) {
+        await this.#redis.forget(tenant, this.inbox, this.#prefix(tenant)).catch(() => {});
+      }
+    }
+    this.#tenants.clear();
+    this.#redis.close();
+  }
+
+  async submit(kind: Kind, given: string | undefined, message: Message, isGiven: boolean): Promise<Awaited> {
+    const tenant = this.whose(given);
+    const id = message[`${kind}_id`] as string;
+    const hub = this.#hub(tenant);
+    const what = asked(message);
+    const there = hub.waiter(`${tenant}:${id}`);
+    if (there !== undefined && there.asked !== "" && there.asked !== what) {
+      throw new Conflict(id, `the id ${id} is in use for other content`);
+    }
+    const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven);
+    if (there === undefined) {
+      this.#tenants.add(tenant);
+      // Before the message: no reply can slip in between.
+      hub.add(waiter, `${tenant}:${this.inbox}`);
+    }
+    waiter.holders += 1;
+    waiter.isSending = true;
+    try {
+      const entry = await this.#enqueue(tenant, message, kind);
+      waiter.sent(`${this.#prefix(tenant)}${kind}s`, entry);
+    } catch (error) {
+      waiter.holders -= 1;
+      if (there === undefined) hub.drop(waiter);
+      throw error;
+    }
+    return {
+      pending: waiter.pending,
+      reply: (timeoutMs) => awaited(waiter, timeoutMs),
+      release: () => {
+        waiter.holders -= 1;
+        if (waiter.holders <= 0) hub.drop(waiter);
+      },
+    };
+  }
+
+  async send(kind: Kind, tenant: string | undefined, message: Message): Promise<void> {
+    await this.#enqueue(this.whose(tenant), message, kind);
+  }
+
+  async wait(given: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined> {
+    const tenant = this.whose(given);
+    const found = await this.reply(tenant, id);
+    if (found !== undefined) return found;
+    const hub = this.#hub(tenant);
+    const place = `${tenant}:${id}`;
+    let waiter = hub.waiter(place);
+    if (waiter !== undefined) return awaited(waiter, timeoutMs);
+    waiter = new Waiter(place, "", true);
+    hub.add(waiter, undefined);
+    try {
+      return await awaited(waiter, timeoutMs);
+    } finally {
+      hub.drop(waiter);
+    }
+  }
+
+  async reply(given: string | undefined, id: string): Promise<Reply | undefined> {
+    const tenant = this.whose(given);
+    const record = await this.#redis.get(`${this.#prefix(tenant)}done:${tenant}:${id}`);
+    return record === null ? undefined : readRecord(record);
+  }
+
+  async tools(given: string | undefined, agent: string, dialect: string): Promise<unknown> {
+    const tenant = this.whose(given);
+    const text = await this.#redis.get(`${this.#prefix(tenant)}tools:${tenant}:${agent}:${dialect}`);
+    if (text !== null) return JSON.parse(text);
+    throw new NoDefinitions(
+      `no definitions of tools for agent ${agent} of tenant ${tenant} in ${dialect}: is the agent configured, and does a worker ` +
+        "run? Workers write them when they start and every minute",
+    );
+  }
+
+  async cancel(kind: Kind, given: string | undefined, id: string, reason: string): Promise<void> {
+    const tenant = this.whose(given);
+    const message = { op: "cancel", tenant, [`${kind}_id`]: id, ...(reason && { reason }) };
+    await this.#redis.add(`${this.#prefix(tenant)}tasks`, "task", written(message));
+  }
+
+  follow(given: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent> {
+    const tenant = this.whose(given);
+    return follow(this.#redis, this.#prefix(tenant), `${tenant}:${taskId}`, position);
+  }
+
+  replies(given: string | undefined, inbox: string): Replies {
+    const tenant = this.whose(given);
+    return new Replies(this.#redis, new Inbox(`${this.#prefix(tenant)}replies:${tenant}:${nameOf(inbox, "inbox")}`));
+  }
+
+  async #enqueue(tenant: string, message: Message, kind: Kind): Promise<string> {
+    const text = written(message);
+    const prefix = this.#prefix(tenant);
+    const { turnsMax, turnsBytesMax } = this.#options;
+    try {
+      const bounds: [number, number] = [turnsMax, kind === "turn" ? turnsBytesMax : 0];
+      return await this.#redis.enqueue(`${prefix}${kind}s`, `${prefix}meta`, kind, text, bounds);
+    } catch (error) {
+      if (error instanceof Unavailable) error.id = message[`${kind}_id`] as string;
+      throw error;
+    }
+  }
+
+  #prefix(tenant: string): string {
+    return `{${this.#options.namespace}:${shardOf(tenant, this.#options.shards)}}:`;
+  }
+
+  #hub(tenant: string): Hub {
+    const shard = shardOf(tenant, this.#options.shards);
+    let hub = this.#hubs.get(shard);
+    if (hub === undefined) {
+      hub = new Hub(this.#redis, this.#prefix(tenant), this.warn);
+      this.#hubs.set(shard, hub);
+    }
+    return hub;
+  }
+}

@@ -1,0 +1,123 @@
+/** What happens to a task, as a gateway tells it in server-sent events. */
+import { FleetError, NotFound, Unavailable } from "../errors.js";
+import type { TaskEvent } from "../events.js";
+import { read } from "../json.js";
+import { type Reply, readReply } from "../reply.js";
+import { type Http, Tries, answerOf, checked, passing, unreachable } from "./http.js";
+
+/**
+ * The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position of
+ * its own.
+ */
+const STEPS = new Set(["plan", "result", "note", "heard"]);
+const ENDS = new Set(["answer", "failed"]);
+/** A stream that lasted so long, ms, was none of a gateway in trouble: patience begins anew. */
+const GOOD_MS = 5_000;
+/** A gateway says something every 15 s. */
+const SILENCE_MS = 45_000;
+
+/** The events of a task from a position on; a stream that breaks is taken up behind the last step that was told. */
+export async function* follow(
+  http: Http,
+  tenant: string | undefined,
+  taskId: string,
+  start: number,
+): AsyncGenerator<TaskEvent> {
+  let position = start;
+  let tries = new Tries(http.patienceMs);
+  for (;;) {
+    const began = performance.now();
+    const cameFrom = position;
+    let trouble: Error = new Unavailable("the gateway ends the stream of events before the task's end");
+    try {
+      for await (const { kind, value } of events(http, tenant, taskId, position)) {
+        if (ENDS.has(kind)) {
+          const reply = await replyOf(http, tenant, taskId);
+          yield { kind: "ended", position: value.position, text: "", calls: [], ...(reply && { reply }) };
+          return;
+        }
+        if (!STEPS.has(kind)) continue;
+        position = value.position;
+        yield stepOf(kind as TaskEvent["kind"], value);
+      }
+    } catch (error) {
+      // Not found: it may not have been admitted yet.
+      if (error instanceof FleetError && !(error instanceof NotFound || error instanceof Unavailable)) throw error;
+      trouble = error as Error;
+    }
+    if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.patienceMs);
+    await tries.pause(trouble);
+  }
+}
+
+// eslint-disable-next-line @typescript-eslint/no-explicit-any
+type Told = any;
+
+function stepOf(kind: TaskEvent["kind"], value: Told): TaskEvent {
+  return {
+    kind,
+    position: value.position,
+    text: String(value.text ?? value.content ?? ""),
+    tool: value.tool,
+    success: value.ok,
+    calls: value.calls ?? [],
+  };
+}
+
+async function replyOf(http: Http, tenant: string | undefined, taskId: string): Promise<Reply | undefined> {
+  const answer = await http.ask("GET", `/v1/turns/${taskId}`, tenant);
+  return answer.status === 200 || answer.status === 422 ? readReply(answer.text) : undefined;
+}
+
+/** One stream, until it ends or breaks. */
+async function* events(http: Http, tenant: string | undefined, taskId: string, position: number) {
+  const silent = new AbortController();
+  const timer = setTimeout(() => silent.abort(), SILENCE_MS);
+  try {
+    const headers = { accept: "text/event-stream", ...(position > 0 && { "last-event-id": String(position) }) };
+    const path = `/v1/tasks/${taskId}/events`;
+    const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
+    if (response.status !== 200 || response.body === null) {
+      const answer = checked(await answerOf(response).catch(broken));
+      throw answer.status === 404 ? new NotFound(answer.message) : new Unavailable(passing(answer).message);
+    }
+    let rest = "";
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { value, done } = await reader.read().catch(broken);
+      if (done) return;
+      timer.refresh();
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop()!;
+      for (const block of blocks) {
+        const told = toldBy(block);
+        if (told !== undefined) yield told;
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    // Whoever stops listening ends the request.
+    silent.abort();
+  }
+}
+
+function broken(error: unknown): never {
+  throw error instanceof FleetError ? error : unreachable(error);
+}
+
+/** An event by its name, with its JSON; none where it cannot be read, or where it says nothing. */
+function toldBy(block: string): { kind: string; value: Told } | undefined {
+  let kind = "";
+  const data: string[] = [];
+  for (const line of block.split("\n")) {
+    const [, field, text] = /^([^:]*):? ?(.*)$/.exec(line) ?? [];
+    if (field === "event") kind = text!;
+    else if (field === "data") data.push(text!);
+  }
+  if (data.length === 0) return undefined;
+  try {
+    return { kind, value: read(data.join("\n")) };
+  } catch {
+    return undefined;
+  }
+}

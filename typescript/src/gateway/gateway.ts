@@ -1,0 +1,229 @@
+/**
+ * The way to a fleet through a gateway, by docs/gateway.md.
+ *
+ * A request that gets no answer is sent again under the same id, so that it is carried out once. Whoever waits asks in long polls,
+ * each on a connection of its own.
+ */
+import { setTimeout as sleep } from "node:timers/promises";
+
+import {
+  Conflict,
+  FleetError,
+  InvalidMessage,
+  NoDefinitions,
+  NotAccepted,
+  NotFound,
+  Rejected,
+  Throttled,
+  Unavailable,
+  Unsupported,
+} from "../errors.js";
+import type { TaskEvent } from "../events.js";
+import { type Message, nameOf, written } from "../message.js";
+import type { Replies } from "../replies.js";
+import { type Reply, readReply } from "../reply.js";
+import type { Awaited, Kind, Transport } from "../transport.js";
+import { follow } from "./events.js";
+import { type Answer, type ApiKey, type Asked, Http, Tries, within } from "./http.js";
+
+/** One request waits so long, s: below the time-out of most proxies, and of the gateway's own 60 s. */
+const POLL_S = 25;
+/** What was taken in so lately, ms, may be sent again to hear of it: no fleet forgets an id so soon. */
+const FRESH_MS = 10_000;
+/** Ms between two looks where the gateway answers at once. */
+const LOOK_AGAIN_MS = 250;
+/** The least time for a look, ms, however short somebody waits. */
+const ONE_LOOK_MS = 2_000;
+
+/** A client of one gateway, or of what stands before several. */
+export class Gateway implements Transport {
+  readonly inbox = undefined;
+  readonly #http: Http;
+  readonly #closed = new AbortController();
+
+  constructor(url: string, apiKey: ApiKey, patienceMs: number) {
+    this.#http = new Http(url, apiKey, patienceMs);
+  }
+
+  whose(tenant: string | undefined): string | undefined {
+    return tenant === undefined ? undefined : nameOf(tenant, "tenant");
+  }
+
+  async close(): Promise<void> {
+    this.#closed.abort();
+  }
+
+  async submit(kind: Kind, tenant: string | undefined, message: Message, _: boolean, waits: boolean): Promise<Awaited> {
+    if (message["pending_approval"]) {
+      throw new Unsupported("pendingApproval: a gateway tells of an approval nothing before the turn's end");
+    }
+    const awaited = new Sent(this.#http, kind, tenant, message, this.#closed.signal);
+    if (!waits) await awaited.submit(0);
+    return awaited;
+  }
+
+  async send(kind: Kind, tenant: string | undefined, message: Message): Promise<void> {
+    await new Sent(this.#http, kind, tenant, message, this.#closed.signal).submit(0);
+  }
+
+  async wait(tenant: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined> {
+    return polled((wait, asked) => look(this.#http, tenant, id, wait, asked), timeoutMs, this.#closed.signal);
+  }
+
+  async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
+    const answer = await this.#http.ask("GET", `/v1/turns/${id}`, tenant);
+    // A refusal is known to the gateway alone that took the message in.
+    return answer.status === 200 ? readReply(answer.text) : undefined;
+  }
+
+  async tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown> {
+    const answer = await this.#http.ask("GET", `/v1/agents/${agent}/tools?format=${encodeURIComponent(dialect)}`, tenant);
+    if (answer.status === 404) throw new NoDefinitions(answer.message);
+    return JSON.parse(good(answer).text);
+  }
+
+  async cancel(kind: Kind, tenant: string | undefined, id: string, reason: string): Promise<void> {
+    const body = JSON.stringify(reason ? { reason } : {});
+    const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${id}/cancel`, tenant, { body }));
+    if (answer.json["answer"] === "full") {
+      throw new Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept");
+    }
+  }
+
+  follow(tenant: string | undefined, taskId: string, position: number): AsyncGenerator<TaskEvent> {
+    return follow(this.#http, tenant, taskId, position);
+  }
+
+  replies(): Replies {
+    throw new Unsupported("replies: an inbox is read through Redis alone; through a gateway, wait for a turn by its id");
+  }
+}
+
+/** A message that is submitted, and its reply. */
+class Sent implements Awaited {
+  readonly #text: string;
+  readonly #id: string;
+  /** When it was taken in, by a clock that also counts while the machine sleeps. */
+  #takenAt: number | undefined;
+  #isAskedFor = false;
+  #reply: Reply | undefined;
+
+  constructor(
+    private readonly http: Http,
+    private readonly kind: Kind,
+    private readonly tenant: string | undefined,
+    message: Message,
+    private readonly closed: AbortSignal,
+  ) {
+    this.#text = written(message);
+    this.#id = message[`${kind}_id`] as string;
+  }
+
+  get pending(): readonly Reply[] {
+    throw new Unsupported("pending: a gateway tells of an approval nothing before the turn's end");
+  }
+
+  release(): void {}
+
+  /** Sends it, also once more: under its id it is carried out once. Answers the reply, if it comes within the wait. */
+  async submit(wait: number, asked: Asked = {}): Promise<Reply | undefined> {
+    // What stands before the gateway may cut a request that waits, each time: sent again it only asks whether it is in.
+    const again = `/v1/${this.kind}s`;
+    const path = again + (wait > 0 ? `?wait=${wait}` : "");
+    const headers = { "idempotency-key": this.#id };
+    let answer: Answer;
+    try {
+      answer = await this.http.ask("POST", path, this.tenant, { ...asked, body: this.#text, headers, wait, again });
+    } catch (error) {
+      if (error instanceof Unavailable) error.id = this.#id;
+      throw error;
+    }
+    if (answer.status === 409) throw new Conflict(this.#id, answer.message);
+    if (answer.status === 400) throw this.#refused(answer);
+    this.#takenAt = Date.now();
+    this.#isAskedFor = wait > 0;
+    return endedBy(good(answer));
+  }
+
+  async reply(timeoutMs: number): Promise<Reply | undefined> {
+    // As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
+    if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
+    return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), timeoutMs, this.closed));
+  }
+
+  async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
+    // Another gateway may have taken it in, and been told alone that it was refused: sent once more it is refused here, too.
+    // Whatever was not refused is not carried out again.
+    if (this.#takenAt !== undefined && !this.#isAskedFor && Math.abs(Date.now() - this.#takenAt) < FRESH_MS) {
+      this.#isAskedFor = true;
+      return this.submit(wait, asked);
+    }
+    return look(this.http, this.tenant, this.#id, wait, asked);
+  }
+
+  /** An error for what the gateway could not read: a rule of the protocol is broken, or one of HTTP. */
+  #refused(answer: Answer): FleetError {
+    const { code, message } = answer;
+    if (code === "invalid_request") return new InvalidMessage(message);
+    const head = { [`${this.kind}_id`]: this.#id, tenant: this.tenant ?? "", dialect: "raw", results: [] };
+    const own = { ...head, status: "rejected", error: { code, message } };
+    const reply = answer.json["status"] === "rejected" ? answer.text : JSON.stringify(own);
+    return new Rejected(code, message, readReply(reply));
+  }
+}
+
+/** The reply to a turn or task, if it comes within the wait. */
+async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
+  const answer = await http.ask("GET", `/v1/turns/${id}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
+  // It may not have come yet.
+  return answer.status === 404 ? undefined : endedBy(good(answer));
+}
+
+function endedBy({ status, text }: Answer): Reply | undefined {
+  return status === 200 || status === 422 ? readReply(text) : undefined;
+}
+
+/** The answer, where it is one to what was asked. */
+function good(answer: Answer): Answer {
+  const { status, message } = answer;
+  if (status === 200 || status === 202 || status === 422) return answer;
+  if (status === 404) throw new NotFound(message);
+  if (status === 400 || status === 413) throw new InvalidMessage(message);
+  throw new Unavailable(`the gateway answers with status ${status}: ${message}`);
+}
+
+/** How long one request waits. */
+function seconds(ms: number): number {
+  return Math.max(0, Math.min(POLL_S, Math.floor(ms / 1_000)));
+}
+
+/** Looks, again and again, until there is a reply or the time is over. Trouble on the way passes. */
+async function polled(
+  look: (wait: number, asked: Asked) => Promise<Reply | undefined>,
+  timeoutMs: number,
+  closed: AbortSignal,
+): Promise<Reply | undefined> {
+  const end = performance.now() + timeoutMs;
+  let isLate = false;
+  try {
+    // A gateway that hangs makes nobody wait for longer; one look is always taken.
+    return await within(Math.max(ONE_LOOK_MS, timeoutMs), closed, async (signal) => {
+      signal.addEventListener("abort", () => (isLate = !closed.aborted));
+      for (;;) {
+        const began = performance.now();
+        const left = end - began;
+        const wait = seconds(left);
+        const found = await look(wait, { tries: new Tries(left), signal });
+        if (found !== undefined || left <= 0) return found;
+        // Whoever answers before the time, as a gateway that ends does, does not let us wait.
+        if (performance.now() - began < Math.max(wait, 1) * 500) {
+          await sleep(Math.min(LOOK_AGAIN_MS, left), undefined, { signal });
+        }
+      }
+    });
+  } catch (error) {
+    if (closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause: error });
+    if (isLate || error instanceof Unavailable || error instanceof NotAccepted) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,198 @@
+/** Requests to a gateway, sent again where that can help. */
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { FleetError, Forbidden, NotAccepted, Pressure, QueueFull, Throttled, Unauthorized, Unavailable } from "../errors.js";
+import { read } from "../json.js";
+
+/** An answer comes within this time, ms, on top of what was asked to be waited. */
+const ANSWER_MS = 10_000;
+/** Pauses before each try again, ms; the last one is repeated. */
+const PAUSES_MS = [50, 100, 200, 500, 1_000, 2_000];
+/** What the same request may do better after. */
+const PASSING = new Set([429, 500, 502, 503, 504]);
+
+export type ApiKey = string | (() => string | Promise<string>);
+
+/** What a gateway answered. */
+export class Answer {
+  constructor(
+    readonly status: number,
+    readonly text: string,
+    readonly retryAfterMs: number | undefined,
+  ) {}
+
+  /** An object; an empty one where what stands before the gateway has answered in its own way. */
+  get json(): Record<string, unknown> {
+    try {
+      const value = read(this.text);
+      return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
+    } catch {
+      return {};
+    }
+  }
+
+  /** The word for what is wrong. */
+  get code(): string {
+    return String((this.json["error"] as { code?: unknown } | undefined)?.code ?? "");
+  }
+
+  /** What is wrong, in words. */
+  get message(): string {
+    return String((this.json["error"] as { message?: unknown } | undefined)?.message ?? `status ${this.status}`);
+  }
+}
+
+/** How long it is tried again: so many ms from the first failure. */
+export class Tries {
+  #end: number | undefined;
+  #tries = 0;
+
+  constructor(private readonly patienceMs: number) {}
+
+  /** Waits before the next try, at least as long as the gateway asks for; throws the error where there is none. */
+  async pause(error: Error, atLeastMs = 0): Promise<void> {
+    const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
+    // Not all at once: those who were refused together come back apart.
+    const ms = Math.max(pause, atLeastMs) * (1 + Math.random() / 4);
+    this.#end ??= performance.now() + this.patienceMs;
+    if (performance.now() + ms >= this.#end) throw error;
+    await sleep(ms);
+  }
+}
+
+/** One request. */
+export interface Asked {
+  body?: string;
+  headers?: Record<string, string>;
+  /** Seconds that the gateway was asked to wait. */
+  wait?: number;
+  /** Where it goes from the second time on, and does not wait; default the same place. */
+  again?: string;
+  /** How long it is tried again; default the client's patience. */
+  tries?: Tries;
+  /** Ends it before its time. */
+  signal?: AbortSignal;
+}
+
+/** A gateway's address and key. */
+export class Http {
+  readonly #url: string;
+  readonly #key: ApiKey;
+
+  constructor(
+    url: string,
+    key: ApiKey,
+    readonly patienceMs: number,
+  ) {
+    const parts = new URL(url);
+    if (parts.search !== "" || parts.hash !== "" || parts.username !== "" || parts.password !== "") {
+      throw new TypeError("the URL cannot be read: expected http://host[:port][/path] or https://…, and the key as apiKey");
+    }
+    this.#url = url.replace(/\/+$/, "");
+    this.#key = typeof key === "function" ? key : checkedKey(key);
+  }
+
+  /** An answer to a request that may be sent twice, waited for. Statuses that are about the request are the caller's. */
+  async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
+    const { tries = new Tries(this.patienceMs), signal, again } = asked;
+    let [place, wait] = [path, asked.wait ?? 0];
+    for (;;) {
+      let answer: Answer;
+      try {
+        answer = await within(wait * 1_000 + ANSWER_MS, signal, async (signal) =>
+          answerOf(await this.fetch(method, place, tenant, { ...asked, signal })),
+        );
+      } catch (error) {
+        if (error instanceof FleetError || signal?.aborted) throw error;
+        await tries.pause(unreachable(error));
+        if (again !== undefined) [place, wait] = [again, 0];
+        continue;
+      }
+      if (!PASSING.has(answer.status)) return checked(answer);
+      await tries.pause(passing(answer), answer.retryAfterMs);
+    }
+  }
+
+  /** One try; trouble with it is the caller's. */
+  async fetch(method: string, path: string, tenant: string | undefined, { body, headers, signal }: Asked): Promise<Response> {
+    const key = typeof this.#key === "function" ? checkedKey(await this.#key()) : this.#key;
+    return fetch(this.#url + path, {
+      method,
+      headers: {
+        accept: "application/json",
+        authorization: `Bearer ${key}`,
+        ...(body !== undefined && { "content-type": "application/json" }),
+        ...(tenant !== undefined && { "tickfleet-tenant": tenant }),
+        ...headers,
+      },
+      // A key goes where it was meant to go.
+      redirect: "manual",
+      ...(body !== undefined && { body }),
+      ...(signal !== undefined && { signal }),
+    });
+  }
+}
+
+/** Does something that is ended when its time is over, or when the outer signal says so. */
+export async function within<T>(
+  ms: number,
+  outer: AbortSignal | undefined,
+  work: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  const own = new AbortController();
+  const stop = () => own.abort(outer?.reason);
+  // What a timer cannot count is as good as for ever.
+  const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no answer within ${ms} ms`)), ms) : undefined;
+  outer?.addEventListener("abort", stop);
+  try {
+    outer?.throwIfAborted();
+    return await work(own.signal);
+  } finally {
+    clearTimeout(timer);
+    outer?.removeEventListener("abort", stop);
+  }
+}
+
+function checkedKey(key: string): string {
+  if (/^[\x21-\x7e]+$/.test(key)) return key;
+  // Not what it is: errors are logged.
+  throw new FleetError("invalid_key", "the gateway's key has characters that no key has: white space or beyond ASCII");
+}
+
+/** An answer with what its headers say. */
+export async function answerOf(response: Response): Promise<Answer> {
+  const after = response.headers.get("retry-after") ?? "";
+  // A date is for caches; no gateway says one.
+  return new Answer(response.status, await response.text(), /^\d+$/.test(after) ? Number(after) * 1_000 : undefined);
+}
+
+/** No answer came. */
+export function unreachable(error: unknown): Unavailable {
+  const { message, cause } = error as Error;
+  const why = cause instanceof Error ? cause.message || cause.name : message;
+  return new Unavailable(`the gateway cannot be reached: ${why}`, { cause: error });
+}
+
+/** The answer, where the key was good for it, and it is the gateway's own. */
+export function checked(answer: Answer): Answer {
+  if (answer.status === 401) throw new Unauthorized(answer.message);
+  if (answer.status === 403) throw new Forbidden(answer.message);
+  if (answer.status >= 300 && answer.status < 400) {
+    throw new FleetError("redirected", `the URL leads elsewhere (status ${answer.status}): give the gateway's own`);
+  }
+  return answer;
+}
+
+/** What is wrong now, and may be right later. */
+export function passing(answer: Answer): FleetError {
+  const { code, message, status } = answer;
+  let error: NotAccepted;
+  if (code === "queue_full") error = new QueueFull(`queue_full: ${message}`);
+  else if (code === "pressure") error = new Pressure();
+  // The turn was taken in, and only the waiting was not.
+  else if (status === 429 && code !== "too_many_waiting") {
+    error = new Throttled(code || "too_many_requests", `${code || "too_many_requests"}: ${message}`);
+  } else return new Unavailable(`the gateway does not do what it is asked: ${message}`);
+  error.retryAfterMs = answer.retryAfterMs;
+  return error;
+}
