@@ -73,6 +73,14 @@ async function aTurnWhoseAnswerIsLostIsCarriedOutOnce() {
   await fleet.close();
 }
 
+async function aRefusalThatAnotherGatewayHeardIsTold() {
+  // As that one answers: taken in, and no more is known of it here.
+  const body = JSON.stringify({ turn_id: "t", state: "accepted", duplicate: false });
+  wire.fates = [{ status: 202, headers: { "content-type": "application/json" }, body }];
+  const submitted = await through().submit({ agent: "nobody", calls });
+  await fails(submitted.reply({ timeoutMs: 30_000 }), Rejected, { code: "unknown_agent" });
+}
+
 async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
   wire.times.length = 0;
   wire.fates = [refusal(429, "queue_full")];
@@ -177,6 +185,7 @@ async function whatAGatewayCannotDoIsSaid() {
 }
 
 await aTurnWhoseAnswerIsLostIsCarriedOutOnce();
+await aRefusalThatAnotherGatewayHeardIsTold();
 await aGatewayThatIsBusyIsAskedAgainWhenItSays();
 await whatWaitsOutlastsTroubleAndKeepsToItsTime();
 await keysOpenWhatTheyAreFor();

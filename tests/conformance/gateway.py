@@ -146,6 +146,14 @@ async def a_turn_whose_answer_is_lost_is_carried_out_once(wire: Wire) -> None:
         assert (await turn.reply()).output == {"text": "hi"}
 
 
+async def a_refusal_that_another_gateway_heard_is_told(wire: Wire) -> None:
+    # As that one answers: taken in, and no more is known of it here.
+    wire.fates = [(202, {"content-type": "application/json"}, '{"turn_id": "t", "state": "accepted", "duplicate": false}')]
+    async with wire.fleet() as fleet:
+        turn = await fleet.submit("nobody", calls=ECHO)
+        await raises(Rejected, turn.reply(30.0), code="unknown_agent")
+
+
 async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None:
     async with wire.fleet() as fleet:
         wire.fates = [refusal(429, "queue_full")]
@@ -261,6 +269,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
 async def main() -> None:
     for part in (
         a_turn_whose_answer_is_lost_is_carried_out_once,
+        a_refusal_that_another_gateway_heard_is_told,
         a_gateway_that_is_busy_is_asked_again_when_it_says,
         what_waits_outlasts_trouble_and_keeps_to_its_time,
         keys_open_what_they_are_for,

@@ -16,6 +16,16 @@ const GOOD_MS = 5_000;
 /** A gateway says something every 15 s. */
 const SILENCE_MS = 45_000;
 
+/** No stream now: why, and how many ms the gateway asks to wait. */
+class Later extends Error {
+  constructor(
+    readonly error: FleetError,
+    readonly ms?: number,
+  ) {
+    super(error.message);
+  }
+}
+
 /** The events of a task from a position on; a stream that breaks is taken up behind the last step that was told. */
 export async function* follow(
   http: Http,
@@ -28,7 +38,7 @@ export async function* follow(
   for (;;) {
     const began = performance.now();
     const cameFrom = position;
-    let trouble: Error = new Unavailable("the gateway ends the stream of events before the task's end");
+    let trouble = new Later(new Unavailable("the gateway ends the stream of events before the task's end"));
     try {
       for await (const { kind, value } of events(http, tenant, taskId, position)) {
         if (ENDS.has(kind)) {
@@ -41,12 +51,11 @@ export async function* follow(
         yield stepOf(kind as TaskEvent["kind"], value);
       }
     } catch (error) {
-      // Not found: it may not have been admitted yet.
-      if (error instanceof FleetError && !(error instanceof NotFound || error instanceof Unavailable)) throw error;
-      trouble = error as Error;
+      if (!(error instanceof Later)) throw error;
+      trouble = error;
     }
     if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.patienceMs);
-    await tries.pause(trouble);
+    await tries.pause(trouble.error, trouble.ms);
   }
 }
 
@@ -79,7 +88,8 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
     const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
     if (response.status !== 200 || response.body === null) {
       const answer = checked(await answerOf(response).catch(broken));
-      throw answer.status === 404 ? new NotFound(answer.message) : new Unavailable(passing(answer).message);
+      // What is not found may not have been admitted yet.
+      throw new Later(answer.status === 404 ? new NotFound(answer.message) : passing(answer), answer.retryAfterMs);
     }
     let rest = "";
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -102,7 +112,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
 }
 
 function broken(error: unknown): never {
-  throw error instanceof FleetError ? error : unreachable(error);
+  throw error instanceof FleetError ? error : new Later(unreachable(error));
 }
 
 /** An event by its name, with its JSON; none where it cannot be read, or where it says nothing. */

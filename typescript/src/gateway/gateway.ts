@@ -11,7 +11,6 @@ import {
   FleetError,
   InvalidMessage,
   NoDefinitions,
-  NotAccepted,
   NotFound,
   Rejected,
   Throttled,
@@ -213,7 +212,7 @@ async function polled(
         const began = performance.now();
         const left = end - began;
         const wait = seconds(left);
-        const found = await look(wait, { tries: new Tries(left), signal });
+        const found = await look(wait, { tries: new Tries(Infinity), signal });
         if (found !== undefined || left <= 0) return found;
         // Whoever answers before the time, as a gateway that ends does, does not let us wait.
         if (performance.now() - began < Math.max(wait, 1) * 500) {
@@ -223,7 +222,7 @@ async function polled(
     });
   } catch (error) {
     if (closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause: error });
-    if (isLate || error instanceof Unavailable || error instanceof NotAccepted) return undefined;
+    if (isLate) return undefined;
     throw error;
   }
 }

@@ -8,6 +8,8 @@ import { read } from "../json.js";
 const ANSWER_MS = 10_000;
 /** Pauses before each try again, ms; the last one is repeated. */
 const PAUSES_MS = [50, 100, 200, 500, 1_000, 2_000];
+/** The longest pause, ms, whatever is asked for: somebody waits. */
+const PAUSE_MAX_MS = 60_000;
 /** What the same request may do better after. */
 const PASSING = new Set([429, 500, 502, 503, 504]);
 
@@ -56,7 +58,7 @@ export class Tries {
     const ms = Math.max(pause, atLeastMs) * (1 + Math.random() / 4);
     this.#end ??= performance.now() + this.patienceMs;
     if (performance.now() + ms >= this.#end) throw error;
-    await sleep(ms);
+    await sleep(Math.min(ms, PAUSE_MAX_MS));
   }
 }
 
@@ -110,6 +112,7 @@ export class Http {
       }
       if (!PASSING.has(answer.status)) return checked(answer);
       await tries.pause(passing(answer), answer.retryAfterMs);
+      if (again !== undefined && answer.status >= 500) [place, wait] = [again, 0];
     }
   }
 

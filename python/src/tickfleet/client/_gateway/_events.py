@@ -24,11 +24,19 @@ _GOOD_S = 5.0
 # A stream that lasted so long was none of a gateway in trouble: patience begins anew.
 
 
+class _Later(Exception):
+    """No stream now: why, and how many seconds the gateway asks to wait."""
+
+    def __init__(self, error: FleetError, seconds: float | None = None) -> None:
+        self.error = error
+        self.seconds = seconds
+
+
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
     """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
     tries = Tries(http.patience)
     while True:
-        trouble: FleetError = Unavailable("the gateway ends the stream of events before the task's end")
+        trouble = _Later(Unavailable("the gateway ends the stream of events before the task's end"))
         began, came_from = time.monotonic(), position
         try:
             async with http.stream(f"/v1/tasks/{task_id}/events", tenant, position) as response:
@@ -41,13 +49,12 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
                         position = int(value["position"])
                         yield _step(_STEPS[kind], position, value)
         except httpx.RequestError as error:
-            trouble = Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}")
-        except (NotFound, Unavailable) as error:
-            # It may not have been admitted yet.
-            trouble = error
+            trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
+        except _Later as later:
+            trouble = later
         if position > came_from or time.monotonic() - began > _GOOD_S:
             tries = Tries(http.patience)
-        await tries.pause(trouble)
+        await tries.pause(trouble.error, trouble.seconds)
 
 
 async def _check(response: httpx.Response) -> None:
@@ -55,9 +62,9 @@ async def _check(response: httpx.Response) -> None:
         return
     text = (await response.aread()).decode(errors="replace")
     answer = checked(answer_of(response.status_code, text, response.headers))
-    if answer.status == 404:
-        raise NotFound(answer.message)
-    raise Unavailable(str(passing(answer)))
+    # What is not found may not have been admitted yet.
+    error = NotFound(answer.message) if answer.status == 404 else passing(answer)
+    raise _Later(error, answer.retry_after)
 
 
 def _step(kind: Kind, position: int, value: dict[str, Any]) -> Event:

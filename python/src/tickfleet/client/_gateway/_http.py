@@ -36,6 +36,9 @@ _ANSWER_S = 10.0
 _PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 # Seconds before each try again; the last one is repeated.
 
+_PAUSE_MAX_S = 60.0
+# The longest pause, whatever is asked for: somebody waits.
+
 _PASSING = (429, 500, 502, 503, 504)
 # What the same request may do better after.
 
@@ -91,7 +94,7 @@ class Tries:
             self._end = time.monotonic() + self._patience
         if self._end is not None and time.monotonic() + pause >= self._end:
             raise error
-        await asyncio.sleep(pause)
+        await asyncio.sleep(min(pause, _PAUSE_MAX_S))
 
 
 class Http:
@@ -152,6 +155,8 @@ class Http:
             if answer.status not in _PASSING:
                 return checked(answer)
             await tries.pause(passing(answer), answer.retry_after)
+            if again is not None and answer.status >= 500:
+                path, wait = again, 0
 
     @asynccontextmanager
     async def stream(self, path: str, tenant: str | None, position: int) -> AsyncIterator[httpx.Response]:
