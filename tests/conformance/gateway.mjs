@@ -171,6 +171,7 @@ async function whatAGatewayCannotDoIsSaid() {
   await fails(fleet.submit({ ...turn, pendingApproval: true }), Unsupported);
   const submitted = await fleet.submit(turn);
   assert.throws(() => submitted.pending, Unsupported);
+  await fails(fleet.cancel(".."), Unsupported);
   await fails(fleet.tools("nobody"), NoDefinitions);
   await fails(fleet.tools("kelly", { format: "nonsense" }), InvalidMessage);
   const toolCalls = [{ id: "call_1", type: "function", function: { name: "echo", arguments: "{}" } }];

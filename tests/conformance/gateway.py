@@ -249,6 +249,7 @@ async def what_a_gateway_cannot_do_is_said(_: Wire) -> None:
         await raises(Unsupported, fleet.submit("kelly", calls=ECHO, pending_approval=True))
         turn = await fleet.submit("kelly", calls=ECHO)
         forbids(Unsupported, lambda: turn.pending)
+        await raises(Unsupported, fleet.cancel(".."))
         await raises(NoDefinitions, fleet.tools("nobody"))
         await raises(InvalidMessage, fleet.tools("kelly", format="nonsense"))
         # Refused by the gateway, as through Redis: the conversation can go on.

@@ -3,7 +3,7 @@ import { FleetError, NotFound, Unavailable } from "../errors.js";
 import type { TaskEvent } from "../events.js";
 import { read } from "../json.js";
 import { type Reply, readReply } from "../reply.js";
-import { type Http, Tries, answerOf, checked, passing, unreachable } from "./http.js";
+import { type Http, Tries, answerOf, checked, passing, segment, unreachable } from "./http.js";
 
 /**
  * The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position of
@@ -84,7 +84,7 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
   const timer = setTimeout(() => silent.abort(), SILENCE_MS);
   try {
     const headers = { accept: "text/event-stream", ...(position > 0 && { "last-event-id": String(position) }) };
-    const path = `/v1/tasks/${taskId}/events`;
+    const path = `/v1/tasks/${segment(taskId)}/events`;
     const response = await http.fetch("GET", path, tenant, { headers, signal: silent.signal }).catch(broken);
     if (response.status !== 200 || response.body === null) {
       const answer = checked(await answerOf(response).catch(broken));

@@ -23,7 +23,7 @@ import type { Replies } from "../replies.js";
 import { type Reply, readReply } from "../reply.js";
 import type { Awaited, Kind, Transport } from "../transport.js";
 import { follow } from "./events.js";
-import { type Answer, type ApiKey, type Asked, Http, Tries, within } from "./http.js";
+import { type Answer, type ApiKey, type Asked, Http, Tries, segment, within } from "./http.js";
 
 /** One request waits so long, s: below the time-out of most proxies, and of the gateway's own 60 s. */
 const POLL_S = 25;
@@ -70,20 +70,20 @@ export class Gateway implements Transport {
   }
 
   async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
-    const answer = await this.#http.ask("GET", `/v1/turns/${id}`, tenant);
+    const answer = await this.#http.ask("GET", `/v1/turns/${segment(id)}`, tenant);
     // A refusal is known to the gateway alone that took the message in.
     return answer.status === 200 ? readReply(answer.text) : undefined;
   }
 
   async tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown> {
-    const answer = await this.#http.ask("GET", `/v1/agents/${agent}/tools?format=${encodeURIComponent(dialect)}`, tenant);
+    const answer = await this.#http.ask("GET", `/v1/agents/${segment(agent)}/tools?format=${encodeURIComponent(dialect)}`, tenant);
     if (answer.status === 404) throw new NoDefinitions(answer.message);
     return JSON.parse(good(answer).text);
   }
 
   async cancel(kind: Kind, tenant: string | undefined, id: string, reason: string): Promise<void> {
     const body = JSON.stringify(reason ? { reason } : {});
-    const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${id}/cancel`, tenant, { body }));
+    const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${segment(id)}/cancel`, tenant, { body }));
     if (answer.json["answer"] === "full") {
       throw new Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept");
     }
@@ -115,7 +115,7 @@ class Sent implements Awaited {
     private readonly closed: AbortSignal,
   ) {
     this.#text = written(message);
-    this.#id = message[`${kind}_id`] as string;
+    this.#id = segment(message[`${kind}_id`] as string);
   }
 
   get pending(): readonly Reply[] {
@@ -173,7 +173,7 @@ class Sent implements Awaited {
 
 /** The reply to a turn or task, if it comes within the wait. */
 async function look(http: Http, tenant: string | undefined, id: string, wait: number, asked: Asked): Promise<Reply | undefined> {
-  const answer = await http.ask("GET", `/v1/turns/${id}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
+  const answer = await http.ask("GET", `/v1/turns/${segment(id)}${wait > 0 ? `?wait=${wait}` : ""}`, tenant, { ...asked, wait });
   // It may not have come yet.
   return answer.status === 404 ? undefined : endedBy(good(answer));
 }

@@ -1,7 +1,17 @@
 /** Requests to a gateway, sent again where that can help. */
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { FleetError, Forbidden, NotAccepted, Pressure, QueueFull, Throttled, Unauthorized, Unavailable } from "../errors.js";
+import {
+  FleetError,
+  Forbidden,
+  NotAccepted,
+  Pressure,
+  QueueFull,
+  Throttled,
+  Unauthorized,
+  Unavailable,
+  Unsupported,
+} from "../errors.js";
 import { read } from "../json.js";
 
 /** An answer comes within this time, ms, on top of what was asked to be waited. */
@@ -160,6 +170,12 @@ function checkedKey(key: string): string {
   if (/^[\x21-\x7e]+$/.test(key)) return key;
   // Not what it is: errors are logged.
   throw new FleetError("invalid_key", "the gateway's key has characters that no key has: white space or beyond ASCII");
+}
+
+/** An id as a part of a path. Its characters need no escaping; one that means another place in a URL is {@link Unsupported}. */
+export function segment(id: string): string {
+  if (id !== "." && id !== "..") return id;
+  throw new Unsupported(`the id ${id} cannot stand in a URL, and so not go through a gateway`);
 }
 
 /** An answer with what its headers say. */

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 from tickfleet.client._errors import (
     Conflict,
@@ -24,7 +25,7 @@ from tickfleet.client._errors import (
 )
 from tickfleet.client._events import Event
 from tickfleet.client._gateway._events import follow
-from tickfleet.client._gateway._http import Answer, Http, Tries
+from tickfleet.client._gateway._http import Answer, Http, Tries, segment
 from tickfleet.client._message import name, written
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import CallError, Reply, read_reply
@@ -74,19 +75,19 @@ class Gateway:
         return await _polled(lambda wait, tries: _look(self.http, tenant, id, wait, tries), timeout)
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
-        answer = await self.http.ask("GET", f"/v1/turns/{id}", tenant)
+        answer = await self.http.ask("GET", f"/v1/turns/{segment(id)}", tenant)
         # A refusal is known to the gateway alone that took the message in.
         return read_reply(answer.text) if answer.status == 200 else None
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
-        answer = await self.http.ask("GET", f"/v1/agents/{agent}/tools?format={dialect}", tenant)
+        answer = await self.http.ask("GET", f"/v1/agents/{segment(agent)}/tools?format={quote(dialect)}", tenant)
         if answer.status == 404:
             raise NoDefinitions(answer.message)
         return json.loads(_good(answer).text)
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         body = json.dumps({"reason": reason} if reason else {})
-        answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{id}/cancel", tenant, body=body))
+        answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{segment(id)}/cancel", tenant, body=body))
         if json.loads(answer.text).get("answer") == "full":
             raise Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept")
 
@@ -104,7 +105,7 @@ class _Awaited:
         self._http = http
         self._path = f"/v1/{kind}s"
         self._tenant = tenant
-        self._id = str(message[f"{kind}_id"])
+        self._id = segment(str(message[f"{kind}_id"]))
         self._text = written(message)
         self._kind: Kind = kind
         # When it was taken in, by a clock that also counts while the machine sleeps.
@@ -167,7 +168,7 @@ class _Awaited:
 
 async def _look(http: Http, tenant: str | None, id: str, wait: int, tries: Tries) -> Reply | None:
     """The reply to a turn or task, if it comes within the wait."""
-    answer = await http.ask("GET", f"/v1/turns/{id}" + (f"?wait={wait}" if wait else ""), tenant, wait=wait, tries=tries)
+    answer = await http.ask("GET", f"/v1/turns/{segment(id)}{f'?wait={wait}' if wait else ''}", tenant, wait=wait, tries=tries)
     # It may not have come yet.
     return None if answer.status == 404 else _ended(_good(answer))
 

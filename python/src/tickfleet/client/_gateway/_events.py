@@ -11,7 +11,7 @@ import httpx2 as httpx
 
 from tickfleet.client._errors import FleetError, NotFound, Unavailable
 from tickfleet.client._events import Event, Kind
-from tickfleet.client._gateway._http import Http, Tries, answer_of, checked, passing
+from tickfleet.client._gateway._http import Http, Tries, answer_of, checked, passing, segment
 from tickfleet.client._reply import Reply, read_reply
 
 # The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position
@@ -39,7 +39,7 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
         trouble = _Later(Unavailable("the gateway ends the stream of events before the task's end"))
         began, came_from = time.monotonic(), position
         try:
-            async with http.stream(f"/v1/tasks/{task_id}/events", tenant, position) as response:
+            async with http.stream(f"/v1/tasks/{segment(task_id)}/events", tenant, position) as response:
                 await _check(response)
                 async for kind, value in _events(response.aiter_lines()):
                     if kind in _ENDS:

@@ -27,6 +27,7 @@ from tickfleet.client._errors import (
     Throttled,
     Unauthorized,
     Unavailable,
+    Unsupported,
 )
 from tickfleet.client._transport import ApiKey
 
@@ -181,6 +182,17 @@ class Http:
         if tenant is not None:
             headers["tickfleet-tenant"] = tenant
         return headers | ({"content-type": "application/json"} if has_body else {})
+
+
+def segment(id: str) -> str:
+    """An id as a part of a path. Its characters need no escaping.
+
+    Raises:
+        Unsupported: It is one that means another place in a URL.
+    """
+    if id in (".", ".."):
+        raise Unsupported(f"the id {id} cannot stand in a URL, and so not go through a gateway")
+    return id
 
 
 def answer_of(status: int, text: str, headers: Mapping[str, str]) -> Answer:
