@@ -103,7 +103,7 @@ function hands(page, fleet) {
   };
 }
 
-/** Ten tasks of somebody who looks after a fleet, as docs/console/README.md has them: each takes less than 30 s. */
+/** Tasks of somebody who looks after a fleet, ten of them as docs/console/README.md has them: each takes less than 30 s. */
 async function work(page, fleet) {
   const hand = hands(page, fleet);
   const task = async (what, how) => {
@@ -179,12 +179,22 @@ async function work(page, fleet) {
     }
     await resumeIt("tool sleep for all tenants");
   });
+  await task("a tool is disabled for everybody, and enabled", async () => {
+    await hand.open("tools");
+    await page.getByLabel(/^Tool/).fill("sleep");
+    await page.getByRole("button", { name: "Disable …" }).click();
+    await hand.confirm("Disable", "it posts twice");
+    await page.getByRole("button", { name: "Enable sleep" }).click();
+    await hand.confirm("Enable", "mended");
+    await hand.shows("No tool was disabled at run time.");
+  });
   await task("what failed with 503 is replayed once the service is back", async () => {
-    await hand.open("dead?kind=call&error=503");
-    await page.getByLabel(/^Choose call-/).first().check({ timeout: 30_000 });
+    await hand.open("dead?by=cause");
+    await page.getByRole("link", { name: "transient", exact: true }).click({ timeout: 30_000 });
+    await page.getByLabel(/^Choose call-/).first().waitFor();
     isUp = true;
-    await page.getByRole("button", { name: "Replay the chosen ones" }).click();
-    await hand.confirm("Replay", "the service is back");
+    await page.getByRole("button", { name: "Replay all that fit …" }).click();
+    await hand.confirm("Replay all that fit", "the service is back");
     check((await hand.said()).startsWith("1 of 1 replayed"), "it is replayed");
     await isDone("demo:stock-1.again-0");
   });
@@ -216,7 +226,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "approvals", "dead", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "config", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "tasks", "approvals", "dead", "dead?by=cause", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "config", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }

@@ -38,13 +38,23 @@ pub(crate) struct Delegated {
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Standing {
+pub(crate) enum Standing {
     /// Nobody holds it.
     Waiting,
     /// Somebody carries it out.
     Running,
     /// It has ended.
     Ended,
+}
+
+impl From<Standing> for TaskState {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Waiting => Self::Waiting,
+            Standing::Running => Self::Running,
+            Standing::Ended => Self::Ended,
+        }
+    }
 }
 
 /// Which tasks are wanted.
@@ -131,12 +141,9 @@ pub(crate) async fn list(
     if !(1..=LISTED.1).contains(&limit) {
         return Err(Problem::invalid(format!("limit: expected a number from 1 to {}", LISTED.1)));
     }
-    let state = wanted.state.map(|state| match state {
-        Standing::Waiting => TaskState::Waiting,
-        Standing::Running => TaskState::Running,
-        Standing::Ended => TaskState::Ended,
-    });
-    let mut tasks = shared.client.tasks(caller.tenant(), &TaskFilter { agent, state, limit }).await?;
+    let state = wanted.state.map(Into::into);
+    let mut tasks =
+        shared.client.tasks(caller.tenant(), &TaskFilter { agent, state, limit, ..TaskFilter::default() }).await?;
     tasks.retain(|task| caller.sees(task.agent.as_deref()));
     Ok(Json(tasks))
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tickfleet_client::operate::{self, Operator};
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
-use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
+use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, about, define, define_strict};
 use tickfleet_tools::{RegisteredTool, Registry};
 
@@ -75,11 +75,8 @@ pub(crate) struct Switch {
     said: Said,
 }
 
-/// Ids of versions have an `@`.
 fn parse_tool(text: &str) -> Result<String, String> {
-    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
-    let fits = !text.is_empty() && text.len() <= 2 * limits::NAME_BYTES_MAX && text.chars().all(sound);
-    if fits { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
+    if operate::may_be_switched(text) { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
 }
 
 /// Switches a tool in every shard.

@@ -2,14 +2,22 @@
 //! somebody is, and which roles that one has, is for the face to know.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
+use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_model::approval::{Narrowed, NotNarrowed, narrow};
-use tickfleet_model::{Redactor, TenantId, limits};
+use tickfleet_model::{AgentId, Redactor, TenantId, limits};
 use tickfleet_protocol::{ApprovalSaid, approval_entry};
 use tickfleet_store::{ApprovalFacts, Decided, Decision, Store, StoreError, TurnName};
 
+use crate::Client;
+
+/// Tenants that are asked about at the same time.
+const TENANTS_TOGETHER: usize = 64;
 /// Approvals of one tenant that are listed at most.
 pub const APPROVALS_LISTED_MAX: usize = 500;
 
@@ -147,6 +155,129 @@ pub struct Counted {
     pub state: String,
     /// So many more have to agree.
     pub missing: u32,
+}
+
+/// Which approvals are wanted. What is not said takes all.
+#[derive(Debug, Clone, Default)]
+pub struct ApprovalFilter {
+    /// Those of calls of this agent.
+    pub agent: Option<AgentId>,
+    /// Those of calls of this tool.
+    pub tool: Option<String>,
+    /// Those that were asked for at least so long ago.
+    pub older_than: Option<Duration>,
+    /// So many at most.
+    pub limit: usize,
+}
+
+/// Where a list goes on: behind an approval, by the time until which it may be decided.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApprovalsAt {
+    until_ms: i64,
+    tenant: TenantId,
+    id: String,
+}
+
+impl ApprovalsAt {
+    fn of(approval: &Approval) -> Self {
+        Self { until_ms: approval.until_ms, tenant: approval.tenant.clone(), id: approval.id.clone() }
+    }
+}
+
+impl fmt::Display for ApprovalsAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.until_ms, self.tenant, self.id)
+    }
+}
+
+impl FromStr for ApprovalsAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let mut parts = text.splitn(3, ':');
+            let (until, tenant, id) = (parts.next()?, parts.next()?, parts.next()?);
+            Some(Self { until_ms: until.parse().ok()?, tenant: TenantId::new(tenant).ok()?, id: id.to_owned() })
+        };
+        read().ok_or_else(|| "expected the place that a list has said, as 1764130000000:demo:apr-3f2a".to_owned())
+    }
+}
+
+/// A page of approvals.
+#[derive(Debug, Clone, Default)]
+pub struct ApprovalPage {
+    /// Of all tenants that were asked about, those first that end first.
+    pub approvals: Vec<Approval>,
+    /// Where the list goes on; none at its end.
+    pub next: Option<ApprovalsAt>,
+}
+
+/// A page of the approvals of these tenants that wait for people and pass the filter, those first that end first. However
+/// many tenants there are, no more than a page and some are held in memory.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn approval_page(
+    client: &Client,
+    tenants: &[TenantId],
+    filter: &ApprovalFilter,
+    from: Option<&ApprovalsAt>,
+) -> Result<ApprovalPage, StoreError> {
+    let mut page = ApprovalPage::default();
+    for some in tenants.chunks(TENANTS_TOGETHER) {
+        for (found, end) in try_join_all(some.iter().map(|tenant| of_tenant(client, tenant, filter, from))).await? {
+            page.approvals.extend(found);
+            page.next = [page.next.take(), end].into_iter().flatten().min();
+        }
+        page.approvals.sort_by_cached_key(ApprovalsAt::of);
+        // Behind where one tenant was not looked at any more, others' are for the next page.
+        if let Some(end) = &page.next {
+            page.approvals.retain(|approval| ApprovalsAt::of(approval) <= *end);
+        }
+        if page.approvals.len() > filter.limit {
+            page.approvals.truncate(filter.limit);
+            page.next = page.approvals.last().map(ApprovalsAt::of);
+        }
+    }
+    Ok(page)
+}
+
+/// Those of a tenant, and up to where it was looked at; none where that is all of it.
+async fn of_tenant(
+    client: &Client,
+    tenant: &TenantId,
+    filter: &ApprovalFilter,
+    from: Option<&ApprovalsAt>,
+) -> Result<(Vec<Approval>, Option<ApprovalsAt>), StoreError> {
+    let store = client.store(tenant);
+    let mut before_ms = i64::MAX;
+    if let Some(least) = filter.older_than {
+        before_ms = store.now_ms().await?.saturating_sub(i64::try_from(least.as_millis()).unwrap_or(i64::MAX));
+    }
+    let takes = |approval: &Approval| {
+        filter.agent.as_ref().is_none_or(|agent| approval.agent == agent.as_str())
+            && filter.tool.as_ref().is_none_or(|tool| approval.tool == *tool)
+            && approval.asked_ms <= before_ms
+    };
+    let (from_ms, mut skip, mut found) = (from.map_or(0, |from| from.until_ms), 0, Vec::new());
+    loop {
+        let (looked_at, facts) = store.approvals_from(tenant, from_ms, (skip, APPROVALS_LISTED_MAX)).await?;
+        skip += APPROVALS_LISTED_MAX;
+        let mut end = None;
+        for approval in facts.into_iter().map(|facts| Approval::of(tenant, facts)) {
+            let at = ApprovalsAt::of(&approval);
+            if from.is_none_or(|from| at > *from) && takes(&approval) {
+                found.push(approval);
+            }
+            end = Some(at);
+        }
+        if looked_at < APPROVALS_LISTED_MAX {
+            return Ok((found, None));
+        }
+        // Where none of these waits any more, nothing says where they end: it looks on, as far as a tenant may ask.
+        if found.len() > filter.limit && end.is_some() {
+            return Ok((found, end));
+        }
+    }
 }
 
 pub(crate) async fn list(store: &Store, tenant: &TenantId, count: usize) -> Result<Vec<Approval>, StoreError> {

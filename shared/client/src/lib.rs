@@ -37,7 +37,7 @@ pub mod stats;
 pub mod tasks;
 pub mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -231,7 +231,7 @@ impl Client {
         Watch::from(self.store(&task.tenant).clone(), task.clone(), position)
     }
 
-    /// A tenant's tasks, the newest first.
+    /// A tenant's tasks, the newest first: one [page](tasks::task_page).
     ///
     /// # Errors
     /// [`StoreError`].
@@ -240,7 +240,7 @@ impl Client {
         tenant: &TenantId,
         filter: &tasks::TaskFilter,
     ) -> Result<Vec<tasks::TaskSummary>, StoreError> {
-        tasks::list_tasks(self.store(tenant), tenant, filter).await
+        Ok(tasks::task_page(self, &BTreeSet::from([tenant.clone()]), filter, None).await?.tasks)
     }
 
     /// The story of a task with the tasks below it; none where nothing is known.

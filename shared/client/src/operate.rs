@@ -1,11 +1,12 @@
 //! The verbs of operators: which turns are under way, and pauses.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::join_all;
 use serde::Serialize;
 use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
-use tickfleet_model::{AgentId, Redactor, TenantId, TurnId};
+use tickfleet_model::{AgentId, Redactor, TenantId, TurnId, limits};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{LiveTurn, PauseSet, Store, StoreError, TurnName, TurnView};
 
@@ -291,6 +292,16 @@ pub async fn resume_tool(shards: &[Store], tool: &PausedTool, operator: Operator
     Ok(set)
 }
 
+/// The longest name or id of a tool that may be switched, bytes.
+pub const SWITCHED_BYTES_MAX: usize = 2 * limits::NAME_BYTES_MAX;
+
+/// Whether a text can be the name of a tool, or the id of a version, which has an `@`.
+#[must_use]
+pub fn may_be_switched(tool: &str) -> bool {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+    !tool.is_empty() && tool.len() <= SWITCHED_BYTES_MAX && tool.chars().all(sound)
+}
+
 /// Takes a tool away from everybody in all shards, or gives it back. False where it was so already, in all.
 ///
 /// # Errors
@@ -304,6 +315,21 @@ pub async fn switch_tool(shards: &[Store], tool: &str, on: bool, operator: Opera
         changed |= store.switch_tool(tool, on, &said).await?;
     }
     Ok(changed)
+}
+
+/// The tools that were taken away from everybody so, by name or id, each with the shards that have it so: all, where no
+/// change is under way or was interrupted.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn switched_off(shards: &[Store]) -> Result<BTreeMap<String, Vec<u32>>, StoreError> {
+    let mut off: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for store in shards {
+        for tool in store.at_run_time().await?.tools_off {
+            off.entry(tool).or_default().push(store.shard());
+        }
+    }
+    Ok(off)
 }
 
 /// Sets a tenant in its shard. From the answer on, no call is admitted by what was declared before.

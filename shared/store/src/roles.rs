@@ -196,6 +196,7 @@ impl Role {
                     Verb::Cancel,
                     Verb::Say,
                     Verb::AtRunTime,
+                    Verb::SwitchTool,
                     Verb::Pause,
                     Verb::Drain,
                     Verb::NoteAct,

@@ -178,7 +178,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let waits = story.waits.clone().unwrap().reason;
     assert_eq!(waits, WaitReason::Child { turn: "job.step-1".into(), task: child.to_string() });
     assert_eq!(story.rounds[0].calls[0].tool, "delegate_task");
-    let waiting = TaskFilter { agent: None, state: Some(TaskState::Waiting), limit: 10 };
+    let waiting = TaskFilter { state: Some(TaskState::Waiting), limit: 10, ..TaskFilter::default() };
     let listed = client.tasks(&tenant, &waiting).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), [child.as_str(), "job"]);
 
@@ -195,7 +195,12 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
         last = Some(progress.event);
     }
     assert!(matches!(&last, Some(TaskEvent::Failed { outcome, .. }) if outcome == "cancelled"), "{last:?}");
-    let ended = TaskFilter { agent: AgentId::new("kelly").ok(), state: Some(TaskState::Ended), limit: 10 };
+    let ended = TaskFilter {
+        agent: AgentId::new("kelly").ok(),
+        state: Some(TaskState::Ended),
+        limit: 10,
+        ..TaskFilter::default()
+    };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
     // Nothing goes on behind.

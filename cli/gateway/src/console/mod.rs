@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 19] = [
+const FILES: [(&str, &str, &str); 21] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
@@ -24,8 +24,10 @@ const FILES: [(&str, &str, &str); 19] = [
     ("views/overview.js", SCRIPT, include_str!("views/overview.js")),
     ("views/story.js", SCRIPT, include_str!("views/story.js")),
     ("views/turns.js", SCRIPT, include_str!("views/turns.js")),
+    ("views/tasks.js", SCRIPT, include_str!("views/tasks.js")),
     ("views/approvals.js", SCRIPT, include_str!("views/approvals.js")),
     ("views/dead.js", SCRIPT, include_str!("views/dead.js")),
+    ("views/causes.js", SCRIPT, include_str!("views/causes.js")),
     ("views/pauses.js", SCRIPT, include_str!("views/pauses.js")),
     ("views/limits.js", SCRIPT, include_str!("views/limits.js")),
     ("views/tools.js", SCRIPT, include_str!("views/tools.js")),

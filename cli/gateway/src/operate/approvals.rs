@@ -1,31 +1,29 @@
 //! Approvals: what waits for people, and what they say.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, Needed};
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, Needed, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Counted, Verdict};
 use tickfleet_model::approval::Narrowed;
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, within};
+use super::{Operator, because, body, optional, placed, within};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query, whole};
 use crate::verbs::Verb;
 
-/// Approvals of a tenant that are listed where nobody says how many.
+/// Approvals that are listed where nobody says how many.
 const LISTED: usize = 50;
-/// Tenants that are asked about at once.
-const TOGETHER: usize = 64;
 
 /// Which approvals are wanted.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -34,22 +32,33 @@ const TOGETHER: usize = 64;
 pub(crate) struct Wanted {
     /// Those of this tenant.
     tenant: Option<String>,
-    /// So many of a tenant at most, from 1 to 500; 50 unless said otherwise.
+    /// Those of calls of this agent.
+    agent: Option<String>,
+    /// Those of calls of this tool.
+    tool: Option<String>,
+    /// Those that were asked for at least so many seconds ago.
+    older_than_s: Option<u32>,
+    /// So many at most, from 1 to 500; 50 unless said otherwise.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
+    /// Go on where a page has ended: its `next`.
+    from: Option<String>,
 }
 
 /// The approvals that wait.
 #[derive(Debug, Serialize)]
 pub(crate) struct Waiting {
     approvals: Vec<Approval>,
+    /// Where the list goes on; none at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
     /// Now, ms of shard time.
     now_ms: i64,
 }
 
-/// The calls that wait for a person's consent, those first that end first.
+/// The calls that wait for a person's consent, those first that end first, page by page.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`approvals` and `now_ms`", body = Object),
+    responses((status = 200, description = "A page: `approvals`, `now_ms`, and `next` where it goes on", body = Object),
         (status = 400, description = "That cannot be asked", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
@@ -61,16 +70,17 @@ pub(crate) async fn list(
 ) -> Result<Json<Waiting>, Problem> {
     operator.may(Verb::View)?;
     let wanted = query(wanted)?;
-    let limit = within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?;
-    let mut approvals = Vec::new();
-    for some in tenants(&shared, operator.within(wanted.tenant)?).await?.chunks(TOGETHER) {
-        let found = join_all(some.iter().map(|tenant| shared.client.approvals(tenant, limit))).await;
-        for found in found {
-            approvals.extend(found?);
-        }
-    }
-    approvals.sort_by_key(|approval| approval.until_ms);
-    Ok(Json(Waiting { approvals, now_ms: super::views::now_ms(&shared).await? }))
+    let filter = ApprovalFilter {
+        agent: optional("agent", wanted.agent)?,
+        tool: wanted.tool.filter(|tool| !tool.is_empty()),
+        older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        limit: within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?,
+    };
+    let from: Option<ApprovalsAt> = placed(wanted.from)?;
+    let tenants = tenants(&shared, operator.within(wanted.tenant)?).await?;
+    let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
+    let next = page.next.map(|next| next.to_string());
+    Ok(Json(Waiting { approvals: page.approvals, next, now_ms: super::views::now_ms(&shared).await? }))
 }
 
 async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantId>, Problem> {

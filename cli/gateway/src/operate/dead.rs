@@ -8,11 +8,11 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tickfleet_client::dead::{self, Dead, DeadAt, DeadFilter, DeadId, DeadWhole, Kind, Replayed};
+use tickfleet_client::dead::{self, Cause, Causes, Dead, DeadAt, DeadFilter, DeadId, DeadWhole, Kind, Replayed};
 use tickfleet_client::operate::Operator as Who;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, optional, within};
+use super::{Operator, because, body, optional, placed, within};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query, whole};
@@ -53,8 +53,12 @@ pub(crate) struct Wanted {
     cause: Option<String>,
     /// With this text in what was told, as 503.
     error: Option<String>,
+    /// Calls and tasks of which was told this, as their cause has it: with `#` for words that have a digit.
+    told: Option<String>,
     /// Put aside at most so many seconds ago.
     since_s: Option<u32>,
+    /// Put aside before this time, ms: the `now_ms` of an earlier answer.
+    before_ms: Option<i64>,
     /// So many, from 1 to 500; 50 unless said otherwise.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
@@ -89,31 +93,73 @@ pub(crate) async fn list(
     wanted: Result<Query<Wanted>, QueryRejection>,
 ) -> Result<Json<Page>, Problem> {
     operator.may(Verb::View)?;
-    let wanted = query(wanted)?;
     let now_ms = super::views::now_ms(&shared).await?;
-    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let filter = DeadFilter {
-        kind: wanted.kind.map(|kind| match kind {
-            Sort::Letter => Kind::Letter,
-            Sort::Call => Kind::Call,
-            Sort::Task => Kind::Task,
-        }),
-        tenant: operator.within(wanted.tenant)?,
-        agent: optional("agent", wanted.agent)?,
-        tool: given(wanted.tool),
-        cause: given(wanted.cause),
-        error: given(wanted.error),
-        from_ms: wanted.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000),
-        until_ms: None,
-        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
-    };
-    let from: Option<DeadAt> = wanted
-        .from
-        .map(|from| from.parse())
-        .transpose()
-        .map_err(|error: String| Problem::invalid(format!("from: {error}")))?;
-    let page = dead::list(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
+    let (filter, from) = query(wanted)?.filter(&operator, now_ms)?;
+    let page = dead::list(shared.client.stores(), &filter, from).await?;
     Ok(Json(Page { dead: page.dead, read: page.read, next: page.next.map(|next| next.to_string()), now_ms }))
+}
+
+impl Wanted {
+    fn filter(self, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let filter = DeadFilter {
+            kind: self.kind.map(|kind| match kind {
+                Sort::Letter => Kind::Letter,
+                Sort::Call => Kind::Call,
+                Sort::Task => Kind::Task,
+            }),
+            tenant: operator.within(self.tenant)?,
+            agent: optional("agent", self.agent)?,
+            tool: given(self.tool),
+            cause: given(self.cause),
+            error: given(self.error),
+            told: given(self.told),
+            from_ms: self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000),
+            until_ms: self.before_ms,
+            limit: within("limit", self.limit, LISTED.0, LISTED.1)?,
+        };
+        let from: Option<DeadAt> = placed(self.from)?;
+        Ok((filter, from.unwrap_or_default()))
+    }
+}
+
+/// Causes, as far as the log was read.
+#[derive(Debug, Serialize)]
+pub(crate) struct CausesPage {
+    causes: Vec<Cause>,
+    /// Entries that were read.
+    read: usize,
+    /// Those of further causes, for which there was no room.
+    others: u64,
+    /// Where it goes on; none at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// Now, ms of shard time.
+    now_ms: i64,
+}
+
+/// What was put aside, by its cause: what failed alike is one line, with how many, the newest, the oldest and an example. The
+/// same filters, with a cause's `kind`, `cause`, `tool` and `told`, list those of the cause. One answer reads some 20,000
+/// entries, and says where to go on; `limit` counts causes.
+#[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(Wanted),
+    responses((status = 200, description = "`causes`, those of most first, `read`, `others`, `now_ms`, and `next` where it goes on", body = Object),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn causes(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<CausesPage>, Problem> {
+    operator.may(Verb::View)?;
+    let now_ms = super::views::now_ms(&shared).await?;
+    let (filter, from) = query(wanted)?.filter(&operator, now_ms)?;
+    let mut found = Causes::default();
+    let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
+    let (read, others) = (found.read, found.others);
+    let next = next.map(|next| next.to_string());
+    Ok(Json(CausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
 }
 
 /// One that was put aside, with the message that a replay sends.

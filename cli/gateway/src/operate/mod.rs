@@ -1,4 +1,4 @@
-//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `explain`, `limits`, `stats`,
+//! The verbs of operators: what the commands `turns`, `approvals`, `dead`, `pause`, `tools disable`, `explain`, `limits`, `stats`,
 //! `audit search` and `top` do, over HTTP. The [`Client`](tickfleet_client::Client) has the verbs; what takes the fleet's configuration comes from
 //! the [`Desk`](crate::Desk). A key with `view` looks, one with `operate` pauses, resumes and ends, one with `approve`
 //! decides about approvals as the approver that its row names. Tokens of an issuer may do what a rule about their claims
@@ -10,6 +10,8 @@ pub(crate) mod dead;
 pub(crate) mod live;
 pub(crate) mod pauses;
 pub(crate) mod stats;
+pub(crate) mod switches;
+pub(crate) mod tasks;
 pub(crate) mod turns;
 pub(crate) mod views;
 pub(crate) mod workers;
@@ -51,10 +53,15 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/dead", get(dead::list))
         .route("/v1/operate/dead/replay", post(dead::replay))
         .route("/v1/operate/dead/drop", post(dead::discard))
+        .route("/v1/operate/dead/causes", get(dead::causes))
         .route("/v1/operate/dead/{id}", get(dead::show))
         .route("/v1/operate/pauses", get(pauses::list))
         .route("/v1/operate/pause", post(pauses::pause))
         .route("/v1/operate/resume", post(pauses::resume))
+        .route("/v1/operate/tools", get(switches::list))
+        .route("/v1/operate/tools/disable", post(switches::disable))
+        .route("/v1/operate/tools/enable", post(switches::enable))
+        .route("/v1/operate/tasks", get(tasks::list))
         .route("/v1/operate/workers", get(workers::list))
         .route("/v1/operate/workers/drain", post(workers::drain))
         .route("/v1/operate/workers/resume", post(workers::resume))
@@ -188,6 +195,11 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
 fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
     let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
     read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
+}
+
+/// Reads the place where a list goes on.
+fn placed<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
+    text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
 }
 
 /// Reads a number that has a default and bounds.

@@ -4,34 +4,34 @@ mod notify;
 pub(crate) mod tell;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use futures::future::try_join_all;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tickfleet_client::approvals::APPROVALS_LISTED_MAX;
+use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Client, Verdict};
 use tickfleet_model::approval::Narrowed;
 use tickfleet_model::suggest::{closest, list as listed_names};
-use tickfleet_model::{TenantId, TurnId, limits};
+use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
 use crate::commands::cancel::named;
 use crate::commands::limits::reset::{by_environment, who};
+use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Approvals of a tenant that are listed where nobody says how many.
+/// Approvals that are listed where nobody says how many.
 const LISTED: usize = 50;
-/// Tenants that are asked at the same time.
-const TOGETHER: usize = 64;
 
 /// List the calls that wait for a person's consent, show one, approve or deny it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet approvals list
+  tickfleet approvals list --tool pay_invoice --older-than 10m
   tickfleet approvals show demo:apr-3f2a91c04b77d1e0
   tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --reason 'agreed with Ben'
   tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set /amount=400
@@ -63,9 +63,21 @@ struct List {
     /// Whose. Without it, those of every tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// So many of a tenant at most, from 1 to 500.
+    /// Those of calls of this agent.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// Those of calls of this tool.
+    #[arg(long)]
+    tool: Option<String>,
+    /// Those that were asked for at least so long ago (10m).
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    older_than: Option<Duration>,
+    /// So many at most, from 1 to 500.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
+    /// Go on where a page has ended, as it says.
+    #[arg(long, value_name = "PLACE")]
+    from: Option<ApprovalsAt>,
 }
 
 fn limit(text: &str) -> Result<usize, String> {
@@ -172,18 +184,23 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         Some(tenant) => BTreeSet::from([tenant.clone()]),
         None => crate::commands::tasks::tenants(setup, client).await?,
     };
-    let (mut found, tenants) = (Vec::new(), Vec::from_iter(tenants));
-    for some in tenants.chunks(TOGETHER) {
-        for of_tenant in try_join_all(some.iter().map(|tenant| client.approvals(tenant, args.limit))).await? {
-            found.extend(of_tenant);
-        }
-    }
+    let filter = ApprovalFilter {
+        agent: args.agent.clone(),
+        tool: args.tool.clone(),
+        older_than: args.older_than,
+        limit: args.limit,
+    };
+    let tenants = Vec::from_iter(tenants);
+    let page = approval_page(client, &tenants, &filter, args.from.as_ref()).await?;
     let now_ms = match tenants.last() {
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
     };
-    found.sort_by_key(|approval| approval.until_ms);
-    output.show(&found, |found| tell::listed(found, now_ms))
+    output.show(&page.approvals, |found| tell::listed(found, now_ms))?;
+    if let Some(next) = page.next {
+        output.note(&format!("there may be more: --from {next} goes on"));
+    }
+    Ok(())
 }
 
 /// What somebody says, and who.

@@ -171,12 +171,14 @@ fn rules(story: &Story) -> Vec<String> {
         let rule = details.get("rule").and_then(Value::as_str)?;
         let reason = details.get("reason").and_then(Value::as_str);
         let what = match reason? {
-            "rule_not_met" | "rule_undecided" | "limit_reached" => "rule",
-            "fact_missing" | "fact_forbidden" => "condition on facts",
+            "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
+            "fact_missing" | "fact_forbidden" => "The condition on facts ",
+            // A command, or a setting.
+            "tool_disabled" => "",
             _ => return None,
         };
         let call = call.rsplit('/').next().unwrap_or_default();
-        Some(format!("The {what} {rule} {verdict} call /{call}: {message}"))
+        Some(format!("{what}{rule} {verdict} call /{call}: {message}"))
     };
     let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
     let mut lines = Vec::new();

@@ -11,6 +11,7 @@ use tickfleet_client::operate::Operator;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::operate::causes;
 use crate::failure::Failure;
 use crate::output::time_format::{Past, from_now};
 use crate::output::{Mood, Output, lines, short, table};
@@ -29,6 +30,7 @@ const PREVIEWED: usize = 10;
 Examples:
   tickfleet dead list --tenant demo --since 1d
   tickfleet dead list --kind call --error 503 --since 1d
+  tickfleet dead list --by-cause --since 1d                                            what failed alike, as one line
   tickfleet dead show call-0-1764130000000-0
   tickfleet dead replay --error 503 --since 1d --reason 'the service is back'          what it would replay
   tickfleet dead replay --error 503 --since 1d --reason 'the service is back' --yes    replays it
@@ -77,6 +79,9 @@ struct Filter {
     /// With this text in what was told: 503.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
+    /// Calls and tasks of which was told this, as list --by-cause has it: with # for words that have a digit.
+    #[arg(long, value_name = "TEXT")]
+    told: Option<String>,
     /// From this time on: 1d (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
@@ -103,8 +108,11 @@ struct List {
     /// So many, from 1 to 1000.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
+    /// Those that failed alike as one: how many, the newest, the oldest. The whole log is read, and --limit counts causes.
+    #[arg(long)]
+    by_cause: bool,
     /// Go on where a page has ended, as it says.
-    #[arg(long, value_name = "PLACE")]
+    #[arg(long, value_name = "PLACE", conflicts_with = "by_cause")]
     from: Option<DeadAt>,
 }
 
@@ -120,7 +128,7 @@ struct Show {
 #[derive(Debug, Args)]
 struct Wish {
     /// Which, as the list says it; none: those of the filter.
-    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "since", "until"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "since", "until"])]
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: Filter,
@@ -171,6 +179,7 @@ impl Filter {
             tool: self.tool.clone(),
             cause: self.cause.clone(),
             error: self.error.clone(),
+            told: self.told.clone(),
             from_ms: self.since.map(|since| since.at(now_ms)),
             until_ms: self.until.map(|until| until.at(now_ms)),
             limit,
@@ -179,7 +188,8 @@ impl Filter {
 
     const fn is_empty(&self) -> bool {
         let is_of_any = self.tenant.is_none() && self.agent.is_none() && self.tool.is_none();
-        is_of_any && self.cause.is_none() && self.error.is_none() && self.since.is_none() && self.until.is_none()
+        let is_told = self.cause.is_some() || self.error.is_some() || self.told.is_some();
+        is_of_any && !is_told && self.since.is_none() && self.until.is_none()
     }
 }
 
@@ -242,6 +252,9 @@ struct Listed<'a> {
 async fn list(client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
     let now_ms = now_ms(client).await?;
     let filter = args.filter.wanted(now_ms, args.limit);
+    if args.by_cause {
+        return causes::show(client, &filter, now_ms, output).await;
+    }
     let page = dead::list(client.stores(), &filter, args.from.clone().unwrap_or_default()).await?;
     let next = page.next.map(|next| next.to_string());
     output.show(&Listed { dead: &page.dead, read: page.read, next }, |listed| {
@@ -329,8 +342,13 @@ async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, outpu
         }
         return tell(&summary, done, output);
     }
-    // What fails anew meanwhile is newer than where the list is.
-    let filter = wish.filter.wanted(now_ms(client).await?, LISTED);
+    // What fails anew meanwhile, of what is replayed here, is not replayed again and again.
+    let mut began_ms = 0;
+    for store in client.stores() {
+        began_ms = store.now_ms().await?.max(began_ms);
+    }
+    let mut filter = wish.filter.wanted(now_ms(client).await?, LISTED);
+    filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadAt::default());
     while let Some(at) = from {
         let page = dead::list(client.stores(), &filter, at).await?;

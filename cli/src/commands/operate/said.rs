@@ -1,4 +1,6 @@
-//! Who does something to the fleet, and why, of commands that wait for nobody to say it.
+//! Who does something to the fleet, and why, of commands that wait for nobody to say it; and how old something is.
+
+use std::time::Duration;
 
 use clap::Args;
 
@@ -25,4 +27,9 @@ impl Said {
     pub(crate) fn reason(&self) -> &str {
         self.reason.as_deref().unwrap_or_default()
     }
+}
+
+/// Reads how old something is at least.
+pub(crate) fn age(text: &str) -> Result<Duration, String> {
+    tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a length of time, as 10m or 2h".to_owned())
 }

@@ -13,6 +13,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
 use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
 use crate::output::{Mood, Output, lines, short, table};
@@ -130,10 +131,6 @@ fn limit(text: &str) -> Result<usize, String> {
 
 fn id(text: &str) -> Result<TurnName, String> {
     TurnName::parse(text).ok_or_else(|| "expected tenant:id, as demo:order-17".to_owned())
-}
-
-fn age(text: &str) -> Result<Duration, String> {
-    tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a length of time, as 10m or 2h".to_owned())
 }
 
 impl Filter {

@@ -3,22 +3,24 @@
 pub(crate) mod tell;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use tickfleet_client::Client;
-use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary};
-use tickfleet_model::{AgentId, TenantId, TurnId};
+use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary, TasksAt, task_page};
+use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
 use crate::commands::cancel::named;
+use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
 /// Tasks that are listed where nobody says how many.
-const LISTED: usize = 20;
+const LISTED: usize = 50;
 /// And at most.
 const LISTED_MAX: usize = 500;
 /// Characters of a description or outcome in a list.
@@ -29,6 +31,7 @@ const SHORT_CHARS: usize = 48;
 #[command(after_help = "\
 Examples:
   tickfleet tasks list --tenant demo --state waiting
+  tickfleet tasks list --state ended --outcome permanent --limit 100
   tickfleet tasks show demo:d-1f0c…            its steps, its calls, what it waits for, the tasks below it
   tickfleet tasks cancel demo d-1f0c… --reason 'the user left'")]
 pub(crate) struct Tasks {
@@ -38,7 +41,7 @@ pub(crate) struct Tasks {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The tasks, the newest first.
+    /// The tasks, tenant by tenant, the newest first.
     List(List),
     /// The story of one task, with the tasks below it.
     Show(One),
@@ -57,9 +60,18 @@ struct List {
     /// Those that stand there.
     #[arg(long)]
     state: Option<State>,
-    /// So many of a tenant at most, from 1 to 500.
+    /// Those that ended so: ok, permanent, cancelled …
+    #[arg(long, value_parser = outcome)]
+    outcome: Option<Outcome>,
+    /// Those that were accepted at least so long ago (10m).
+    #[arg(long, value_name = "TIME", value_parser = age)]
+    older_than: Option<Duration>,
+    /// So many at most, from 1 to 500.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
+    /// Go on where a page has ended, as it says.
+    #[arg(long, value_name = "PLACE")]
+    from: Option<TasksAt>,
 }
 
 /// Where a task stands, on the command line.
@@ -71,6 +83,12 @@ enum State {
     Running,
     /// It has ended.
     Ended,
+}
+
+fn outcome(text: &str) -> Result<Outcome, String> {
+    let words = || Outcome::ALL.map(Outcome::as_str);
+    let known = Outcome::ALL.into_iter().find(|outcome| outcome.as_str() == text);
+    known.ok_or_else(|| format!("expected one of {}", words().join(", ")))
 }
 
 fn limit(text: &str) -> Result<usize, String> {
@@ -132,20 +150,30 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         State::Running => TaskState::Running,
         State::Ended => TaskState::Ended,
     });
-    let filter = TaskFilter { agent: args.agent.clone(), state, limit: args.limit };
+    let filter = TaskFilter {
+        agent: args.agent.clone(),
+        state,
+        outcome: args.outcome.map(|outcome| outcome.as_str().to_owned()),
+        older_than: args.older_than,
+        limit: args.limit,
+    };
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
         None => tenants(setup, client).await?,
     };
-    let mut tasks = Vec::new();
-    for tenant in &tenants {
-        tasks.extend(client.tasks(tenant, &filter).await?);
-    }
+    let page = task_page(client, &tenants, &filter, args.from.as_ref()).await?;
     let now_ms = match tenants.first() {
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
     };
-    output.show(&tasks, |tasks| listed(tasks, now_ms, output))
+    if page.begun_anew {
+        output.note("the task of --from is not kept any more: its tenant's list begins anew");
+    }
+    output.show(&page.tasks, |tasks| listed(tasks, now_ms, output))?;
+    if let Some(next) = page.next {
+        output.note(&format!("there may be more: --from {next} goes on"));
+    }
+    Ok(())
 }
 
 /// All tenants that the configuration knows, or that were set at run time.

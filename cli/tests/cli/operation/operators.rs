@@ -21,31 +21,31 @@ const PERMISSIONS: &str = "permissions:
 const APPROVERS: &str = "approvers: {ann: {roles: [finance]}}\n";
 
 /// A fleet, a gateway before it, and a key for each role.
-struct Served {
+pub(super) struct Served {
     fleet: DevFleet,
-    gateway: Gateway,
+    pub(super) gateway: Gateway,
     folder: tempfile::TempDir,
     redis: RedisServer,
-    keys: Keys,
+    pub(super) keys: Keys,
 }
 
-struct Keys {
+pub(super) struct Keys {
     viewer: String,
-    operator: String,
+    pub(super) operator: String,
     approver: String,
-    service: String,
+    pub(super) service: String,
     /// Looks at and does all of another tenant.
-    acme: String,
+    pub(super) acme: String,
 }
 
 impl Served {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         let conf = folder.path().join("conf");
         std::fs::create_dir(&conf).unwrap();
         for (name, text) in [
             ("permissions.yaml", [PERMISSIONS, APPROVERS].concat().as_str()),
-            ("agents.yaml", "agents: {kelly: {}, fran: {}}\n"),
+            ("agents.yaml", "agents: {kelly: {}, fran: {}, atlas: {task_handler: {typed: note}}}\n"),
             ("tenants.yaml", "tenants: {demo: {}, acme: {}}\n"),
             ("limits.yaml", "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n"),
             ("tools.yaml", "tools: {}\n"),
@@ -71,27 +71,27 @@ impl Served {
         self.folder.path().join("conf").display().to_string()
     }
 
-    fn run(&self, args: &[&str]) -> Said {
+    pub(super) fn run(&self, args: &[&str]) -> Said {
         self.fleet.run(&[&["--config", &self.conf()], args].concat())
     }
 
-    fn submit(&self, id: &str, call: &str) {
+    pub(super) fn submit(&self, id: &str, call: &str) {
         self.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", id, "--call", call]).exits(0);
     }
 
     /// What a key with all looks sees at this path.
-    fn sees(&self, path: &str) -> Value {
+    pub(super) fn sees(&self, path: &str) -> Value {
         let seen = self.gateway.get(&self.keys.viewer, &format!("/v1/operate/{path}"));
         assert_eq!(seen.status, 200, "{path}: {seen:?}");
         seen.json()
     }
 
-    fn does(&self, key: &str, path: &str, body: &Value) -> Answer {
+    pub(super) fn does(&self, key: &str, path: &str, body: &Value) -> Answer {
         self.gateway.ask(key, "POST", &format!("/v1/operate/{path}"), body)
     }
 
     /// Looks until what is seen is as it should be.
-    fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    pub(super) fn until(&self, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut seen = Value::Null;
         for _ in 0..LOOKS {
             seen = self.sees(path);
@@ -104,7 +104,7 @@ impl Served {
     }
 
     /// A turn of an agent that nobody knows: what is put aside of it.
-    fn refused(&self, id: &str) -> String {
+    pub(super) fn refused(&self, id: &str) -> String {
         let body = json!({"agent": "nobody", "turn_id": id, "calls": [{"name": "echo"}]});
         assert_eq!(self.gateway.ask(&self.keys.service, "POST", "/v1/turns", &body).status, 202);
         let of = |seen: &Value| seen["dead"].as_array()?.iter().find(|one| one["name"] == id).cloned();
@@ -121,7 +121,7 @@ impl Served {
     }
 
     /// The approval that a turn's first call waits for.
-    fn asked(&self, turn: &str) -> Value {
+    pub(super) fn asked(&self, turn: &str) -> Value {
         let call = format!("{turn}/0");
         let of = |seen: &Value| seen["approvals"].as_array()?.iter().find(|one| one["call"] == call.as_str()).cloned();
         of(&self.until("approvals", |seen| of(seen).is_some())).unwrap()
@@ -138,10 +138,14 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
     let mut verbs: Vec<_> =
-        ["overview", "turns", "limits", "explain?id=demo:held", "approvals", "dead", "pauses", "stats", "audit"]
+        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats audit tools"
+            .split(' ')
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
-            .into();
+            .collect();
     verbs.push(("GET", path("workers"), Value::Null, LOOKS));
+    for verb in ["tools/disable", "tools/enable"] {
+        verbs.push(("POST", path(verb), json!({"tool": "sleep", "reason": "a try"}), [false, true, false]));
+    }
     for verb in ["workers/drain", "workers/resume"] {
         verbs.push(("POST", path(verb), json!({"worker": worker, "reason": "a try"}), [false, true, false]));
     }

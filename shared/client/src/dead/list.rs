@@ -125,6 +125,7 @@ fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
         && filter.tool.as_ref().is_none_or(|tool| dead.tool.as_ref() == Some(tool))
         && filter.cause.as_ref().is_none_or(|cause| dead.cause == *cause)
         && filter.error.as_ref().is_none_or(told)
+        && filter.told.as_ref().is_none_or(|told| dead.told().as_ref() == Some(told))
 }
 
 /// One by its id; none where it is not there any more. A call that somebody is done with is found all the same.

@@ -7,6 +7,7 @@
 //! audit log, too: of one that was delegated, and ended as a failure. What it was granted is not in the log, so that it is done
 //! anew by a message alone.
 
+mod causes;
 mod list;
 mod replay;
 
@@ -17,6 +18,7 @@ use serde::{Serialize, Serializer};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::Aside;
 
+pub use causes::{Cause, Causes, causes};
 pub use list::{find, list};
 pub use replay::{Answer, Drop, Replay, Replayed, drop_one, replay};
 
@@ -161,6 +163,8 @@ pub struct DeadFilter {
     pub cause: Option<String>,
     /// Those that have this text in what was told: of letters, in the cause and the message.
     pub error: Option<String>,
+    /// Calls and tasks of which was [told](Dead::told) this, as their [cause](Cause::told) has it.
+    pub told: Option<String>,
     /// Put aside from this time on, ms by Redis' clock.
     pub from_ms: Option<i64>,
     /// Put aside before this time, ms.

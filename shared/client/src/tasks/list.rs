@@ -1,11 +1,17 @@
 //! Which tasks there are.
 
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
 use futures::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_model::{AgentId, Call, TaskId, TenantId};
 use tickfleet_store::{FinishedTurn, LiveTurn, Store, StoreError, TurnName, TurnView};
 
+use crate::Client;
 use crate::replies::Reply;
 
 /// Tasks that are looked at together.
@@ -64,40 +70,134 @@ pub struct TaskSummary {
     pub waits_for: Option<String>,
 }
 
-/// Which tasks are wanted.
+/// Which tasks are wanted. What is not said takes all.
 #[derive(Debug, Clone, Default)]
 pub struct TaskFilter {
     /// Those of this agent.
     pub agent: Option<AgentId>,
     /// Those that stand there.
     pub state: Option<TaskState>,
+    /// Those that ended so.
+    pub outcome: Option<String>,
+    /// Those that were accepted at least so long ago.
+    pub older_than: Option<Duration>,
     /// So many at most.
     pub limit: usize,
 }
 
-/// A tenant's tasks, the newest first. At most 2,000 are looked at, so that a filter that nothing passes costs no more.
+impl TaskFilter {
+    fn takes(&self, task: &TaskSummary, now_ms: i64) -> bool {
+        let age_ms = task.accepted_ms.map_or(0, |at| i128::from(now_ms - at));
+        let least_ms = |least: Duration| i128::try_from(least.as_millis()).unwrap_or(i128::MAX);
+        self.state.map_or(task.state != TaskState::Forgotten, |state| state == task.state)
+            && self.agent.as_ref().is_none_or(|agent| task.agent.as_deref() == Some(agent.as_str()))
+            && self.outcome.as_ref().is_none_or(|outcome| task.outcome.as_ref() == Some(outcome))
+            && self.older_than.is_none_or(|least| age_ms >= least_ms(least))
+    }
+}
+
+/// Where a list goes on: behind a task of a tenant, or at a tenant's newest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TasksAt {
+    tenant: TenantId,
+    behind: Option<TaskId>,
+}
+
+impl fmt::Display for TasksAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.tenant, self.behind.as_ref().map(TaskId::as_str).unwrap_or_default())
+    }
+}
+
+impl FromStr for TasksAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (tenant, behind) = text.split_once(':')?;
+            let behind = (!behind.is_empty()).then(|| TaskId::new(behind)).transpose().ok()?;
+            Some(Self { tenant: TenantId::new(tenant).ok()?, behind })
+        };
+        read().ok_or_else(|| "expected the place that a list has said, as demo:d-1f0c".to_owned())
+    }
+}
+
+/// A page of tasks.
+#[derive(Debug, Clone, Default)]
+pub struct TaskPage {
+    /// Tenant by tenant, the newest of each first.
+    pub tasks: Vec<TaskSummary>,
+    /// Where the list goes on; none at its end.
+    pub next: Option<TasksAt>,
+    /// True if the place to go on from was not found any more: its task is kept no longer. The tenant begins anew.
+    pub begun_anew: bool,
+}
+
+/// A page of the tasks of these tenants. At most some 2,000 tasks (and tenants) are looked at a page, so that a filter that
+/// nothing passes costs no more. Tasks that come meanwhile are at their tenant's beginning.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn list_tasks(store: &Store, tenant: &TenantId, filter: &TaskFilter) -> Result<Vec<TaskSummary>, StoreError> {
-    let mut found = Vec::new();
-    for skip in (0..LOOKED_AT_MAX).step_by(PAGE) {
-        let ids = store.tasks(tenant, skip, PAGE).await?;
-        let is_last = ids.len() < PAGE;
-        for summary in join_all(ids.into_iter().map(|id| task_summary(store, tenant, id))).await {
-            let summary = summary?;
-            let wanted = filter.state.map_or(summary.state != TaskState::Forgotten, |state| state == summary.state)
-                && filter.agent.as_ref().is_none_or(|agent| summary.agent.as_deref() == Some(agent.as_str()));
-            if wanted {
-                found.push(summary);
-            }
+pub async fn task_page(
+    client: &Client,
+    tenants: &BTreeSet<TenantId>,
+    filter: &TaskFilter,
+    from: Option<&TasksAt>,
+) -> Result<TaskPage, StoreError> {
+    let (mut page, mut looked_at) = (TaskPage::default(), 0);
+    for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
+        if looked_at >= LOOKED_AT_MAX {
+            page.next = Some(TasksAt { tenant: tenant.clone(), behind: None });
+            break;
         }
-        if is_last || found.len() >= filter.limit {
+        looked_at += 1;
+        let behind = from.filter(|from| from.tenant == *tenant).and_then(|from| from.behind.as_ref());
+        if !of_tenant(client.store(tenant), (tenant, behind), filter, &mut page, &mut looked_at).await? {
             break;
         }
     }
-    found.truncate(filter.limit);
-    Ok(found)
+    Ok(page)
+}
+
+/// Adds those of a tenant; answers whether the page has room for more.
+async fn of_tenant(
+    store: &Store,
+    (tenant, behind): (&TenantId, Option<&TaskId>),
+    filter: &TaskFilter,
+    page: &mut TaskPage,
+    looked_at: &mut usize,
+) -> Result<bool, StoreError> {
+    let mut skip = 0;
+    if let Some(behind) = behind {
+        let newer = store.newer_tasks(&TurnName::task(tenant, behind)).await?;
+        page.begun_anew = newer.is_none();
+        skip = newer.map_or(0, |newer| newer + 1);
+    }
+    loop {
+        let ids = store.tasks(tenant, skip, PAGE).await?;
+        let is_last = ids.len() < PAGE;
+        skip += PAGE;
+        if !ids.is_empty() {
+            let now_ms = store.now_ms().await?;
+            for summary in join_all(ids.into_iter().map(|id| task_summary(store, tenant, id))).await {
+                let summary = summary?;
+                *looked_at += 1;
+                page.next = Some(TasksAt { tenant: tenant.clone(), behind: Some(summary.id.clone()) });
+                if filter.takes(&summary, now_ms) {
+                    page.tasks.push(summary);
+                }
+                if page.tasks.len() >= filter.limit {
+                    return Ok(false);
+                }
+            }
+        }
+        if is_last {
+            page.next = None;
+            return Ok(true);
+        }
+        if *looked_at >= LOOKED_AT_MAX {
+            return Ok(false);
+        }
+    }
 }
 
 /// What is known of one task in short.

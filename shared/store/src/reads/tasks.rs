@@ -69,6 +69,19 @@ impl Store {
         self.ids(&command).await
     }
 
+    /// How many of a tenant's tasks are newer than this one; none where it is not among them (any more).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn newer_tasks(&self, task: &TurnName) -> Result<Option<usize>, StoreError> {
+        let key = self.keys.tasks(&task.tenant);
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANK").arg(&key).arg(task.turn.as_str());
+        pipe.cmd("ZCARD").arg(&key);
+        let (older, all): (Option<usize>, usize) = self.connection.pipeline(Question::Look, &pipe).await?;
+        Ok(older.map(|older| all.saturating_sub(older + 1)))
+    }
+
     /// The tasks that were delegated from a task, the oldest first, `count` of them at most.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 // Calls that wait for people.
 
-import { ask, may, whoami } from "../api.js";
+import { ask, may, whoami, withQuery } from "../api.js";
 import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "../dom.js";
 
 const needed = ({ approvers, roles }) => {
@@ -64,14 +64,35 @@ export function card(approval, nowMs, refresh) {
     buttons(approval, refresh));
 }
 
+const NAMES = ["tenant", "agent", "tool", "older_than_s"];
+
+function filters(query) {
+  const enter = (event) => {
+    event.preventDefault();
+    location.hash = `#/${withQuery("approvals", Object.fromEntries(new FormData(event.target)))}`;
+  };
+  const input = (label, name, more) => field(label, { name, value: query.get(name) ?? "", ...more });
+  return h("form", { class: "row", "aria-label": "Which approvals", submit: enter }, input("Tenant", "tenant"), input("Agent", "agent"),
+    input("Tool", "tool"), input("Older than (s)", "older_than_s", { type: "number", min: 0 }), h("button", {}, "Show"));
+}
+
+function draw({ approvals: found, next, now_ms }, view, refresh) {
+  const more = next ? h("button", { id: "more-approvals", click: () => { view.from = next; refresh(); } }, "Go on") : null;
+  const first = view.from ? h("button", { id: "first-approvals", click: () => { view.from = undefined; refresh(); } }, "From those that end first") : null;
+  return [
+    may("approve") ? null : h("p", { class: "soft" }, "This key looks on: it may not decide."),
+    found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "Nothing waits for an approval here."),
+    h("div", { class: "row" }, first, more),
+  ].flat();
+}
+
 export const approvals = {
   title: "Approvals",
-  open: () => ({
-    every_ms: 3000,
-    load: () => ask("approvals?limit=100"),
-    draw: ({ approvals: found, now_ms }, refresh) => [
-      may("approve") ? null : h("p", { class: "soft" }, "This key looks on: it may not decide."),
-      found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "Nothing waits for an approval."),
-    ].flat(),
-  }),
+  open: (query) => {
+    const view = { still: filters(query), every_ms: 3000 };
+    const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
+    view.load = () => ask(withQuery("approvals", { ...wanted, limit: 100, from: view.from }));
+    view.draw = (page, refresh) => draw(page, view, refresh);
+    return view;
+  },
 };

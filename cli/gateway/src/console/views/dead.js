@@ -2,8 +2,9 @@
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+import { allButton, byCause } from "./causes.js";
 
-const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "since_s"];
+const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "since_s"];
 const WORDS = {
   gone: "not there any more", again: "handled before", duplicate: "submitted before", conflict: "its id is another turn's",
   queue_full: "too much waits", pressure: "Redis is nearly full", full: "too many were handled", needs_message: "needs another message",
@@ -21,7 +22,8 @@ function filters(query) {
   return h("form", { class: "row", "aria-label": "What was put aside", submit: enter },
     field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
     input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
-    input("At most so old (s)", "since_s", { type: "number", min: 1 }), h("button", {}, "Show"));
+    input("Told as a cause has it", "told"), input("At most so old (s)", "since_s", { type: "number", min: 1 }),
+    h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
 }
 
 function tell(done, verb) {
@@ -67,7 +69,17 @@ async function edit(id, view, refresh) {
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
 }
 
-function draw(page, view, refresh) {
+/** Replays or drops all that the filter finds, where there is one. */
+function allButtons(page, wanted, refresh) {
+  if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
+  const context = { wanted, page, tell, refresh };
+  return [
+    allButton({ id: "replay-all", path: "dead/replay", verb: "replayed", button: "Replay all that fit", text: "Calls become new turns of their agents, under their caps. What may have run, or needs another message, stays here." }, context),
+    allButton({ id: "drop-all", path: "dead/drop", verb: "dropped", button: "Drop all that fit", text: "Letters go; calls stay in the audit log, and are not listed here any more." }, context),
+  ];
+}
+
+function draw(page, view, wanted, refresh) {
   const { chosen } = view;
   const shown = new Set(page.dead.map((one) => one.id));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
@@ -97,6 +109,7 @@ function draw(page, view, refresh) {
     page.dead.length ? table(`${page.dead.length} were put aside${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "Nothing of that kind was put aside here."),
     h("p", { class: "soft" }, `${page.read} entries were read.`),
     h("div", { class: "row" }, may("operate") ? [all, ...buttons] : null, first, next),
+    h("div", { class: "row" }, allButtons(page, wanted, refresh)),
   ];
 }
 
@@ -105,8 +118,9 @@ export const dead = {
   open: (query) => {
     const view = { chosen: new Set(), still: filters(query), every_ms: 10_000 };
     const wanted = Object.fromEntries(NAMES.map((name) => [name, query.get(name)]));
-    view.load = () => ask(withQuery("dead", { ...wanted, limit: 100, from: view.from }));
-    view.draw = (page, refresh) => draw(page, view, refresh);
+    const isByCause = query.get("by") === "cause";
+    view.load = () => ask(withQuery(isByCause ? "dead/causes" : "dead", { ...wanted, limit: 100, from: view.from }));
+    view.draw = (page, refresh) => (isByCause ? byCause(page, view, wanted, refresh) : draw(page, view, wanted, refresh));
     return view;
   },
 };

@@ -1,27 +1,65 @@
-// Tools by outcome and time, over the last minute.
+// Tools by outcome and time, over the last minute; and those that nobody may call.
 
-import { ask, whoami } from "../api.js";
-import { h, span, table } from "../dom.js";
+import { ask, may, whoami } from "../api.js";
+import { confirm, field, h, reasonField, say, span, table } from "../dom.js";
 
 const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
 
-const fleet = {
-  every_ms: 2000,
-  is_fleet: true,
-  load: () => ask("overview"),
-  draw: ({ tools: found }) => {
-    if (!found.rows.length) return h("p", {}, "No call has ended in the last minute.");
-    const caption = `Calls of the last minute: ${found.seen}${found.sampled ? ", a sample of more" : ""}`;
-    return table(caption, [
-      ["Tool", (row) => row.tool], ["Calls", (row) => row.calls, true], ["Outcomes", outcomes],
-      ["Mean", (row) => span(row.mean_ms), true], ["Longest", (row) => span(row.longest_ms), true],
-    ], found.rows);
-  },
-};
+function used(found) {
+  if (!found.rows.length) return h("p", {}, "No call has ended in the last minute.");
+  const caption = `Calls of the last minute: ${found.seen}${found.sampled ? ", a sample of more" : ""}`;
+  return table(caption, [
+    ["Tool", (row) => row.tool], ["Calls", (row) => row.calls, true], ["Outcomes", outcomes],
+    ["Mean", (row) => span(row.mean_ms), true], ["Longest", (row) => span(row.longest_ms), true],
+  ], found.rows);
+}
 
-const ofTenant = {
-  load: async () => null,
-  draw: () => h("p", {}, "These figures are of the whole fleet, for keys of all tenants. The audit log tells the calls of this tenant."),
-};
+async function change(tool, isOn, refresh) {
+  const act = async (data) => {
+    const { changed } = await ask(`tools/${isOn ? "enable" : "disable"}`, { method: "POST", body: { tool, reason: data.get("reason") } });
+    say(changed ? `${tool} is ${isOn ? "as the configuration has it again" : "disabled for everybody"}, as soon as the workers have heard of it.` : `${tool} was so already.`);
+  };
+  const text = isOn ? "Who may call it, says the configuration again." : "No agent of any tenant may call it, until somebody enables it: such calls end as denied. Calls that run already end first.";
+  const word = isOn ? "Enable" : "Disable";
+  const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField()], button: word, act });
+  if (done) refresh();
+  return done;
+}
 
-export const tools = { title: "Tools", open: () => ({ ...(whoami().tenant ? ofTenant : fleet) }) };
+function form(refresh) {
+  const enter = async (event) => {
+    event.preventDefault();
+    const element = event.target;
+    const tool = new FormData(element).get("tool").trim();
+    if (tool && (await change(tool, false, refresh))) element.reset();
+  };
+  return h("form", { class: "row", "aria-label": "Disable a tool", submit: enter },
+    field("Tool (its name or id)", { name: "tool", required: true, maxlength: 256 }), h("button", {}, "Disable …"));
+}
+
+function off(found, refresh) {
+  if (!found.length) return h("p", {}, "No tool was disabled at run time.");
+  const columns = [
+    ["Tool", (one) => one.tool], ["Where", (one) => (one.only_in ? `only in the shards ${one.only_in.join(", ")}` : "everywhere")],
+    ["Who and why", (one) => h("a", { href: `#/audit?text=${encodeURIComponent(`disabled ${one.tool}`)}` }, "in the audit log")],
+  ];
+  if (may("operate") && !whoami().tenant) {
+    columns.push(["Act", (one) => h("button", { id: `enable-${one.tool}`, "aria-label": `Enable ${one.tool}`, click: () => change(one.tool, true, refresh) }, "Enable …")]);
+  }
+  return table("Tools that nobody may call", columns, found);
+}
+
+async function load() {
+  const [fleet, { disabled }] = await Promise.all([whoami().tenant ? null : ask("overview"), ask("tools")]);
+  return { fleet, disabled };
+}
+
+function draw({ fleet, disabled }, refresh) {
+  const ofTenant = () => h("p", {}, "How calls ended lately is told of the whole fleet, to keys of all tenants. The audit log tells the calls of this tenant.");
+  return [fleet ? used(fleet.tools) : ofTenant(), h("h2", {}, "Disabled at run time"), off(disabled, refresh)];
+}
+
+export const tools = {
+  title: "Tools",
+  open: (_, refresh) => ({ every_ms: 3000, still: may("operate") && !whoami().tenant ? form(refresh) : [], load, draw }),
+};

@@ -156,14 +156,33 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn approvals(&self, tenant: &TenantId, count: usize) -> Result<Vec<ApprovalFacts>, StoreError> {
-        let mut command = redis::cmd("ZRANGE");
-        command.arg(self.keys.key(format_args!("asked:{tenant}"))).arg(0).arg(count.saturating_sub(1));
+        Ok(self.approvals_from(tenant, 0, (0, count)).await?.1)
+    }
+
+    /// As [`Self::approvals`], of those that end at `from_ms` or later: `count` behind the first `skip` of them. Answers
+    /// how many it has looked at, too: fewer than `count` at the end.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn approvals_from(
+        &self,
+        tenant: &TenantId,
+        from_ms: i64,
+        (skip, count): (usize, usize),
+    ) -> Result<(usize, Vec<ApprovalFacts>), StoreError> {
+        let mut command = redis::cmd("ZRANGEBYSCORE");
+        command.arg(self.keys.key(format_args!("asked:{tenant}"))).arg(from_ms).arg("+inf");
+        command.arg("LIMIT").arg(skip).arg(count);
         let ids: Vec<String> = self.connection.query(Question::Approvals, &command).await?;
+        Ok((ids.len(), self.those_that_wait(tenant, &ids).await?))
+    }
+
+    async fn those_that_wait(&self, tenant: &TenantId, ids: &[String]) -> Result<Vec<ApprovalFacts>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
-        for id in &ids {
+        for id in ids {
             pipe.cmd("HGETALL").arg(self.keys.key(format_args!("approval:{tenant}:{id}")));
         }
         let found: Vec<HashMap<String, String>> = self.connection.pipeline(Question::Approvals, &pipe).await?;

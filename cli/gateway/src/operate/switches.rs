@@ -1,0 +1,114 @@
+//! Tools that are taken away from everybody, at run time.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use serde::{Deserialize, Serialize};
+use tickfleet_client::operate::{self, Operator as Who, SWITCHED_BYTES_MAX};
+use utoipa::ToSchema;
+
+use super::pauses::Done;
+use super::{Operator, because, body};
+use crate::Shared;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::whole;
+use crate::verbs::Verb;
+
+/// A tool that nobody may call.
+#[derive(Debug, Serialize)]
+pub(crate) struct Off {
+    /// Its name or id.
+    tool: String,
+    /// The shards that have it so, where it is not in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    only_in: Option<Vec<u32>>,
+}
+
+/// The tools that were disabled at run time.
+#[derive(Debug, Serialize)]
+pub(crate) struct Disabled {
+    disabled: Vec<Off>,
+}
+
+/// Which tool, and why.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Which {
+    /// Its name, or the id of a version.
+    #[schema(example = "post_to_x")]
+    tool: String,
+    /// Why, for the audit log.
+    #[schema(example = "it posts twice")]
+    reason: String,
+}
+
+/// The tools that nobody may call since somebody disabled them here or with `tickfleet tools disable`. Those that the
+/// configuration disables are in the configuration. Who did it, and why, tells the audit log.
+#[utoipa::path(get, path = "/v1/operate/tools", tag = "operators",
+    responses((status = 200, description = "`disabled`: each with its name or id, and with `only_in` where it is not so in all shards", body = Object),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Disabled>, Problem> {
+    operator.may(Verb::View)?;
+    let shards = shared.client.stores();
+    let off = operate::switched_off(shards).await?;
+    let told = |(tool, of): (String, Vec<u32>)| Off { tool, only_in: (of.len() < shards.len()).then_some(of) };
+    Ok(Json(Disabled { disabled: off.into_iter().map(told).collect() }))
+}
+
+/// Take a tool away from everybody, while the fleet runs and whatever state its files are in. Workers hear of it within a
+/// quarter of `worker.lease`; calls that run end. For keys of all tenants.
+#[utoipa::path(post, path = "/v1/operate/tools/disable", tag = "operators", request_body = Which,
+    responses((status = 200, description = "Whether it changed anything", body = Done),
+        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
+pub(crate) async fn disable(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<Done>, Problem> {
+    switch(&shared, &operator, bytes, false).await
+}
+
+/// Give a tool back that was taken away so: it is as the configuration has it again. For keys of all tenants.
+#[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = Which,
+    responses((status = 200, description = "Whether it changed anything", body = Done),
+        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
+pub(crate) async fn enable(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<Done>, Problem> {
+    switch(&shared, &operator, bytes, true).await
+}
+
+async fn switch(
+    shared: &Shared,
+    operator: &Operator,
+    bytes: Result<Bytes, BytesRejection>,
+    on: bool,
+) -> Result<Json<Done>, Problem> {
+    operator.may(Verb::Operate)?;
+    operator.sees_all()?;
+    let which: Which = body(&whole(bytes)?, "{\"tool\": \"…\", \"reason\": \"…\"}")?;
+    if !operate::may_be_switched(&which.tool) {
+        return Err(Problem::invalid(format!(
+            "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
+        )));
+    }
+    let redactor = shared.desk.redactor();
+    let by = Who { by: operator.by(), reason: because(&which.reason)?, redactor: &redactor };
+    let changed = operate::switch_tool(shared.client.stores(), &which.tool, on, by).await?;
+    Ok(Json(Done { changed }))
+}

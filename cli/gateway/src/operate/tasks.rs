@@ -1,0 +1,100 @@
+//! The tasks of all tenants.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::tasks::{TaskFilter, TaskSummary, TasksAt, task_page};
+use tickfleet_model::Outcome;
+use utoipa::IntoParams;
+
+use super::{Operator, optional, placed, within};
+use crate::Shared;
+use crate::problem::{Problem, ProblemBody};
+use crate::tasks::Standing;
+use crate::turns::query;
+use crate::verbs::Verb;
+
+/// Tasks that are listed where nobody says how many, and at most.
+const LISTED: (usize, usize) = (50, 500);
+
+/// Which tasks are wanted.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Those of this tenant.
+    tenant: Option<String>,
+    /// Those that this agent does.
+    agent: Option<String>,
+    /// Those that stand there.
+    #[param(inline)]
+    state: Option<Standing>,
+    /// Those that ended so: `ok`, `permanent`, `cancelled` …
+    outcome: Option<String>,
+    /// Those that were accepted at least so many seconds ago.
+    older_than_s: Option<u32>,
+    /// So many at most, from 1 to 500; 50 unless said otherwise.
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<usize>,
+    /// Go on where a page has ended: its `next`.
+    from: Option<String>,
+}
+
+/// A page of tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Page {
+    tasks: Vec<TaskSummary>,
+    /// Where the list goes on; none at its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+    /// True if the place to go on from is kept no longer: the list of its tenant begins anew.
+    begun_anew: bool,
+    /// Now, ms of shard time.
+    now_ms: i64,
+}
+
+/// The tasks, tenant by tenant, the newest of each first. A page looks at some 2,000 tasks, and says where to go on. They are
+/// ended by `POST /v1/operate/cancel`, as turns are.
+#[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(Wanted),
+    responses((status = 200, description = "A page: `tasks`, `now_ms`, and `next` where it goes on", body = Object),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn list(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Page>, Problem> {
+    operator.may(Verb::View)?;
+    let wanted = query(wanted)?;
+    let filter = TaskFilter {
+        agent: optional("agent", wanted.agent)?,
+        state: wanted.state.map(Into::into),
+        outcome: wanted.outcome.filter(|outcome| !outcome.is_empty()).map(outcome).transpose()?,
+        older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
+        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
+    };
+    let from: Option<TasksAt> = placed(wanted.from)?;
+    let tenants = match operator.within(wanted.tenant)? {
+        Some(tenant) => BTreeSet::from([tenant]),
+        None => shared.desk.tenants().await?,
+    };
+    let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
+    let (next, now_ms) = (page.next.map(|next| next.to_string()), super::views::now_ms(&shared).await?);
+    Ok(Json(Page { tasks: page.tasks, next, begun_anew: page.begun_anew, now_ms }))
+}
+
+fn outcome(word: String) -> Result<String, Problem> {
+    let known = Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == word);
+    if known {
+        Ok(word)
+    } else {
+        Err(Problem::invalid("outcome: expected one of calls, as ok, permanent or cancelled"))
+    }
+}

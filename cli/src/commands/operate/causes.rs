@@ -1,0 +1,82 @@
+//! `tickfleet dead list --by-cause`: what failed alike, and what finds it again.
+
+use comfy_table::Cell;
+use serde::Serialize;
+use tickfleet_client::Client;
+use tickfleet_client::dead::{self, Cause, Causes, DeadAt, DeadFilter};
+
+use crate::failure::Failure;
+use crate::output::time_format::from_now;
+use crate::output::{Output, lines, short, table};
+
+#[derive(Serialize)]
+struct Told {
+    causes: Vec<Cause>,
+    /// Entries that were read.
+    read: usize,
+    /// Those of further causes, for which there was no room.
+    #[serde(skip_serializing_if = "is_none")]
+    others: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Reads to the end, and shows the causes of most.
+///
+/// # Errors
+/// Redis.
+pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, output: &Output) -> Result<(), Failure> {
+    let (mut causes, mut from) = (Causes::default(), Some(DeadAt::default()));
+    while let Some(at) = from {
+        from = dead::causes(client.stores(), filter, at, &mut causes).await?;
+        if from.is_some() {
+            output.note(&format!("{} entries were read so far", causes.read));
+        }
+    }
+    let (read, others) = (causes.read, causes.others);
+    output.show(&Told { causes: causes.most(filter.limit), read, others }, |told| in_words(told, now_ms))
+}
+
+fn in_words(told: &Told, now_ms: i64) -> String {
+    let Some(most) = told.causes.first() else { return "Nothing of that kind was put aside.".into() };
+    let mut rows = table(&["COUNT", "KIND", "CAUSE", "TOOL", "NEWEST", "OLDEST", "TOLD", "EXAMPLE"]);
+    for cause in &told.causes {
+        rows.add_row([
+            Cell::new(cause.count),
+            Cell::new(cause.kind.as_str()),
+            Cell::new(&cause.cause),
+            Cell::new(cause.tool.as_deref().unwrap_or_default()),
+            Cell::new(from_now(cause.newest_ms, now_ms)),
+            Cell::new(from_now(cause.oldest_ms, now_ms)),
+            Cell::new(short(cause.told.as_deref().unwrap_or_default(), 80)),
+            Cell::new(cause.example.to_string()),
+        ]);
+    }
+    let mut text = lines(rows);
+    if told.others > 0 {
+        text += &format!("\n{} more have other causes: narrow the list down.", told.others);
+    }
+    text + &format!("\nThe first ones, looked at before anything is done:\n  {}", replay(most))
+}
+
+/// What looks at all of a cause before it replays them.
+fn replay(cause: &Cause) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | ':' | '/');
+    // Within quotes of a shell, a quote ends them.
+    let quoted = |text: &str| {
+        if text.chars().all(is_plain) && !text.is_empty() {
+            return text.to_owned();
+        }
+        format!("'{}'", text.replace('\'', r"'\''"))
+    };
+    let mut text = format!("tickfleet dead replay --kind {} --cause {}", cause.kind.as_str(), cause.cause);
+    for (option, value) in [("--tool", &cause.tool), ("--told", &cause.told)] {
+        if let Some(value) = value {
+            text += &format!(" {option} {}", quoted(value));
+        }
+    }
+    text + " --reason '…'"
+}

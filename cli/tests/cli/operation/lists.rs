@@ -1,0 +1,159 @@
+//! What operators list: by what it has in common, page by page, and what failed alike as one; and a tool that nobody may call.
+
+use serde_json::{Value, json};
+
+use super::operators::{Served, count};
+
+/// The names of what a page lists.
+fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
+    let of = |one: &Value| one[name].as_str().unwrap_or_default().to_owned();
+    page[list].as_array().unwrap_or_else(|| panic!("no {list} in {page}")).iter().map(of).collect()
+}
+
+/// All pages of a list, each of at most two; answers the names.
+fn pages(served: &Served, path: &str, list: &str, name: &str) -> Vec<String> {
+    let (mut all, mut from) = (Vec::new(), String::new());
+    loop {
+        let page = served.sees(&format!("{path}?limit=2{from}"));
+        assert!(count(&page, list) <= 2, "{page}");
+        all.extend(names(&page, list, name));
+        let Some(next) = page["next"].as_str() else { return all };
+        from = format!("&from={next}");
+    }
+}
+
+fn filtered(served: &Served, list: &str, filters: &[(&str, usize)]) {
+    for (filter, found) in filters {
+        let page = served.sees(&format!("{list}?{filter}"));
+        assert_eq!(count(&page, list), *found, "{list}?{filter}: {page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page() {
+    let served = Served::start().await;
+    for id in ["job-1", "job-2", "job-3"] {
+        let task = json!({"target_agent": "atlas", "task_id": id, "task_description": "rest"});
+        let ended = served.gateway.ask(&served.keys.service, "POST", "/v1/tasks?wait=60", &task);
+        assert_eq!(ended.status, 200, "{ended:?}");
+    }
+    assert_eq!(pages(&served, "tasks", "tasks", "id"), ["job-3", "job-2", "job-1"]);
+    let outcome = served.sees("tasks")["tasks"][0]["outcome"].as_str().unwrap().to_owned();
+    let by = |outcome: &str| format!("tenant=demo&agent=atlas&state=ended&outcome={outcome}");
+    let (so, not_so) = (by(&outcome), by("cancelled"));
+    filtered(&served, "tasks", &[(&so, 3), (&not_so, 0), ("state=running", 0), ("agent=kelly", 0), ("tenant=acme", 0)]);
+    filtered(&served, "tasks", &[("older_than_s=3600", 0), ("older_than_s=0", 3), ("from=acme:", 3)]);
+    let gone = served.sees("tasks?from=demo:job-0");
+    assert_eq!((count(&gone, "tasks"), &gone["begun_anew"]), (3, &json!(true)), "what is kept no longer is no place");
+    served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2 goes on");
+    served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
+    served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).complains("expected one of ok,");
+
+    for id in ["one", "two", "three"] {
+        served.submit(id, "fail");
+        served.asked(id);
+    }
+    let mut paged = pages(&served, "approvals", "approvals", "call");
+    paged.sort();
+    assert_eq!(paged, ["one/0", "three/0", "two/0"]);
+    let until = served.sees("approvals")["approvals"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["until_ms"].as_i64().unwrap())
+        .collect::<Vec<_>>();
+    assert!(until.is_sorted(), "those first that end first: {until:?}");
+    filtered(&served, "approvals", &[("tenant=demo&agent=kelly&tool=fail", 3), ("agent=fran", 0), ("tool=echo", 0)]);
+    filtered(&served, "approvals", &[("older_than_s=3600", 0), ("older_than_s=0", 3), ("tenant=acme", 0)]);
+    served
+        .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
+        .exits(0)
+        .complains("there may be more: --from ");
+    served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("Nothing waits");
+    for path in [
+        "tasks?from=x",
+        "tasks?outcome=nice",
+        "tasks?limit=0",
+        "approvals?from=x",
+        "approvals?agent=:",
+        "dead/causes?from=x",
+    ] {
+        let refused = served.gateway.get(&served.keys.operator, &format!("/v1/operate/{path}"));
+        assert_eq!(refused.status, 400, "{path}: {refused:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped() {
+    let served = Served::start().await;
+    for id in ["bad-1", "bad-2", "bad-3"] {
+        served.submit(id, r#"fail_once {"outcomes":["permanent"]}"#);
+    }
+    served.submit("maybe", r#"fail_once {"outcomes":["transient"]}"#);
+    served.refused("lost");
+    let seen = served.until("dead/causes?since_s=3600", |seen| {
+        seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>() == 5
+    });
+    let most = &seen["causes"][0];
+    assert_eq!((count(&seen, "causes"), &most["count"], &most["cause"]), (3, &json!(3), &json!("permanent")), "{seen}");
+    assert_eq!((&most["tool"], &most["tenants"]), (&json!("fail_once"), &json!(["demo"])), "{seen}");
+    assert!(most["newest_ms"].as_i64() > most["oldest_ms"].as_i64(), "{seen}");
+    let example = served.sees(&format!("dead/{}", most["example"].as_str().unwrap()));
+    assert_eq!(example["cause"], "permanent", "{example}");
+    assert_eq!(count(&served.sees("dead/causes?limit=1"), "causes"), 1);
+    let others = served.gateway.get(&served.keys.acme, "/v1/operate/dead/causes").json();
+    assert_eq!(count(&others, "causes"), 0, "another tenant's are nobody's business: {others}");
+
+    let told = most["told"].as_str().unwrap();
+    served
+        .run(&["dead", "list", "--by-cause", "--since", "1h"])
+        .exits(0)
+        .says("unknown_agent")
+        .says(&format!("tickfleet dead replay --kind call --cause permanent --tool fail_once --told '{told}'"));
+    let these = ["--kind", "call", "--cause", "permanent", "--tool", "fail_once", "--told", told];
+    let drop = [&["dead", "drop"], &these[..], &["--reason", "of no use", "--by", "anna"]].concat();
+    served.run(&drop).exits(0).says("3 would be dropped: --yes does it");
+    served.run(&[&drop[..], &["--yes"]].concat()).exits(0).says("3 found, 3 of them dropped");
+    let left = served.sees("dead");
+    assert_eq!(names(&left, "dead", "cause"), ["unknown_agent", "outcome_unknown"], "{left}");
+    assert_eq!(count(&served.sees("dead?before_ms=1"), "dead"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_until_it_is_enabled() {
+    let served = Served::start().await;
+    let key = &served.keys.operator;
+    let which = json!({"tool": "echo", "reason": "it posts twice"});
+    assert_eq!(served.does(key, "tools/disable", &which).json(), json!({"changed": true}));
+    assert_eq!(served.does(key, "tools/disable", &which).json(), json!({"changed": false}));
+    let off = json!({"disabled": [{"tool": "echo"}]});
+    assert_eq!(served.sees("tools"), off);
+    assert_eq!(served.gateway.get(&served.keys.acme, "/v1/operate/tools").json(), off, "it concerns all tenants");
+    assert_eq!(served.does(&served.keys.acme, "tools/enable", &which).code(), "forbidden", "nor is it theirs to end");
+    for wrong in [
+        json!({"tool": "", "reason": "x"}),
+        json!({"tool": "a b", "reason": "x"}),
+        json!({"tool": "echo", "reason": " "}),
+    ] {
+        assert_eq!(served.does(key, "tools/disable", &wrong).status, 400, "{wrong}");
+    }
+    // Workers hear of it within a quarter of a lease: until then calls run.
+    let outcome = |id: &str| {
+        served.submit(id, "echo");
+        served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done")
+    };
+    let mut ids = (0..).map(|number| format!("off-{number}"));
+    let denied =
+        ids.by_ref().map(|id| outcome(&id)).find(|told| told["story"]["results"][0]["outcome"] == "denied").unwrap();
+    assert!(
+        denied["lines"].to_string().contains("tickfleet tools disable stopped call /0"),
+        "its story says why: {denied}"
+    );
+    assert_eq!(denied["story"]["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{denied}");
+    assert_eq!(served.does(key, "tools/enable", &which).json(), json!({"changed": true}));
+    assert_eq!(served.does(key, "tools/enable", &which).json(), json!({"changed": false}));
+    ids.map(|id| outcome(&id)).find(|told| told["story"]["results"][0]["success"] == true).unwrap();
+    assert_eq!(served.sees("tools"), json!({"disabled": []}));
+    let entries = served.sees("audit?text=it%20posts%20twice").to_string();
+    assert!(entries.contains("otto disabled echo") && entries.contains("otto enabled echo"), "{entries}");
+}
