@@ -26,6 +26,7 @@ use crate::commands::operate::turns;
 use crate::commands::operate::workers;
 use crate::commands::prove;
 use crate::commands::reply;
+use crate::commands::rules;
 use crate::commands::submit;
 use crate::commands::tasks;
 use crate::commands::tenant;
@@ -102,6 +103,7 @@ pub(crate) enum Command {
     Limits(limits::Limits),
     /// Show what models have used: tokens and money of a tenant, by day and agent.
     Usage(usage::Usage),
+    Rules(rules::Rules),
     /// Show how many calls ended how, and how long they took: by day, tenant, agent, tool.
     Stats(stats::Stats),
     /// Search the audit log, export it with its seals, or verify an export.

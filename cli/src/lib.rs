@@ -39,7 +39,7 @@ use commands::doctor::acl;
 use commands::operate::{dead, pause, stats, turns, workers};
 use commands::{
     approvals, audit, bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, gateway, import, kb,
-    limits, mcp, memory, prove, reply, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
+    limits, mcp, memory, prove, reply, rules, submit, tasks, tenant, tools, top, try_tool, usage, whatif,
 };
 use failure::Failure;
 use global::Global;
@@ -115,6 +115,7 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         Command::Tenant(args) => tenant::run(setup, &args, output).await,
         Command::Audit(args) => audit::run(setup, &args, output).await,
         Command::Usage(args) => usage::run(setup, &args, output).await,
+        Command::Rules(args) => rules::run(setup, &args, output).await,
         Command::Limits(args) => limits::run(setup, &args, output).await,
         Command::Acl(args) => acl::run(setup, &args, output),
         Command::Kb(args) => kb::run(setup, &args, output).await,

@@ -226,7 +226,7 @@ async function views(browser, fleet, colorScheme, width) {
   await page.getByLabel("API key").waitFor();
   await judge("sign-in");
   await hand.signIn();
-  for (const view of ["overview", "turns", "tasks", "approvals", "dead", "dead?by=cause", "pauses", "limits", "tools", "workers", "stats?by=day,tool", "config", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
+  for (const view of ["overview", "turns", "tasks", "approvals", "dead", "dead?by=cause", "pauses", "limits", "rules", "tools", "workers", "stats?by=day,tenant", "config", "audit", "find?id=demo:waits", "find?id=demo:payment"]) {
     await hand.open(view);
     await judge(view);
   }

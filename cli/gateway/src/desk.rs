@@ -1,10 +1,12 @@
 //! What operators are told that takes more than Redis: the configuration, which whoever starts a gateway has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tickfleet_client::rules::RuleHere;
+use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
 
 use crate::problem::Problem;
@@ -66,8 +68,14 @@ pub trait Desk: Send + Sync {
     /// secrets masked.
     fn configuration(&self) -> Told<'_>;
 
+    /// Rules, conditions of facts and limits as the configuration has them.
+    fn rules(&self) -> Told<'_, Vec<RuleHere>>;
+
     /// All tenants.
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>>;
+
+    /// All tenants, each with the time zone of its days.
+    fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>>;
 
     /// The roles of an approver as the configuration has them now; none where it names no such one.
     fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>>;

@@ -22,6 +22,7 @@ pub(crate) mod memory;
 pub(crate) mod operate;
 pub(crate) mod prove;
 pub(crate) mod reply;
+pub(crate) mod rules;
 pub(crate) mod submit;
 pub(crate) mod tasks;
 pub(crate) mod tenant;

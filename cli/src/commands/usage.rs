@@ -1,9 +1,12 @@
 //! `tickfleet usage`: what models have used of a tenant, by day and agent.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::Number;
-use tickfleet_model::day::{day_bounds, zone};
+use tickfleet_client::Client;
+use tickfleet_model::day::{Tz, UnknownZone, day_bounds, zone};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{TenantId, limits};
 use tickfleet_store::{DayUsage, Used};
@@ -74,6 +77,20 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     };
     let rows: Vec<Row> = found.iter().flat_map(|day| rows(&date(day.day_ms), day)).collect();
     output.show(&rows, |rows| shown(rows))
+}
+
+/// All tenants that the configuration knows, or that were set at run time, each with the time zone of its days.
+///
+/// # Errors
+/// A time zone that is none; Redis.
+pub(crate) async fn zones(setup: &Setup, client: &Client) -> Result<BTreeMap<TenantId, Tz>, Failure> {
+    let policy = &setup.configuration.policy;
+    let mut tenants = policy.tenants.clone();
+    for store in client.stores() {
+        tenants.extend(store.at_run_time().await?.declared);
+    }
+    let zoned = tenants.iter().map(|(tenant, owner)| Ok((tenant.clone(), zone(policy.time_zone(owner))?)));
+    zoned.collect::<Result<_, UnknownZone>>().map_err(Failure::failed)
 }
 
 /// The day's total, then its agents.

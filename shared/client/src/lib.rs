@@ -32,9 +32,11 @@ pub mod dead;
 pub mod end_many;
 pub mod operate;
 mod replies;
+pub mod rules;
 pub mod session;
 pub mod stats;
 pub mod tasks;
+pub mod usage;
 pub mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};

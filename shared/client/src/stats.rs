@@ -7,8 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
+
+use crate::rules::{Did, field};
+use crate::usage::ModelUse;
 
 /// Entries that are counted in one step: what a script then adds stays far below 10 ms.
 const STEP: usize = 1_000;
@@ -78,6 +82,17 @@ pub struct StatsRow {
     pub p95_ms: u64,
     /// 99 of 100 took no longer, ms; likewise.
     pub p99_ms: u64,
+    /// What models have used, where it was [added](crate::usage::add_use).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used: Option<ModelUse>,
+}
+
+impl StatsRow {
+    /// What tells it apart from other rows: day, tenant, agent, tool.
+    #[must_use]
+    pub fn key(&self) -> [Option<String>; 4] {
+        [self.day.clone(), self.tenant.clone(), self.agent.clone(), self.tool.clone()]
+    }
 }
 
 /// How far a shard's log is counted.
@@ -137,6 +152,30 @@ struct LoggedMeta {
     agent: Option<String>,
     duration_ms: u64,
     retry_count: u64,
+    /// What rules and limits in shadow would have said.
+    #[serde(default)]
+    shadow: Vec<LoggedRule>,
+    error: Option<LoggedError>,
+}
+
+#[derive(Deserialize)]
+struct LoggedRule {
+    rule: String,
+}
+
+#[derive(Deserialize)]
+struct LoggedError {
+    details: Option<Value>,
+}
+
+impl LoggedMeta {
+    /// The rules that would have stopped the call, and the one that did.
+    fn rules(&self) -> impl Iterator<Item = (Did, &str)> {
+        let denied = || self.error.as_ref()?.details.as_ref()?.get("rule")?.as_str();
+        let denied = denied().filter(|_| self.outcome == Outcome::Denied.as_str());
+        let shadow = self.shadow.iter().map(|said| (Did::Shadow, said.rule.as_str()));
+        shadow.chain(denied.map(|rule| (Did::Deny, rule)))
+    }
 }
 
 /// The counts of some entries, added up.
@@ -148,11 +187,14 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         }
         let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
         let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
+        let day = ms_of(&entry.id).div_euclid(DAY_MS);
+        for (did, rule) in logged.meta.rules() {
+            *sums.entry((day, field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
+        }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
         // A model may name any tool that does not exist.
         let is_tool = logged.meta.outcome != Outcome::UnknownTool.as_str();
         let tool = if is_tool { logged.entity_id.as_str() } else { OTHERS };
-        let day = ms_of(&entry.id).div_euclid(DAY_MS);
         let took = format!("h{}", bucket(logged.meta.duration_ms));
         let counts = [
             (logged.meta.outcome.as_str(), 1),
@@ -268,6 +310,7 @@ fn row([day, tenant, agent, tool]: [Option<String>; 4], sums: &Sums) -> StatsRow
         p95_ms: sums.quantile(95),
         p99_ms: sums.quantile(99),
         outcomes: sums.outcomes.clone(),
+        used: None,
     }
 }
 

@@ -10,6 +10,7 @@ import { dead } from "./views/dead.js";
 import { limits } from "./views/limits.js";
 import { overview } from "./views/overview.js";
 import { pauses } from "./views/pauses.js";
+import { rules } from "./views/rules.js";
 import { find } from "./views/story.js";
 import { stats } from "./views/stats.js";
 import { tasks } from "./views/tasks.js";
@@ -19,7 +20,7 @@ import { workers } from "./views/workers.js";
 
 // A view: its name; `open(query)` gives `{still, load, draw, every_ms}`: what stays while data comes anew, how data is
 // asked for, and what is drawn of it. `is_fleet` says that its data is the picture of the fleet, which comes by itself.
-const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, tools, workers, stats, audit, config, find };
+const VIEWS = { overview, turns, tasks, approvals, dead, pauses, limits, rules, tools, workers, stats, audit, config, find };
 // What a picture of the fleet does not show to have changed is looked at again after so long, all the same.
 const QUIET_MS = 30_000;
 const main = document.getElementById("main");

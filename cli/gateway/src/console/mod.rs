@@ -13,7 +13,7 @@ use crate::problem::Problem;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 21] = [
+const FILES: [(&str, &str, &str); 22] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
@@ -30,6 +30,7 @@ const FILES: [(&str, &str, &str); 21] = [
     ("views/causes.js", SCRIPT, include_str!("views/causes.js")),
     ("views/pauses.js", SCRIPT, include_str!("views/pauses.js")),
     ("views/limits.js", SCRIPT, include_str!("views/limits.js")),
+    ("views/rules.js", SCRIPT, include_str!("views/rules.js")),
     ("views/tools.js", SCRIPT, include_str!("views/tools.js")),
     ("views/stats.js", SCRIPT, include_str!("views/stats.js")),
     ("views/config.js", SCRIPT, include_str!("views/config.js")),

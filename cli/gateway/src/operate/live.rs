@@ -201,10 +201,12 @@ impl FromRequestParts<Arc<Shared>> for Watching {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use futures::{FutureExt, StreamExt};
+    use tickfleet_client::rules::RuleHere;
+    use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
 
     use super::*;
@@ -228,8 +230,14 @@ mod tests {
         fn configuration(&self) -> Told<'_> {
             async { Ok(Value::Null) }.boxed()
         }
+        fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+            async { Ok(Vec::new()) }.boxed()
+        }
         fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
             async { Ok(BTreeSet::new()) }.boxed()
+        }
+        fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>> {
+            async { Ok(BTreeMap::new()) }.boxed()
         }
         fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()

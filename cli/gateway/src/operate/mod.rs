@@ -9,6 +9,7 @@ pub(crate) mod audit;
 pub(crate) mod dead;
 pub(crate) mod live;
 pub(crate) mod pauses;
+pub(crate) mod rules;
 pub(crate) mod stats;
 pub(crate) mod switches;
 pub(crate) mod tasks;
@@ -65,6 +66,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/workers", get(workers::list))
         .route("/v1/operate/workers/drain", post(workers::drain))
         .route("/v1/operate/workers/resume", post(workers::resume))
+        .route("/v1/operate/rules", get(rules::show))
         .route("/v1/operate/stats", get(stats::show))
         .route("/v1/operate/audit", get(audit::search))
 }

@@ -8,7 +8,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
-use tickfleet_model::AgentId;
+use tickfleet_client::usage::{UseTotal, add_use};
+use tickfleet_model::{AgentId, TenantId};
 use utoipa::IntoParams;
 
 use super::{Operator, optional, within};
@@ -18,11 +19,11 @@ use crate::turns::query;
 use crate::verbs::Verb;
 
 /// Days that are shown where nobody says how many, and at most.
-const DAYS: (usize, usize) = (1, 400);
+pub(super) const DAYS: (usize, usize) = (1, 400);
 /// Steps of 1,000 entries of a shard that one request counts.
 const STEPS: usize = 20;
 /// Milliseconds of a day.
-const DAY_MS: i64 = 86_400_000;
+pub(super) const DAY_MS: i64 = 86_400_000;
 
 /// Which calls are wanted, and what rows are told apart by.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -47,6 +48,9 @@ pub(crate) struct Wanted {
 #[derive(Debug, Serialize)]
 pub(crate) struct Told {
     rows: Vec<StatsRow>,
+    /// What models have used, all in all; absent where rows are of tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    models: Option<UseTotal>,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if the log has more that is not counted yet: ask again.
@@ -58,9 +62,10 @@ pub(crate) struct Told {
 }
 
 /// How many calls ended how, and how long they took. What the audit log has that nobody has counted yet is counted first, at
-/// most 20,000 entries of a shard a request; the counts are kept for 400 days.
+/// most 20,000 entries of a shard a request; the counts are kept for 400 days. Rows that are not of tools have `used`, too:
+/// what models have used, in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`rows`, how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
+    responses((status = 200, description = "`rows`, `models` with what models have used, how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
         (status = 400, description = "That cannot be asked", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
@@ -76,22 +81,40 @@ pub(crate) async fn show(
     let days = i64::try_from(within("days", wanted.days, DAYS.0, DAYS.1)?).unwrap_or(1);
     let by = wanted.by.as_deref().unwrap_or("tool").split(',').map(part).collect::<Result<BTreeSet<_>, _>>()?;
     let agent: Option<AgentId> = optional("agent", wanted.agent)?;
-    let now_ms = super::views::now_ms(&shared).await?;
-    let mut told = Told { rows: Vec::new(), counted_upto_ms: now_ms, more: false, gap: false, now_ms };
-    for store in shared.client.stores() {
-        if tenant.as_ref().is_some_and(|tenant| !store.is_home_of(tenant)) {
-            continue;
-        }
-        let counted = count_on(store, STEPS).await?;
-        told.counted_upto_ms = told.counted_upto_ms.min(counted.upto_ms);
-        (told.more, told.gap) = (told.more || counted.more, told.gap || counted.gap);
-    }
+    let counted = counted(&shared, tenant.as_ref()).await?;
+    let now_ms = counted.now_ms;
+    let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
+    let mut told = Told { rows: Vec::new(), models: None, counted_upto_ms, more, gap, now_ms };
     let today = now_ms.div_euclid(DAY_MS);
     let tool = wanted.tool.filter(|tool| !tool.is_empty());
     let agent = agent.map(|agent| agent.to_string());
     let asked = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
     told.rows = stats(shared.client.stores(), &asked).await?;
+    told.models = add_use(&shared.client, &shared.desk.zones().await?, &asked, &mut told.rows).await?;
     Ok(Json(told))
+}
+
+/// How far the logs are counted.
+pub(super) struct CountedAll {
+    pub(super) upto_ms: i64,
+    pub(super) more: bool,
+    pub(super) gap: bool,
+    pub(super) now_ms: i64,
+}
+
+/// Counts on where a tenant is at home, or in all shards: at most 20,000 entries of each.
+pub(super) async fn counted(shared: &Shared, tenant: Option<&TenantId>) -> Result<CountedAll, Problem> {
+    let now_ms = super::views::now_ms(shared).await?;
+    let mut all = CountedAll { upto_ms: now_ms, more: false, gap: false, now_ms };
+    for store in shared.client.stores() {
+        if tenant.is_some_and(|tenant| !store.is_home_of(tenant)) {
+            continue;
+        }
+        let counted = count_on(store, STEPS).await?;
+        all.upto_ms = all.upto_ms.min(counted.upto_ms);
+        (all.more, all.gap) = (all.more || counted.more, all.gap || counted.gap);
+    }
+    Ok(all)
 }
 
 fn part(word: &str) -> Result<By, Problem> {

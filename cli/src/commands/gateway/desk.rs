@@ -1,6 +1,6 @@
 //! What the gateway tells operators: the views of `top`, `explain`, `limits` and `config print`, made from the configuration in its folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,16 @@ use arc_swap::ArcSwap;
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
+use tickfleet_client::rules::{RuleHere, rules_of};
 use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Told};
+use tickfleet_model::day::Tz;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::{Pool, StoreError};
 use tokio::sync::Mutex;
 
 use super::shown;
 use crate::commands::top::{Frame, Poller};
-use crate::commands::{explain, limits, tasks};
+use crate::commands::{explain, limits, tasks, usage};
 use crate::failure::Failure;
 use crate::fleet::python::fingerprint;
 use crate::setup::Setup;
@@ -180,10 +182,22 @@ impl Desk for HereDesk {
         .boxed()
     }
 
+    fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+        async move { Ok(rules_of(&self.known().await.configuration.policy)) }.boxed()
+    }
+
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
         async move {
             let setup = self.known().await;
             tasks::tenants(&setup, &self.client).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>> {
+        async move {
+            let setup = self.known().await;
+            usage::zones(&setup, &self.client).await.map_err(refused)
         }
         .boxed()
     }

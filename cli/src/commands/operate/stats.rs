@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 use clap::{Args, ValueEnum};
 use comfy_table::Cell;
 use serde::Serialize;
+use tickfleet_client::Client;
 use tickfleet_client::stats::{By, StatsQuery, StatsRow, count_on, stats};
+use tickfleet_client::usage::{ModelUse, UseTotal, add_use};
+use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
+use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
 use crate::output::{Output, lines, short, table};
@@ -16,7 +20,7 @@ use crate::setup::Setup;
 /// Steps of 1,000 entries that are counted between two signs of life.
 const STEPS: usize = 20;
 /// Milliseconds of a day.
-const DAY_MS: i64 = 86_400_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 
 /// Show how many calls ended how, and how long they took: by day, tenant, agent, tool. What the audit log has that nobody has
 /// counted yet is counted first, and the counts are kept for 400 days: the first time takes a while on a long log.
@@ -25,11 +29,13 @@ const DAY_MS: i64 = 86_400_000;
 Examples:
   tickfleet stats                                  today, by tool
   tickfleet stats --days 7 --by day,tool
+  tickfleet stats --days 7 --by tenant,agent       with what their models used, in tokens and money
   tickfleet stats --tenant demo --by agent,tool --csv > calls.csv
 
 Days are UTC. Durations are those of the last try; quantiles are told up to a fifth too long. What leaves the audit log before
-somebody has counted it is not in it: run this once an hour, or a day, as retention.audit allows. What models have used, in
-tokens and money, shows tickfleet usage.")]
+somebody has counted it is not in it: run this once an hour, or a day, as retention.audit allows. Rows that are not of tools
+have what models used, too, in tokens and money: its days are those of the tenant's time zone, as in tickfleet usage, and it
+is kept for 40.")]
 pub(crate) struct Stats {
     /// What rows are told apart by.
     #[arg(long, value_delimiter = ',', default_value = "tool")]
@@ -78,10 +84,49 @@ impl From<ByArg> for By {
 #[derive(Serialize)]
 struct Told {
     rows: Vec<StatsRow>,
+    /// What models have used; none where rows are of tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    models: Option<UseTotal>,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
     gap: bool,
+}
+
+/// How far the logs of all shards are counted.
+pub(crate) struct CountedAll {
+    /// Up to when, ms: of the shard that is counted least far.
+    pub(crate) upto_ms: i64,
+    /// True if entries may have left the log before they were counted.
+    pub(crate) gap: bool,
+    /// Now, ms of shard time.
+    pub(crate) now_ms: i64,
+}
+
+/// Counts what nobody has counted yet, to its end.
+///
+/// # Errors
+/// Redis.
+pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll, Failure> {
+    let mut all = CountedAll { upto_ms: i64::MAX, gap: false, now_ms: 0 };
+    for store in client.stores() {
+        all.now_ms = store.now_ms().await?;
+        loop {
+            let counted = count_on(store, STEPS).await?;
+            all.gap |= counted.gap;
+            // What is written while this counts is for the next time.
+            if !counted.more || counted.upto_ms >= all.now_ms {
+                all.upto_ms = all.upto_ms.min(counted.upto_ms);
+                break;
+            }
+            output.note(&format!(
+                "shard {} is counted up to {}; Ctrl-C stops, and the next time goes on here",
+                store.shard(),
+                from_now(counted.upto_ms, all.now_ms)
+            ));
+        }
+    }
+    Ok(all)
 }
 
 /// Counts on, and shows.
@@ -90,25 +135,9 @@ struct Told {
 /// Redis.
 pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
-    let (mut told, mut now_ms) = (Told { rows: Vec::new(), counted_upto_ms: i64::MAX, gap: false }, 0);
-    for store in client.stores() {
-        now_ms = store.now_ms().await?;
-        loop {
-            let counted = count_on(store, STEPS).await?;
-            told.gap |= counted.gap;
-            // What is written while this counts is for the next time.
-            if !counted.more || counted.upto_ms >= now_ms {
-                told.counted_upto_ms = told.counted_upto_ms.min(counted.upto_ms);
-                break;
-            }
-            output.note(&format!(
-                "shard {} is counted up to {}; Ctrl-C stops, and the next time goes on here",
-                store.shard(),
-                from_now(counted.upto_ms, now_ms)
-            ));
-        }
-    }
-    let today = now_ms.div_euclid(DAY_MS);
+    let counted = count(&client, output).await?;
+    let mut told = Told { rows: Vec::new(), models: None, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    let today = counted.now_ms.div_euclid(DAY_MS);
     let query = StatsQuery {
         tenant: args.tenant.clone(),
         agent: args.agent.as_ref().map(ToString::to_string),
@@ -118,6 +147,10 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
         by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),
     };
     told.rows = stats(client.stores(), &query).await?;
+    told.models = add_use(&client, &zones(setup, &client).await?, &query, &mut told.rows).await?;
+    if told.models.is_some_and(|models| !models.complete) {
+        output.note("not all that models have used was looked at: it is kept for 40 days, and of many tenants some at a time are read; --tenant and --days narrow it down");
+    }
     if told.gap {
         output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
     }
@@ -129,7 +162,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
 
 /// The cells that say which row it is.
 fn names(row: &StatsRow) -> Vec<String> {
-    [&row.day, &row.tenant, &row.agent, &row.tool].into_iter().flatten().cloned().collect()
+    row.key().into_iter().flatten().collect()
 }
 
 fn head(rows: &[StatsRow]) -> Vec<&'static str> {
@@ -144,6 +177,20 @@ fn figures(row: &StatsRow) -> [u64; 8] {
 
 const FIGURES: [&str; 8] = ["calls", "ok", "failed", "retries", "mean_ms", "p50_ms", "p95_ms", "p99_ms"];
 
+/// What models have used, where rows have it.
+const USED: [&str; 4] = ["requests", "input_tokens", "output_tokens", "cost"];
+
+fn used(row: &StatsRow) -> Vec<String> {
+    let told = |used: &ModelUse| {
+        [used.requests, used.input_tokens, used.output_tokens]
+            .map(|count| count.to_string())
+            .into_iter()
+            .chain([amount::show(used.cost)])
+            .collect()
+    };
+    row.used.as_ref().map(told).unwrap_or_default()
+}
+
 fn outcomes(row: &StatsRow) -> String {
     row.outcomes.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect::<Vec<_>>().join(", ")
 }
@@ -152,10 +199,15 @@ fn in_words(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
         return "No call has ended in this time.".into();
     }
-    let head: Vec<String> = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).map(heading).collect();
+    // Where no model was asked, nobody needs to be told so in each row.
+    let is_used = rows.iter().any(|row| row.used.is_some_and(|used| used != ModelUse::default()));
+    let models = if is_used { &USED[..] } else { &[] };
+    let head: Vec<String> =
+        head(rows).into_iter().chain(FIGURES).chain(models.iter().copied()).chain(["outcomes"]).map(heading).collect();
     let mut shown = table(&head.iter().map(String::as_str).collect::<Vec<_>>());
     for row in rows {
-        let cells = names(row).into_iter().chain(figures(row).map(|figure| figure.to_string())).map(Cell::new);
+        let cells = names(row).into_iter().chain(figures(row).map(|figure| figure.to_string()));
+        let cells = cells.chain(used(row).into_iter().filter(|_| is_used)).map(Cell::new);
         shown.add_row(cells.chain([Cell::new(short(&outcomes(row), 60))]).collect::<Vec<_>>());
     }
     lines(shown)
@@ -172,9 +224,13 @@ fn csv(rows: &[StatsRow]) -> String {
         let text = if is_formula { format!("'{text}") } else { text.to_owned() };
         if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
     };
-    let mut text = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).collect::<Vec<_>>().join(",");
+    // Behind those that tables know from before.
+    let models = if rows.iter().any(|row| row.used.is_some()) { &USED[..] } else { &[] };
+    let head = head(rows).into_iter().chain(FIGURES).chain(["outcomes"]).chain(models.iter().copied());
+    let mut text = head.collect::<Vec<_>>().join(",");
     for row in rows {
         let cells = names(row).into_iter().chain(figures(row).map(|figure| figure.to_string())).chain([outcomes(row)]);
+        let cells = cells.chain(used(row));
         text += "\n";
         text += &cells.map(|text| cell(&text)).collect::<Vec<_>>().join(",");
     }

@@ -138,7 +138,7 @@ pub(super) fn verbs(approval: &str, letter: &str, worker: &str) -> Vec<(&'static
     let path = |path: &str| format!("/v1/operate/{path}");
     let why = || json!({"tenant": "demo", "agent": "fran", "reason": "a try"});
     let mut verbs: Vec<_> =
-        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats audit tools"
+        "overview turns tasks limits explain?id=demo:held approvals dead dead/causes pauses stats rules audit tools"
             .split(' ')
             .map(|look| ("GET", path(look), Value::Null, LOOKS))
             .collect();

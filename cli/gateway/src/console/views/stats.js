@@ -1,4 +1,4 @@
-// Calls by day, tenant, agent and tool: how many, how they ended, how long they took.
+// Calls by day, tenant, agent and tool: how many, how they ended, how long they took, and what models used meanwhile.
 
 import { ask, withQuery } from "../api.js";
 import { clock, field, h, span, table } from "../dom.js";
@@ -25,17 +25,34 @@ function filters(query) {
 
 const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
 
+/** Columns of what models have used, where they have used anything. */
+function models(found) {
+  if (!found.models?.requests) return [];
+  return [
+    ["Model requests", (row) => row.used.requests, true], ["Tokens in", (row) => row.used.input_tokens, true],
+    ["Tokens out", (row) => row.used.output_tokens, true], ["Cost", (row) => row.used.cost, true],
+  ];
+}
+
+/** What models have used, all in all. */
+function used({ models: all }) {
+  if (!all) return "Tokens and money are told where rows are not of tools.";
+  const text = `Models answered ${all.requests} requests: ${all.input_tokens} tokens in, ${all.output_tokens} out, cost ${all.cost}, by days of each tenant's time zone.`;
+  return all.complete ? text : `${text} That is not all: it is kept for 40 days, and of many tenants some are read.`;
+}
+
 function draw(found, refresh) {
   const named = PARTS.filter((part) => found.rows.some((row) => row[part] !== undefined));
   const columns = [
     ...named.map((part) => [part[0].toUpperCase() + part.slice(1), (row) => row[part]]),
     ["Calls", (row) => row.calls, true], ["OK", (row) => row.ok, true], ["Retries", (row) => row.retries, true],
     ["Mean", (row) => span(row.mean_ms), true], ["p50", (row) => span(row.p50_ms), true],
-    ["p95", (row) => span(row.p95_ms), true], ["p99", (row) => span(row.p99_ms), true], ["Outcomes", outcomes],
+    ["p95", (row) => span(row.p95_ms), true], ["p99", (row) => span(row.p99_ms), true], ...models(found), ["Outcomes", outcomes],
   ];
   return [
     found.rows.length ? table(`${found.rows.length} rows, days in UTC`, columns, found.rows) : h("p", {}, "No call is counted in this time."),
     h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""}`),
+    h("p", { class: "soft" }, used(found)),
     found.more ? h("button", { id: "count-on", click: refresh }, "Count on") : null,
   ];
 }

@@ -1,0 +1,73 @@
+//! Rules and limits with what they did.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::{Deserialize, Serialize};
+use tickfleet_client::rules::{RuleRow, rule_rows};
+use utoipa::IntoParams;
+
+use super::stats::{DAY_MS, DAYS, counted};
+use super::{Operator, optional, within};
+use crate::Shared;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::query;
+use crate::verbs::Verb;
+
+/// Days with today that are counted where nobody says how many.
+const USUAL_DAYS: usize = 7;
+
+/// Whose calls are counted, and of which days.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// What they did with calls of this tenant.
+    tenant: Option<String>,
+    /// Days (UTC), with today, from 1 to 400; 7 unless said otherwise.
+    #[param(minimum = 1, maximum = 400)]
+    days: Option<usize>,
+}
+
+/// The rules, and how far the audit log is counted.
+#[derive(Debug, Serialize)]
+pub(crate) struct Told {
+    rules: Vec<RuleRow>,
+    /// Up to when the log of every shard is counted, ms.
+    counted_upto_ms: i64,
+    /// True if the log has more that is not counted yet: ask again.
+    more: bool,
+    /// True if entries may have left the log before they were counted.
+    gap: bool,
+    /// Now, ms of shard time.
+    now_ms: i64,
+}
+
+/// Rules, conditions of facts and limits as the configuration has them, with their modes, and how often each has denied a call,
+/// or would have if it were not in shadow. Behind them stands what has denied calls and is none of them. The audit log is
+/// counted first, as for statistics. For keys of all tenants.
+#[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(Wanted),
+    responses((status = 200, description = "`rules`, each with `mode`, `shadow` and `denied`; how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
+        (status = 400, description = "That cannot be asked", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn show(
+    State(shared): State<Arc<Shared>>,
+    operator: Operator,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Told>, Problem> {
+    operator.may(Verb::View)?;
+    operator.sees_all()?;
+    let wanted = query(wanted)?;
+    let tenant = optional("tenant", wanted.tenant)?;
+    let days = i64::try_from(within("days", wanted.days, USUAL_DAYS, DAYS.1)?).unwrap_or(1);
+    let counted = counted(&shared, tenant.as_ref()).await?;
+    let today = counted.now_ms.div_euclid(DAY_MS);
+    let here = shared.desk.rules().await?;
+    let rules = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
+    let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
+    Ok(Json(Told { rules, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
+}

@@ -1,0 +1,97 @@
+//! `tickfleet rules`: rules, conditions of facts and limits with their modes, and how often each has denied, or would have.
+
+use std::num::NonZeroU16;
+
+use clap::Args;
+use comfy_table::Cell;
+use serde::Serialize;
+use tickfleet_client::rules::{RuleRow, rule_rows, rules_of};
+use tickfleet_model::TenantId;
+
+use crate::commands::operate::stats::{DAY_MS, count};
+use crate::failure::Failure;
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Days with today that are counted where nobody says how many.
+const DAYS: &str = "7";
+/// Characters of what a rule says.
+const SAYS_CHARS: usize = 70;
+
+/// Show rules, conditions of facts and limits with their modes, and how often each has denied a call, or would have if it
+/// were not in shadow. What the audit log has that nobody has counted yet is counted first, as stats does.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet rules
+  tickfleet rules --mode shadow --days 30      may they be enforced?
+  tickfleet rules --tenant demo --json
+
+Rules are those of the configuration here. Behind them stands what has denied calls and is none of them: rows of the matrix,
+disabled tools, rules that are not in the configuration any more. What limits hold up waits, and is no denial: tickfleet
+limits, and tickfleet top, tell of it. Days are UTC; what builds before this one have counted has no rules in it.")]
+pub(crate) struct Rules {
+    /// Only those of this mode: enforce, ask or shadow.
+    #[arg(long, value_parser = ["enforce", "ask", "shadow"])]
+    mode: Option<String>,
+    /// What they did with calls of this tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Days, with today; at most 400.
+    #[arg(long, value_name = "COUNT", default_value = DAYS, value_parser = days)]
+    days: NonZeroU16,
+}
+
+fn days(text: &str) -> Result<NonZeroU16, String> {
+    let days = text.parse().ok().filter(|days: &NonZeroU16| days.get() <= 400);
+    days.ok_or_else(|| "expected a number from 1 to 400".to_owned())
+}
+
+#[derive(Serialize)]
+struct Told {
+    rules: Vec<RuleRow>,
+    /// Up to when the log of every shard is counted, ms.
+    counted_upto_ms: i64,
+    /// True if entries may have left the log before they were counted.
+    gap: bool,
+}
+
+/// Counts on, and shows.
+///
+/// # Errors
+/// Redis.
+pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let counted = count(&client, output).await?;
+    let today = counted.now_ms.div_euclid(DAY_MS);
+    let here = rules_of(&setup.configuration.policy);
+    let span = (today - i64::from(args.days.get()) + 1, today);
+    let mut rules = rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
+    rules.retain(|row| args.mode.as_deref().is_none_or(|mode| row.here.mode == Some(mode)));
+    if counted.gap {
+        output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
+    }
+    let told = Told { rules, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    output.show(&told, |told| in_words(&told.rules, output))
+}
+
+fn in_words(rules: &[RuleRow], output: &Output) -> String {
+    if rules.is_empty() {
+        return "The configuration has no such rule or limit, and nothing else has denied a call.".into();
+    }
+    let mut shown = table(&["RULE", "MODE", "WOULD STOP", "DENIED", "SAYS"]);
+    for row in rules {
+        let mode = match row.here.mode {
+            Some("shadow") => output.cell(Mood::Doubtful, "shadow"),
+            mode => Cell::new(mode.unwrap_or("other")),
+        };
+        shown.add_row([
+            Cell::new(&row.here.rule),
+            mode,
+            Cell::new(row.shadow),
+            Cell::new(row.denied),
+            Cell::new(short(&row.here.says, SAYS_CHARS)),
+        ]);
+    }
+    lines(shown)
+}

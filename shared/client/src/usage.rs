@@ -1,0 +1,190 @@
+//! What models have used, beside [statistics](crate::stats) of calls: requests, tokens and money, by the day, tenant and
+//! agent of their rows. Models are no tools: rows of tools have none of it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use futures::future::try_join_all;
+use serde::{Serialize, Serializer};
+use serde_json::Number;
+use tickfleet_model::day::{Tz, day_bounds};
+use tickfleet_model::limit::amount;
+use tickfleet_model::{TenantId, limits};
+use tickfleet_store::{DayUsage, Store, StoreError, Used};
+
+use crate::Client;
+use crate::stats::{By, StatsQuery, StatsRow};
+
+/// Tenants that are asked about at the same time.
+const TOGETHER: usize = 32;
+/// Days of tenants that one answer reads: a thousand tenants for four days, or a hundred for forty.
+const READ_MAX: usize = 4_000;
+
+/// What models have used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ModelUse {
+    /// Requests that models have answered.
+    pub requests: u64,
+    /// Tokens of requests.
+    pub input_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// What they cost, in millionths of the currency of the prices; told in that currency.
+    #[serde(serialize_with = "in_currency")]
+    pub cost: u64,
+}
+
+fn in_currency<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    // An amount as it is written is a number.
+    let number: Number = amount::show(*millionths).parse().unwrap_or_else(|_| (*millionths).into());
+    number.serialize(serializer)
+}
+
+impl ModelUse {
+    const fn add(&mut self, used: &Used) {
+        self.requests = self.requests.saturating_add(used.requests);
+        self.input_tokens = self.input_tokens.saturating_add(used.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(used.output_tokens);
+        self.cost = self.cost.saturating_add(used.cost);
+    }
+}
+
+/// All that is in the rows, and whether that is all there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct UseTotal {
+    /// The sum.
+    #[serde(flatten)]
+    pub used: ModelUse,
+    /// False where more tenants and days were asked about than one answer reads, or days before use was kept (40).
+    pub complete: bool,
+}
+
+/// Adds to the rows of a query what models have used, with rows for those that have no calls. `zones` are the tenants that
+/// are asked about, each with the time zone of its days: the day of a row is the tenant's, as its models' use is counted so.
+/// None where the query is about tools.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn add_use(
+    client: &Client,
+    zones: &BTreeMap<TenantId, Tz>,
+    query: &StatsQuery,
+    rows: &mut Vec<StatsRow>,
+) -> Result<Option<UseTotal>, StoreError> {
+    if query.tool.is_some() || query.by.contains(&By::Tool) {
+        return Ok(None);
+    }
+    let asked = query.until_day.saturating_sub(query.from_day).saturating_add(1);
+    let days = usize::try_from(asked.clamp(0, limits::USAGE_DAYS_MAX)).unwrap_or(0);
+    let wanted: Vec<_> =
+        zones.iter().filter(|(tenant, _)| query.tenant.as_ref().is_none_or(|own| own == *tenant)).collect();
+    let read = wanted.len().min(READ_MAX / days.max(1));
+    let mut total =
+        UseTotal { complete: read == wanted.len() && asked <= limits::USAGE_DAYS_MAX, ..UseTotal::default() };
+    let mut found: BTreeMap<[Option<String>; 4], ModelUse> = BTreeMap::new();
+    for some in wanted[..read].chunks(TOGETHER) {
+        let looks = some.iter().map(|(tenant, zone)| days_of(client.store(tenant), tenant, **zone, days));
+        for ((tenant, zone), of_tenant) in some.iter().zip(try_join_all(looks).await?) {
+            for day in &of_tenant {
+                for (key, used) in keyed(query, (tenant, **zone), day) {
+                    total.used.add(used);
+                    found.entry(key).or_default().add(used);
+                }
+            }
+        }
+    }
+    join(rows, found);
+    Ok(Some(total))
+}
+
+async fn days_of(store: &Store, tenant: &TenantId, zone: Tz, days: usize) -> Result<Vec<DayUsage>, StoreError> {
+    let mut at_ms = store.now_ms().await?;
+    let mut starts = Vec::with_capacity(days);
+    for _ in 0..days {
+        let (start_ms, _) = day_bounds(at_ms, zone);
+        starts.push(start_ms);
+        at_ms = start_ms - 1;
+    }
+    store.usage(tenant, &starts).await
+}
+
+/// What of a day is wanted, each with its row.
+fn keyed<'a>(
+    query: &StatsQuery,
+    (tenant, zone): (&TenantId, Tz),
+    day: &'a DayUsage,
+) -> Vec<([Option<String>; 4], &'a Used)> {
+    let date = || {
+        let time = chrono::DateTime::from_timestamp_millis(day.day_ms).unwrap_or_default();
+        time.with_timezone(&zone).format("%Y-%m-%d").to_string()
+    };
+    let key = |agent: Option<&str>| {
+        let told = |by: By, text: &dyn Fn() -> String| query.by.contains(&by).then(text);
+        let agent = agent.filter(|_| query.by.contains(&By::Agent)).map(ToOwned::to_owned);
+        [told(By::Day, &date), told(By::Tenant, &|| tenant.to_string()), agent, None]
+    };
+    if query.agent.is_none() && !query.by.contains(&By::Agent) {
+        return vec![(key(None), &day.total)];
+    }
+    let wanted = day.agents.iter().filter(|(agent, _)| query.agent.as_ref().is_none_or(|own| own == *agent));
+    wanted.map(|(agent, used)| (key(Some(agent)), used)).collect()
+}
+
+/// Puts what was used into the rows that it belongs to, in their order.
+fn join(rows: &mut Vec<StatsRow>, found: BTreeMap<[Option<String>; 4], ModelUse>) {
+    let at: HashMap<[Option<String>; 4], usize> = rows.iter().enumerate().map(|(at, row)| (row.key(), at)).collect();
+    rows.iter_mut().for_each(|row| row.used = Some(ModelUse::default()));
+    for (key, used) in found.into_iter().filter(|(_, used)| *used != ModelUse::default()) {
+        match at.get(&key) {
+            Some(at) => rows[*at].used = Some(used),
+            None => {
+                let [day, tenant, agent, tool] = key;
+                rows.push(StatsRow { day, tenant, agent, tool, used: Some(used), ..StatsRow::default() });
+            }
+        }
+    }
+    rows.sort_by_cached_key(StatsRow::key);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_models_used_joins_the_rows_of_calls_and_has_rows_of_its_own() {
+        let row = |agent: &str| StatsRow { agent: Some(agent.into()), calls: 2, ..StatsRow::default() };
+        let mut rows = vec![row("fran"), row("kelly")];
+        let used = ModelUse { requests: 1, input_tokens: 10, output_tokens: 3, cost: 1_500_000 };
+        let key = |agent: &str| [None, None, Some(agent.to_owned()), None];
+        join(&mut rows, [(key("kelly"), used), (key("atlas"), used), (key("zoe"), ModelUse::default())].into());
+        let told: Vec<_> =
+            rows.iter().map(|row| (row.agent.as_deref().unwrap(), row.calls, row.used.unwrap().requests)).collect();
+        assert_eq!(told, [("atlas", 0, 1), ("fran", 2, 0), ("kelly", 2, 1)]);
+        assert_eq!(serde_json::to_value(used).unwrap()["cost"], 1.5);
+    }
+
+    #[test]
+    fn a_day_is_told_apart_as_rows_are() {
+        let tenant = TenantId::new("demo").unwrap();
+        let (one, all) = (Used { requests: 1, ..Used::default() }, Used { requests: 3, ..Used::default() });
+        let day = DayUsage {
+            day_ms: 1_764_111_600_000,
+            total: all,
+            agents: [("kelly".into(), one), ("~".into(), one)].into(),
+        };
+        let berlin: Tz = "Europe/Berlin".parse().unwrap();
+        let asked = |by: &[By], agent: Option<&str>| {
+            let query =
+                StatsQuery { by: by.iter().copied().collect(), agent: agent.map(Into::into), ..StatsQuery::default() };
+            keyed(&query, (&tenant, berlin), &day)
+                .into_iter()
+                .map(|(key, used)| (key, used.requests))
+                .collect::<Vec<_>>()
+        };
+        let of = |day: Option<&str>, agent: Option<&str>| [day.map(Into::into), None, agent.map(Into::into), None];
+        assert_eq!(asked(&[By::Day], None), [(of(Some("2025-11-26"), None), 3)], "a day begins at midnight there");
+        assert_eq!(asked(&[By::Agent], None), [(of(None, Some("kelly")), 1), (of(None, Some("~")), 1)]);
+        assert_eq!(asked(&[], Some("kelly")), [(of(None, None), 1)]);
+    }
+}
