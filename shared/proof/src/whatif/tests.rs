@@ -122,6 +122,21 @@ fn whoever_waits_behind_others_of_its_agent_debits_nothing_meanwhile() {
 }
 
 #[test]
+fn of_one_moment_whoever_found_a_limit_full_came_after_those_who_filled_it() {
+    // One turn had all of its agent's tick; the other one found one place, and would have found two before the first.
+    let first = turn("a", &[(1_000, 0, go(3, 3, 5_000)), (5_010, 3, go(1, 1, 10_000))]);
+    let mut cut = turn("b", &[(1_000, 0, go(1, 1, 5_000)), (5_020, 1, go(1, 1, 10_000))]);
+    cut.agent = "stan".into();
+    let mut few = limit(LimitBound::Calls(4), Every::Period(5_000), OnReach::Wait);
+    few.per = BTreeSet::from([LimitKey::Tenant]);
+    let mut policy = policy(3, vec![few]);
+    let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
+    policy.agents = Arc::new(agents.into());
+    assert_eq!(told(&policy, &[first.clone(), cut.clone()]), []);
+    assert_eq!(told(&policy, &[cut, first]), []);
+}
+
+#[test]
 fn what_a_limit_refused_is_let_go_by_a_larger_one_and_debits_it() {
     let refused = |at_ms| (at_ms, 0, What::Refuse(1, Some("limits.few".into())));
     let turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000))]), turn("b", &[refused(1_100)]), turn("c", &[refused(1_200)])];

@@ -31,6 +31,14 @@ pub struct Note {
     pub task: Option<(u32, u32)>,
 }
 
+impl Note {
+    /// Whether tick, day or task had nothing left for more calls of the turn.
+    pub(super) fn is_full(&self) -> bool {
+        let is_used_up = |(used, most): (u32, u32)| used >= most;
+        is_used_up((self.tick.0, self.tick.1)) || is_used_up(self.day) || self.task.is_some_and(is_used_up)
+    }
+}
+
 /// A moment at which something was decided about a turn's next calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decision {

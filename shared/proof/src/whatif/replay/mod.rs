@@ -148,10 +148,12 @@ impl<'a> Replay<'a> {
         let number = self.next_turn;
         self.next_turn += 1;
         for (index, decision) in turn.decisions.iter().enumerate() {
-            // Of one moment: first what goes out, in its order, then what is cut short, then what waits or is refused.
+            // Of one moment: first what goes out, in its order, then what a limit has cut short, for that was full by then, then
+            // what waits or is refused.
             let (class, tie) = match &decision.what {
                 What::Go(calls, note) => {
-                    (1 + u8::from(decision.first + calls < turn.calls.len()), i64::from(note.tick.0))
+                    let is_cut = decision.first + calls < turn.calls.len() && !note.is_full();
+                    (1 + u8::from(is_cut), i64::from(note.tick.0))
                 }
                 What::Wait(..) => (3, 0),
                 What::Refuse(..) => (4, 0),
