@@ -67,7 +67,7 @@ impl FromRequestParts<Arc<Shared>> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        let grant = grant_of(parts, shared).await?;
+        let grant = asked_by(parts, shared).await?;
         let all = || Problem::forbidden(format!("{} is for operators of all tenants, and for no agent", grant.named()));
         let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
         if parts.headers.get(TENANT).is_some_and(|named| named != tenant.as_str()) {
@@ -76,6 +76,16 @@ impl FromRequestParts<Arc<Shared>> for Caller {
         }
         Ok(Self { grant, tenant })
     }
+}
+
+/// What a request was sent with, and may; counted against its rate, once a request.
+///
+/// # Errors
+/// As [`grant_of`]. 429: its holder sends more than it may.
+pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
+    let grant = grant_of(parts, shared).await?;
+    shared.rates.take(&grant)?;
+    Ok(grant)
 }
 
 /// What a request was sent with, and may.

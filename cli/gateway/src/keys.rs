@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::verbs::{Grant, Held, Verb, Whose};
+use crate::verbs::{Grant, Held, Rate, Verb, Whose};
 
 /// Random bytes of a key: nobody finds one by trying, and so a plain hash of it gives nothing away.
 const KEY_BYTES: usize = 32;
@@ -45,6 +45,9 @@ pub struct KeyRow {
     /// The approver of `permissions.yaml` that decides with it: whoever may approve says as whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approver: Option<String>,
+    /// How many requests its holder may send through one gateway; as many as it likes where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// When it ends to be good, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<DateTime<Utc>>,
@@ -53,8 +56,8 @@ pub struct KeyRow {
 impl KeyRow {
     /// What its holder may do.
     fn grant(&self) -> Grant {
-        let Self { id, tenant, agents, verbs, approver, expires, .. } = self.clone();
-        Grant { id, held: Held::Key, tenant, agents, verbs, approver, expires }
+        let Self { id, tenant, agents, verbs, approver, rate, expires, .. } = self.clone();
+        Grant { id, held: Held::Key, tenant, agents, verbs, approver, rate, expires }
     }
 }
 
@@ -313,6 +316,14 @@ mod tests {
         assert!(ApiKeys::parse(&good.replace("kelly", "josé")).is_ok(), "a letter of several bytes at the end");
         assert!(refused(&good.replace(&key.sha256, &key.secret)).contains("64 hexadecimal characters"));
         assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
+        let rated = |rate: &str| ApiKeys::parse(&format!("{good}  rate: {rate}\n"));
+        let row = rated("{per_second: 20}").unwrap().find(&key.secret, at("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(row.rate.map(Rate::at_once), Some(20));
+        for (rate, why) in
+            [("{per_second: 0}", "from 1"), ("{per_second: 9, burst: 0}", "from 1"), ("{burst: 9}", "per_second")]
+        {
+            assert!(rated(rate).unwrap_err().contains(why), "{rate}");
+        }
         assert!(refused(&format!("{good}{good}")).contains("two keys have the id"));
         assert!(refused(&format!("{good}{}", good.replace("shop", "till"))).contains("the hash of another one"));
         let all = |text: &str| refused(&good.replace("[submit]", text).replace("[kelly, fran*]", "['*']"));

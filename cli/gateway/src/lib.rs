@@ -3,7 +3,8 @@
 //! operators.
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
-//! what; `waiting` is how many callers wait on one reader of replies; `mcp` is an agent's MCP server, over HTTP or
+//! what; `waiting` is how many callers wait on one reader of replies; `mcp` is
+//! an agent's MCP server, over HTTP or
 //! [standard input and output](serve_stdio); `operate` is what operators look at and do, and
 //! `console` the pages over it. Every verb is the [`Client`]'s: a gateway decides
 //! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
@@ -18,6 +19,7 @@ mod keys;
 mod mcp;
 mod operate;
 mod problem;
+mod rates;
 mod serving;
 mod shapes;
 mod tasks;
@@ -50,13 +52,14 @@ pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
 pub use serving::tls::{TlsError, TlsFiles};
 pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
-pub use verbs::{Grant, Held, Role, Verb, Whose};
+pub use verbs::{Grant, Held, Rate, Role, Verb, Whose};
 
 use mcp::McpServer;
 use operate::live::Live;
 use problem::Problem;
-use serving::observed;
+use rates::Rates;
 use serving::tls::TlsListener;
+use serving::observed;
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -66,6 +69,7 @@ const BODY_SLACK_BYTES: usize = 64 * 1024;
 struct Shared {
     client: Client,
     credentials: Credentials,
+    rates: Rates,
     desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
@@ -104,7 +108,9 @@ impl Gateway {
         metrics.gateway.watch_waiting(move || waits.count());
         let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
         let (mcp, live) = (mcp::http_server(server), Live::new());
-        Self { shared: Arc::new(Shared { client, credentials, desk, waiting, mcp, live, metrics, draining }) }
+        let rates = Rates::default();
+        let shared = Shared { client, credentials, rates, desk, waiting, mcp, live, metrics, draining };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask

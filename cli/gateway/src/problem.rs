@@ -11,6 +11,13 @@ use utoipa::ToSchema;
 /// Seconds after which a full queue is worth another try.
 const TRY_AGAIN_S: u64 = 1;
 
+/// The code of what comes faster than its key's rate.
+const RATE: &str = "rate_exceeded";
+
+/// Stands beside the answer to a request that came faster than its key's rate: metrics tell it from a full queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OverRate;
+
 /// Why a request was refused or failed.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -102,6 +109,12 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
+    /// It came faster than its key's rate allows; after these seconds one more may come.
+    pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
+        let message = format!("{who} may send {per_second} requests a second; send this one again after Retry-After");
+        Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
+    }
+
     /// So many watch the fleet through this process already.
     pub(crate) fn too_many_watch(max: usize) -> Self {
         let message =
@@ -170,11 +183,15 @@ impl From<Box<RejectedMessage>> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        let is_over_rate = self.code == RATE;
         let body = ProblemBody { error: ProblemError { code: self.code, message: self.message } };
         let mut response = match self.reply {
             Some(reply) => (self.status, [(header::CONTENT_TYPE, "application/json")], reply).into_response(),
             None => (self.status, Json(body)).into_response(),
         };
+        if is_over_rate {
+            response.extensions_mut().insert(OverRate);
+        }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

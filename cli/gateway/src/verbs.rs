@@ -81,8 +81,38 @@ impl Role {
     }
 }
 
+/// How many requests the holder of a key or token may send through one gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// Requests a second, in the long run.
+    pub per_second: u32,
+    /// Requests that may come at once; without it, those of one second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
+impl Rate {
+    /// The largest of both: more is as good as none.
+    pub const MAX: u32 = 1_000_000;
+
+    /// Requests that may come at once.
+    #[must_use]
+    pub fn at_once(self) -> u32 {
+        self.burst.unwrap_or(self.per_second)
+    }
+
+    fn check(self) -> Result<(), String> {
+        let bounds = 1..=Self::MAX;
+        if bounds.contains(&self.per_second) && bounds.contains(&self.at_once()) {
+            return Ok(());
+        }
+        Err(format!("rate: per_second and burst: expected numbers from 1 to {}", Self::MAX))
+    }
+}
+
 /// What somebody holds who sends a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Held {
     /// An API key.
     Key,
@@ -114,6 +144,8 @@ pub struct Grant {
     pub verbs: BTreeSet<Verb>,
     /// The approver of `permissions.yaml` that decides with it.
     pub approver: Option<String>,
+    /// How many requests it may send; none: as many as it likes.
+    pub rate: Option<Rate>,
     /// When it ends to be good.
     pub expires: Option<DateTime<Utc>>,
 }
@@ -150,7 +182,7 @@ impl Grant {
     /// # Errors
     /// The field, and what was expected.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Self { tenant, agents, verbs, approver, .. } = self;
+        let Self { tenant, agents, verbs, approver, rate, .. } = self;
         if agents.is_empty() {
             return Err("agents: expected at least one, or \"*\"".into());
         }
@@ -171,7 +203,7 @@ impl Grant {
         if verbs.contains(&Verb::Approve) != approver.is_some() {
             return Err("approver: expected with approve, and only then: who decides".into());
         }
-        Ok(())
+        rate.map_or(Ok(()), Rate::check)
     }
 }
 

@@ -32,7 +32,7 @@ use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
 use crate::Shared;
-use crate::caller::grant_of;
+use crate::caller::asked_by;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::{Grant, Verb};
 
@@ -81,7 +81,7 @@ impl FromRequestParts<Arc<Shared>> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
-        Ok(Self { grant: grant_of(parts, shared).await? })
+        Ok(Self { grant: asked_by(parts, shared).await? })
     }
 }
 

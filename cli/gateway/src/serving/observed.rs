@@ -11,6 +11,8 @@ use futures::StreamExt;
 use tickfleet_ops::metrics::Metrics;
 use tokio::time::Instant;
 
+use crate::problem::OverRate;
+
 /// One request, until its answer begins. Whoever goes away before is counted, too.
 struct Asked<'a> {
     metrics: &'a Metrics,
@@ -34,6 +36,10 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let response = next.run(request).await;
     asked.answered = true;
     metrics.gateway.answered(name, response.status().as_u16(), began.elapsed());
+    match response.extensions().get::<OverRate>() {
+        Some(OverRate) => metrics.gateway.over_rate(),
+        None => metrics.gateway.refused(response.status().as_u16()),
+    }
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
         return response;

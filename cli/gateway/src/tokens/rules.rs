@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tickfleet_model::{AgentId, TenantId};
 
-use crate::verbs::{Grant, Held, Role, Verb, Whose, is_pattern};
+use crate::verbs::{Grant, Held, Rate, Role, Verb, Whose, is_pattern};
 
 /// Bytes of the file.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -48,6 +48,8 @@ struct Rule {
     approver: Option<String>,
     /// The claim that names the approver.
     approver_claim: Option<String>,
+    /// How many requests each of those may send through one gateway whom such tokens name.
+    rate: Option<Rate>,
 }
 
 /// One of two fields: what is given, or the claim that it is taken from.
@@ -154,7 +156,7 @@ impl Rule {
                 From::Claim(name) => Some(text(claims, name)?.to_owned()),
             },
         };
-        let grant = Grant { id, held: Held::Token, tenant, agents, verbs, approver, expires: None };
+        let grant = Grant { id, held: Held::Token, tenant, agents, verbs, approver, rate: self.rate, expires: None };
         grant.check().map(|()| grant)
     }
 }

@@ -92,6 +92,7 @@ fn row(setup: &Setup, key: &NewKey) -> KeyRow {
         agents: vec!["*".into()],
         verbs: [Verb::View, Verb::Operate].into_iter().chain(decides).collect(),
         approver,
+        rate: None,
         expires: None,
     }
 }

@@ -16,7 +16,9 @@ use std::time::Duration;
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
-use tickfleet_gateway::{Credentials, Gateway, KeyRow, KeysFile, NewKey, Role, TlsFiles, Tokens, Verb, Whose, openapi};
+use tickfleet_gateway::{
+    Credentials, Gateway, KeyRow, KeysFile, NewKey, Rate, Role, TlsFiles, Tokens, Verb, Whose, openapi,
+};
 use tickfleet_ops::health::Health;
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
@@ -93,6 +95,12 @@ struct Key {
     /// Who decides with it, of the approvers in permissions.yaml; for a key that may approve.
     #[arg(long, value_name = "NAME")]
     approver: Option<String>,
+    /// Requests a second that it may send through one gateway. Without it, as many as it likes.
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<u32>,
+    /// Requests that it may send at once; without it, those of a second.
+    #[arg(long, value_name = "REQUESTS", requires = "rate")]
+    burst: Option<u32>,
     /// How long it is good, such as 90d.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires_in: Option<Duration>,
@@ -292,6 +300,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
         agents,
         verbs: args.verbs(),
         approver: args.approver.clone(),
+        rate: args.rate.map(|per_second| Rate { per_second, burst: args.burst }),
         expires,
     };
     let rows = [row];

@@ -64,10 +64,21 @@ impl Process {
 
     /// A gateway with these keys, and the port at which it answers requests.
     pub fn start_gateway(keys: &Path, config: &Path, url: &str) -> (Self, u16) {
+        Self::start_gateway_with(keys, config, url, &[], &[])
+    }
+
+    /// As [`Process::start_gateway`], with more on its command line and in its environment.
+    pub fn start_gateway_with(
+        keys: &Path,
+        config: &Path,
+        url: &str,
+        more: &[&str],
+        variables: &[(&str, &str)],
+    ) -> (Self, u16) {
         let args =
             ["gateway", "--keys", keys.to_str().unwrap(), "--address", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
-        let args = [&args[..], &["--config", config.to_str().unwrap(), "--redis-url", url]].concat();
-        let process = Self::spawn_to(command(&args), &[], Stdio::null(), GATEWAY);
+        let args = [&args[..], &["--config", config.to_str().unwrap(), "--redis-url", url], more].concat();
+        let process = Self::spawn_to(command(&args), variables, Stdio::null(), GATEWAY);
         let address = process.says(GATEWAY)["address"].as_str().unwrap().to_owned();
         (process, address.rsplit(':').next().unwrap().parse().unwrap())
     }
@@ -105,6 +116,11 @@ impl Process {
 
     pub fn says(&self, message: &str) -> Value {
         self.until(message, |_| true)
+    }
+
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log.path()).unwrap()
     }
 
     /// How many lines have this message.

@@ -63,7 +63,11 @@ impl GatewayMetrics {
         };
         self.requests.with_label_values(&[request, class]).inc();
         self.seconds.with_label_values(&[request]).observe(took.as_secs_f64());
-        let [key, forbidden, too_large, busy, unavailable] = labels::REFUSALS;
+    }
+
+    /// A request was answered with this status: counted where that is a refusal.
+    pub fn refused(&self, status: u16) {
+        let [key, forbidden, too_large, busy, unavailable, _] = labels::REFUSALS;
         let reason = match status {
             401 => key,
             403 => forbidden,
@@ -73,6 +77,12 @@ impl GatewayMetrics {
             _ => return,
         };
         self.refused.with_label_values(&[reason]).inc();
+    }
+
+    /// A request was refused as its key or token is over its rate.
+    pub fn over_rate(&self) {
+        let [.., rate] = labels::REFUSALS;
+        self.refused.with_label_values(&[rate]).inc();
     }
 
     /// Whoever sent a request went away before it was answered.

@@ -365,7 +365,7 @@ pub(super) const REQUESTS: [&str; 19] = [
 pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
 
 /// Why a gateway refuses a request.
-pub(super) const REFUSALS: [&str; 5] = ["key", "forbidden", "too_large", "busy", "unavailable"];
+pub(super) const REFUSALS: [&str; 6] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate"];
 
 /// What a call over MCP is answered.
 pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];

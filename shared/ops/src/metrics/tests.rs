@@ -77,7 +77,9 @@ fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
     let gateway = &metrics.gateway;
     for status in [200, 202, 401, 429, 503] {
         gateway.answered("submit", status, Duration::from_millis(2));
+        gateway.refused(status);
     }
+    gateway.over_rate();
     gateway.answered("a path that nobody foresaw", 404, Duration::ZERO);
     gateway.gone("submit_wait");
     gateway.mcp_called("task");
@@ -96,6 +98,7 @@ fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
         "tickfleet_gateway_refused_total{reason=\"busy\"} 1",
         "tickfleet_gateway_refused_total{reason=\"unavailable\"} 1",
         "tickfleet_gateway_refused_total{reason=\"forbidden\"} 0",
+        "tickfleet_gateway_refused_total{reason=\"rate\"} 1",
         "tickfleet_gateway_mcp_calls_total{answer=\"task\"} 1",
         "tickfleet_gateway_waiting 7",
         "tickfleet_gateway_streams 2",

@@ -1,10 +1,12 @@
 //! `tickfleet gateway` as a process: services that speak no Redis get what producers get, and no more than their key is for.
 
+mod bounds;
 mod browser;
 mod fuzzed;
 mod mcp_conformance;
 mod mcp_kills;
 mod metrics;
+mod secrets;
 mod tls;
 mod tokens;
 

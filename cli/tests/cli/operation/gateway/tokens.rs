@@ -26,14 +26,14 @@ const RULES: &str = "
 ";
 
 /// An identity provider: what it signs with, and its server.
-struct Provider {
+pub(super) struct Provider {
     key: RsaKeyPair,
-    url: String,
+    pub(super) url: String,
     serving: JoinHandle<()>,
 }
 
 impl Provider {
-    async fn start(folder: &Path) -> Self {
+    pub(super) async fn start(folder: &Path) -> Self {
         let file = folder.join("provider.der");
         let arguments = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-outform", "DER", "-out"];
         let made = std::process::Command::new("openssl").args(arguments).arg(&file).output().unwrap();
@@ -56,7 +56,7 @@ impl Provider {
 
     /// A token for these claims beside those that every token has.
     #[allow(clippy::disallowed_methods, reason = "a token ends by the clock on the wall")]
-    fn token(&self, email: &str, claims: &Value) -> String {
+    pub(super) fn token(&self, email: &str, claims: &Value) -> String {
         let ends = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(900);
         let mut all = json!({"iss": self.url, "aud": "fleet", "sub": "0017", "email": email, "exp": ends.as_secs()});
         all.as_object_mut().unwrap().extend(claims.as_object().unwrap().clone());
@@ -68,7 +68,7 @@ impl Provider {
     }
 }
 
-fn coded(bytes: &[u8]) -> String {
+pub(super) fn coded(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
@@ -120,7 +120,7 @@ approvers: {ann: {roles: [finance]}}
     World { fleet, gateway, provider, folder, _redis: redis }
 }
 
-fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, params: &Value) -> Answer {
+pub(super) fn mcp(gateway: &Gateway, token: &str, agent: &str, method: &str, params: &Value) -> Answer {
     let head = "content-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-11-25\r\n";
     let request = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
     gateway.ask_with(token, "POST", &format!("/v1/agents/{agent}/mcp"), head, &request)

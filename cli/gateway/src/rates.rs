@@ -1,0 +1,164 @@
+//! How fast the holders of keys and tokens may send requests through this process. A rate bounds what one caller costs a
+//! gateway; what its agents may do is bounded by caps, in Redis, whichever way a turn comes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::problem::Problem;
+use crate::verbs::{Grant, Held};
+
+/// Callers that are remembered: each costs some hundred bytes.
+const CALLERS_MAX: usize = 100_000;
+/// How often the log says of one caller that it is over its rate.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them.
+type Name = (Held, String);
+
+/// The allowances of callers that have a rate.
+///
+/// They are kept by the generic cell rate algorithm: an allowance is one instant, at which it is whole again.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    callers: Mutex<HashMap<Name, Allowance>>,
+}
+
+#[derive(Debug)]
+struct Allowance {
+    /// When nothing of it is used.
+    whole_at: Instant,
+    /// When the log said last that it is used up.
+    told: Option<Instant>,
+}
+
+impl Rates {
+    /// Takes one request from the allowance of whoever sends it.
+    ///
+    /// # Errors
+    /// 429, with the time after which one more may come.
+    pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
+        let Some(rate) = grant.rate else { return Ok(()) };
+        let (now, one) = (Instant::now(), Duration::from_secs(1) / rate.per_second.max(1));
+        let mut callers = self.callers.lock();
+        make_room(&mut callers, now);
+        let fresh = || Allowance { whole_at: now, told: None };
+        let allowance = callers.entry((grant.held, grant.id.clone())).or_insert_with(fresh);
+        let all = one * rate.at_once();
+        // Never later than if all of it were used: by a rate that was changed, nobody waits for what they used before.
+        allowance.whole_at = allowance.whole_at.clamp(now, now + all);
+        let used_up = allowance.whole_at + one;
+        let over = used_up.saturating_duration_since(now).saturating_sub(all);
+        if over.is_zero() {
+            allowance.whole_at = used_up;
+            return Ok(());
+        }
+        let is_told = allowance.told.is_some_and(|told| now.duration_since(told) < TELL_EVERY);
+        if !is_told {
+            allowance.told = Some(now);
+        }
+        drop(callers);
+        if !is_told {
+            let per_second = rate.per_second;
+            tracing::warn!(
+                caller = grant.named(),
+                per_second,
+                "a caller sends more requests than it may; they are refused"
+            );
+        }
+        Err(Problem::over_rate(&grant.named(), rate.per_second, over.as_secs() + 1))
+    }
+}
+
+/// Forgets allowances that are whole, where there are very many; and where they are not, those that are nearest to it. Whoever
+/// is forgotten may send what it could have sent a little later.
+fn make_room(callers: &mut HashMap<Name, Allowance>, now: Instant) {
+    if callers.len() < CALLERS_MAX {
+        return;
+    }
+    callers.retain(|_, allowance| allowance.whole_at > now);
+    if callers.len() > CALLERS_MAX / 2 {
+        let mut whole: Vec<Instant> = callers.values().map(|allowance| allowance.whole_at).collect();
+        let (_, middle, _) = whole.select_nth_unstable(CALLERS_MAX / 4);
+        let middle = *middle;
+        callers.retain(|_, allowance| allowance.whole_at > middle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use axum::response::IntoResponse;
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::verbs::{Rate, Verb, Whose};
+
+    fn grant(id: &str, held: Held, rate: Option<Rate>) -> Grant {
+        let tenant = Whose::One(tickfleet_model::TenantId::new("demo").unwrap());
+        let (agents, verbs) = (vec!["*".into()], [Verb::Read].into());
+        Grant { id: id.into(), held, tenant, agents, verbs, approver: None, rate, expires: None }
+    }
+
+    fn rate(per_second: u32, burst: u32) -> Option<Rate> {
+        Some(Rate { per_second, burst: Some(burst) })
+    }
+
+    fn taken(rates: &Rates, grant: &Grant, tries: usize) -> usize {
+        (0..tries).filter(|_| rates.take(grant).is_ok()).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_passes_and_then_so_many_a_second_for_each_caller_by_itself() {
+        let rates = Rates::default();
+        let (shop, till) = (grant("shop", Held::Key, rate(2, 5)), grant("till", Held::Key, rate(2, 5)));
+        assert_eq!(taken(&rates, &shop, 20), 5);
+        assert_eq!(taken(&rates, &till, 20), 5, "another's allowance is its own");
+        assert_eq!(taken(&rates, &grant("shop", Held::Token, rate(2, 5)), 20), 5, "a token is no key");
+        for _ in 0..10 {
+            advance(Duration::from_millis(500)).await;
+            assert_eq!(taken(&rates, &shop, 20), 1);
+        }
+        advance(Duration::from_secs(3_600)).await;
+        assert_eq!(taken(&rates, &shop, 20), 5, "never more than the burst, however long nobody came");
+        // A rate that was changed holds at once.
+        let faster = grant("shop", Held::Key, rate(100, 3));
+        assert_eq!(taken(&rates, &faster, 100), 0, "what was used up stays so");
+        advance(Duration::from_millis(10)).await;
+        assert_eq!(taken(&rates, &faster, 100), 1);
+        assert_eq!(taken(&rates, &grant("shop", Held::Key, None), 1_000), 1_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_refused_is_told_when_to_come_again_and_what_the_rate_is() {
+        let rates = Rates::default();
+        let shop = grant("shop", Held::Key, rate(1, 1));
+        rates.take(&shop).unwrap();
+        let refused = rates.take(&shop).unwrap_err();
+        assert_eq!(
+            refused.told(),
+            ("the key \"shop\" may send 1 requests a second; send this one again after Retry-After", true)
+        );
+        let answer = refused.into_response();
+        let after: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        assert_eq!(answer.status(), 429);
+        advance(Duration::from_secs(after)).await;
+        assert!(rates.take(&shop).is_ok(), "after that time it is let through");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_are_remembered_are_bounded_in_number() {
+        let rates = Rates::default();
+        for number in 0..CALLERS_MAX + 10 {
+            rates.take(&grant(&number.to_string(), Held::Token, rate(1, 10))).unwrap();
+            // Allowances that are whole at different times.
+            if number % 1_000 == 0 {
+                advance(Duration::from_micros(1)).await;
+            }
+        }
+        assert!(rates.callers.lock().len() < CALLERS_MAX);
+    }
+}

@@ -1,0 +1,102 @@
+//! Keys and tokens stay with those who hold them: whatever a gateway is asked, and however much it logs, none is in its
+//! log, in its metrics or in an answer.
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::tokens::{Provider, coded, mcp};
+use super::{Gateway, LOOKS, add_key, echo, received};
+use crate::support::process::{Process, pause};
+
+const RULES: &str = "
+- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [submit, read, cancel]}
+- {name: slow, claims: {azp: slow}, tenant: demo, agents: ['*'], verbs: [read], rate: {per_second: 1, burst: 2}}
+";
+
+/// Asks everything there is, once, and gives what was answered.
+fn asked(gateway: &Gateway, secret: &str) -> String {
+    let task = json!({"target_agent": "kelly", "task_description": "x"});
+    let asked: [(&str, &str, Value); 14] = [
+        ("POST", "/v1/turns", echo("hi")),
+        ("POST", "/v1/turns?wait=0", json!({"agent": "kelly", "calls": "none"})),
+        ("GET", "/v1/turns/none?wait=0", Value::Null),
+        ("POST", "/v1/turns/none/cancel", Value::Null),
+        ("POST", "/v1/tasks", task),
+        ("GET", "/v1/tasks", Value::Null),
+        ("GET", "/v1/tasks/none/events", Value::Null),
+        ("GET", "/v1/agents/kelly/tools", Value::Null),
+        ("POST", "/v1/agents/kelly/chat", json!({"message": "hi", "session_id": "no such:"})),
+        ("GET", "/v1/operate/me", Value::Null),
+        ("GET", "/v1/operate/overview", Value::Null),
+        ("POST", "/v1/operate/pause", json!({})),
+        ("DELETE", "/v1/turns", Value::Null),
+        ("GET", "/v1/nothing", Value::Null),
+    ];
+    let mut told = String::new();
+    for (method, path, body) in &asked {
+        let answer = gateway.ask(secret, method, path, body);
+        told += &format!("{} {}\n", answer.head, answer.body);
+    }
+    for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": 7})), ("none", json!({}))] {
+        told += &mcp(gateway, secret, "kelly", method, &params).body;
+    }
+    // Not as a header should be.
+    let odd =
+        received(gateway.send("none", "GET", "/v1/turns/none", &format!("authorization: Basic {secret}\r\n"), ""));
+    told + &odd.head + &odd.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let [keys, conf, rules] = ["keys.yaml", "conf", "rules.yaml"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&conf).unwrap();
+    std::fs::write(&rules, RULES).unwrap();
+    let provider = Provider::start(folder.path()).await;
+    let service = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let bounded = add_key(&keys, &["--id", "bounded", "--tenant", "demo", "--rate", "1"]);
+    let operator = add_key(&keys, &["--id", "anna", "--tenant", "*", "--role", "operator"]);
+    let tokens = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
+    let loud = [("TICKFLEET_LOG_LEVEL", "trace")];
+    let (process, port) = Process::start_gateway_with(&keys, &conf, &redis.url(), &tokens, &loud);
+    let gateway = Gateway::at(&format!("127.0.0.1:{port}"));
+
+    let good = provider.token("shop@example.com", &json!({"azp": "shop"}));
+    let slow = provider.token("slow@example.com", &json!({"azp": "slow", "sub": "slow"}));
+    let nobody = provider.token("eve@example.com", &json!({"azp": "nobody"}));
+    let late = provider.token("shop@example.com", &json!({"azp": "shop", "exp": 1_700_000_000}));
+    let forged = format!("{}.{}", good.rsplit_once('.').unwrap().0, coded(&[7; 256]));
+    let [wrong, cut] = [format!("tfk_{}", coded(&[7; 32])), service[..40].to_owned()];
+    until_known(&gateway, &good);
+    let secrets = [service, bounded, operator, good, slow, nobody, late, forged, wrong, cut];
+    let told: String = secrets.iter().map(|secret| asked(&gateway, secret)).collect();
+    let metrics = process.metrics();
+    // Each of them was looked at, and refused for what it is.
+    for reason in ["key", "forbidden", "rate"] {
+        let none = format!("tickfleet_gateway_refused_total{{reason=\"{reason}\"}} 0");
+        assert!(!metrics.contains(&none), "nothing was refused for {reason}");
+    }
+    assert!(told.contains("rate_exceeded") && told.contains("its time is over") && told.contains("202 accepted"));
+    let log = process.log();
+    assert!(log.contains("\"level\":\"TRACE\"") || log.contains("\"level\":\"DEBUG\""), "it says all it can");
+    for secret in &secrets {
+        // The part of a token that a signature is over, too, and the signature.
+        let parts = secret.split('.').filter(|part| part.len() > 20);
+        for part in parts.chain([secret.as_str()]) {
+            for (what, text) in [("log", &log), ("metrics", &metrics), ("answers", &told)] {
+                assert!(!text.contains(part), "the {what} has {part}");
+            }
+        }
+    }
+}
+
+/// Waits until the gateway has the provider's keys.
+fn until_known(gateway: &Gateway, token: &str) {
+    for looks in 0.. {
+        if gateway.get(token, "/v1/turns/none").status == 404 {
+            return;
+        }
+        assert!(looks < LOOKS, "the provider's keys were not read within two minutes");
+        pause();
+    }
+}
