@@ -9,7 +9,7 @@ use utoipa::{Modify, OpenApi};
 #[openapi(
     info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet, and the verbs of its operators."),
     paths(
-        crate::turns::submit, crate::turns::reply, crate::turns::cancel,
+        crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
         crate::tools::list, crate::chat::say,
         crate::operate::me, crate::operate::views::overview, crate::operate::views::explain, crate::operate::views::limits, crate::operate::views::configuration, crate::operate::live::events,
@@ -62,7 +62,7 @@ mod tests {
     fn the_document_names_every_path_with_its_key_and_its_refusals() {
         let document = openapi();
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 39, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 40, "{:?}", paths.keys());
         assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {

@@ -3,7 +3,7 @@
 //! operators.
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
-//! what; `waiting` is how many callers wait on one reader of replies; `mcp` is
+//! what; `waiting` is how many callers wait on one reader of replies, `progress` how many follow turns by one look; `mcp` is
 //! an agent's MCP server, over HTTP or
 //! [standard input and output](serve_stdio); `operate` is what operators look at and do, and
 //! `console` the pages over it. Every verb is the [`Client`]'s: a gateway decides
@@ -19,6 +19,7 @@ mod keys;
 mod mcp;
 mod operate;
 mod problem;
+mod progress;
 mod rates;
 mod serving;
 mod shapes;
@@ -57,6 +58,7 @@ pub use verbs::{Grant, Held, Rate, Role, Verb, Whose};
 use mcp::McpServer;
 use operate::live::Live;
 use problem::Problem;
+use progress::Followed;
 use rates::Rates;
 use serving::tls::TlsListener;
 use serving::observed;
@@ -74,6 +76,7 @@ struct Shared {
     waiting: Waiting,
     mcp: mcp::HttpServer,
     live: Live,
+    followed: Followed,
     metrics: Arc<Metrics>,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
@@ -108,8 +111,8 @@ impl Gateway {
         metrics.gateway.watch_waiting(move || waits.count());
         let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
         let (mcp, live) = (mcp::http_server(server), Live::new());
-        let rates = Rates::default();
-        let shared = Shared { client, credentials, rates, desk, waiting, mcp, live, metrics, draining };
+        let (rates, followed) = (Rates::default(), Followed::new(client.clone(), waiting.clone()));
+        let shared = Shared { client, credentials, rates, desk, waiting, mcp, live, followed, metrics, draining };
         Self { shared: Arc::new(shared) }
     }
 
@@ -135,6 +138,7 @@ impl Gateway {
     async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L) {
         let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
         tokio::spawn(shared.live.clone().follow(Arc::clone(&shared.desk), draining.clone()));
+        tokio::spawn(shared.followed.clone().look(draining.clone()));
         let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
             tracing::error!(%error, "the gateway's server ended");
@@ -146,6 +150,7 @@ impl Gateway {
         Router::new()
             .route("/v1/turns", post(turns::submit))
             .route("/v1/turns/{turn_id}", get(turns::reply))
+            .route("/v1/turns/{turn_id}/events", get(progress::events))
             .route("/v1/turns/{turn_id}/cancel", post(turns::cancel))
             .route("/v1/tasks", post(tasks::delegate).get(tasks::list))
             .route("/v1/tasks/{task_id}", get(tasks::story))

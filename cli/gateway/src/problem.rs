@@ -122,6 +122,14 @@ impl Problem {
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
+    /// So many follow turns through this process already.
+    pub(crate) fn too_many_follow(max: usize) -> Self {
+        let message = format!(
+            "too many turns are followed through this gateway, at most {max} of one tenant: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
+        );
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
+    }
+
     /// So many callers wait on this process already.
     pub(crate) fn too_many_wait(max: usize) -> Self {
         let message = format!("{max} requests wait on this gateway already; ask again, or without waiting");

@@ -391,6 +391,12 @@ impl Approval {
         }
     }
 
+    /// Who has to agree, in words (`2 of finance, legal`).
+    #[must_use]
+    pub fn needed(&self) -> String {
+        self.needs.iter().map(Needed::in_words).collect::<Vec<_>>().join(", and ")
+    }
+
     /// The turn of its call; none where a foreign writer has left something else.
     #[must_use]
     pub fn turn(&self) -> Option<TurnName> {

@@ -34,6 +34,7 @@ pub mod operate;
 mod replies;
 pub mod rules;
 pub mod session;
+pub mod stands;
 pub mod stats;
 pub mod tasks;
 pub mod usage;

@@ -42,7 +42,7 @@ pub use reads::standing::Standing;
 pub use reads::sweep::{SweepAt, Swept};
 pub use reads::tasks::{LaneWait, Pulse};
 pub use reads::usage::{DayUsage, Used};
-pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
+pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, Stand, StreamView, Watch};
 pub use records::budgets::AgentBudget;
 pub use records::finished::FinishedTurn;
 pub use records::node::Slots;

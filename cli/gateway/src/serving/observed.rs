@@ -75,7 +75,7 @@ fn named(method: &Method, path: &str, query: &str) -> &'static str {
         "/v1/tasks" if is_get => "tasks",
         "/v1/tasks" => "delegate",
         "/v1/tasks/{task_id}" => "task",
-        "/v1/tasks/{task_id}/events" => "events",
+        "/v1/tasks/{task_id}/events" | "/v1/turns/{turn_id}/events" => "events",
         "/v1/tasks/{task_id}/cancel" => "cancel_task",
         "/v1/agents/{agent}/tools" => "tools",
         "/v1/agents/{agent}/chat" => "chat",

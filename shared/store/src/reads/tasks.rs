@@ -18,8 +18,10 @@ use tickfleet_model::{TaskId, TenantId};
 const STEPS_READ: usize = 32;
 
 /// The fields of a record that tell where it stands: neither its content nor its results, for they are read often.
-const STANDS: [&str; 13] = [
+pub(super) const STANDS: [&str; 15] = [
     turn::AGENT,
+    turn::QUEUE,
+    turn::APPROVAL,
     turn::CALLS,
     turn::ADMITTED,
     turn::DONE,
@@ -143,7 +145,7 @@ impl Store {
 }
 
 /// A record of the fields that [`STANDS`] names; none where there is none.
-fn record(values: Vec<Option<String>>) -> Option<TurnRecord> {
+pub(super) fn record(values: Vec<Option<String>>) -> Option<TurnRecord> {
     let fields = STANDS.into_iter().zip(values).filter_map(|(field, value)| Some((field.to_owned(), value?)));
     let fields: HashMap<String, String> = fields.collect();
     fields.contains_key(turn::AGENT).then(|| TurnRecord::read(fields))

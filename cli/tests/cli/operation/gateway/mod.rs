@@ -6,6 +6,7 @@ mod fuzzed;
 mod mcp_conformance;
 mod mcp_kills;
 mod metrics;
+mod progress;
 mod secrets;
 mod tls;
 mod tokens;
@@ -173,6 +174,52 @@ pub fn add_key(file: &Path, arguments: &[&str]) -> String {
     rows.push_str(&made.stdout);
     std::fs::write(file, rows).unwrap();
     made.stderr.split_whitespace().find(|word| word.starts_with("tfk_")).unwrap().to_owned()
+}
+
+/// A stream of server-sent events, as it is read.
+pub(super) struct Events {
+    lines: std::io::Lines<BufReader<TcpStream>>,
+    /// The names of those that were read.
+    pub(super) names: Vec<String>,
+    /// The id of the last one.
+    pub(super) id: String,
+}
+
+impl Events {
+    pub(super) fn of(stream: TcpStream) -> Self {
+        Self { lines: BufReader::new(stream).lines(), names: Vec::new(), id: String::new() }
+    }
+
+    /// The next one with its name; none at the end of the stream.
+    pub(super) fn next(&mut self) -> Option<(String, Value)> {
+        let (mut name, mut data) = (String::new(), None);
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            if let Some(text) = line.strip_prefix("event: ") {
+                text.clone_into(&mut name);
+            } else if let Some(text) = line.strip_prefix("id: ") {
+                text.clone_into(&mut self.id);
+            } else if let Some(text) = line.strip_prefix("data: ") {
+                data = Some(serde_json::from_str(text).unwrap());
+            } else if line.is_empty()
+                && let Some(data) = data.take()
+            {
+                self.names.push(name.clone());
+                return Some((name, data));
+            }
+        }
+        None
+    }
+
+    /// The next one of this name; those before it are read over.
+    pub(super) fn until(&mut self, wanted: &str) -> Value {
+        while let Some((name, data)) = self.next() {
+            if name == wanted {
+                return data;
+            }
+        }
+        panic!("no event {wanted} came: {:?}", self.names);
+    }
 }
 
 fn echo(text: &str) -> Value {

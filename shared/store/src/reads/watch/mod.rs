@@ -3,10 +3,12 @@
 
 mod ended;
 mod load;
+mod stands;
 mod view;
 
 pub use ended::EndedCall;
 pub use load::ServerLoad;
+pub use stands::Stand;
 pub use view::{LaneView, NodeView, ShardView, StreamView};
 
 use std::collections::{BTreeMap, HashMap};

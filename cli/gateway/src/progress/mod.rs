@@ -1,0 +1,51 @@
+//! Turns as they go on, for those who follow them: what each waits for, who carries it out, which calls have ended, and its
+//! reply.
+//!
+//! START HERE: [`events`] answers whoever follows a turn; `look` is the one task of a gateway that looks at Redis for all of
+//! them, `told` what one of them is told of what was seen.
+
+mod look;
+mod told;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use crate::Shared;
+use crate::caller::Caller;
+use crate::events::{position, respond};
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::{named, told};
+use crate::verbs::Verb;
+
+pub(crate) use look::Followed;
+
+/// How a turn goes on, as server-sent events, until its reply: first where it stands now, then what changes. With the header
+/// `Last-Event-ID`, ends of calls that were told before are not told again.
+#[utoipa::path(get, path = "/v1/turns/{turn_id}/events", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id"),
+        ("last-event-id" = Option<String>, Header, description = "The id of the last event that was heard")),
+    responses((status = 200, description = "Events: queued, waiting, dispatched, running, result, ending, reply …", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "That is no id", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "Nothing is known of it: refused, or ended longer ago than records are kept", body = ProblemBody),
+        (status = 429, description = "Too many follow turns, or the key is over its rate", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn events(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    id: Result<Path<String>, PathRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Read)?;
+    let (name, heard) = (named(&caller, id)?, position(&headers)?);
+    let found = shared.waiting.reply(&name, Duration::ZERO).await?;
+    // What the caller may not see is not there, as when it asks for the reply.
+    told(&shared, &caller, &name, found).await?;
+    let seen = shared.followed.follow(&name)?;
+    Ok(respond(told::events(seen, caller, name, heard), shared.draining.clone()))
+}

@@ -1,0 +1,114 @@
+//! What one who follows a turn is told of what was seen of it: each end of a call once, where it stands when that changes,
+//! its reply at last.
+
+use std::collections::VecDeque;
+
+use axum::response::sse::Event;
+use futures::stream::{self, Stream};
+use serde::Serialize;
+use serde_json::json;
+use tickfleet_client::stands::{CallEnded, Standing};
+use tickfleet_store::TurnName;
+
+use super::look::{Following, Seen};
+use crate::caller::Caller;
+use crate::events::named;
+
+/// The events of a turn from what is seen of it, behind the first `heard` ends of calls.
+pub(super) fn events(
+    following: Following,
+    caller: Caller,
+    name: TurnName,
+    heard: usize,
+) -> impl Stream<Item = Event> + Send + 'static {
+    let told = Told { caller, name, ended: heard, standing: None, is_away: false, ready: VecDeque::new(), over: false };
+    stream::unfold((following, told), |(mut following, mut told)| async {
+        loop {
+            if let Some(event) = told.ready.pop_front() {
+                return Some((event, (following, told)));
+            }
+            if told.over || following.seen.changed().await.is_err() {
+                return None;
+            }
+            let seen = following.seen.borrow_and_update().clone();
+            told.tell(seen);
+        }
+    })
+}
+
+/// What somebody was told so far.
+struct Told {
+    caller: Caller,
+    name: TurnName,
+    /// Ends of calls.
+    ended: usize,
+    standing: Option<Standing>,
+    is_away: bool,
+    ready: VecDeque<Event>,
+    over: bool,
+}
+
+impl Told {
+    fn tell(&mut self, seen: Seen) {
+        let is_away = matches!(seen, Seen::Away);
+        match seen {
+            Seen::Nothing => {}
+            Seen::Queued => self.stands(Standing::Queued),
+            Seen::Underway { agent, .. } if !self.caller.sees(Some(&agent)) => self.gone(),
+            Seen::Underway { standing, ended, .. } => {
+                self.calls(ended.get(self.ended..).unwrap_or_default());
+                self.stands(standing);
+            }
+            Seen::Ended(reply) if !self.caller.sees(Some(&reply.agent)) => self.gone(),
+            Seen::Ended(reply) => {
+                let left: Vec<CallEnded> = reply.results.iter().skip(self.ended).map(CallEnded::from).collect();
+                self.calls(&left);
+                self.push("reply", &*reply);
+                self.over = true;
+            }
+            Seen::Gone => self.gone(),
+            Seen::Away if self.is_away => {}
+            Seen::Away => self.push("away", &json!({"message": "Redis does not answer the gateway now"})),
+        }
+        self.is_away = is_away;
+    }
+
+    /// The ends of calls, each with the place to go on after it.
+    fn calls(&mut self, ended: &[CallEnded]) {
+        for call in ended {
+            self.ended += 1;
+            self.push("result", call);
+        }
+    }
+
+    fn stands(&mut self, standing: Standing) {
+        // After a time in which nothing was seen, where it stands is news.
+        if self.standing.as_ref() == Some(&standing) && !self.is_away {
+            return;
+        }
+        self.push(word(&standing), &standing);
+        self.standing = Some(standing);
+    }
+
+    /// Also what belongs to somebody else: whose it is, is nobody else's business.
+    fn gone(&mut self) {
+        let message =
+            format!("nothing is known of {} any more: refused, or its record is no longer kept", self.name.turn);
+        self.push("gone", &json!({"message": message}));
+        self.over = true;
+    }
+
+    fn push(&mut self, event: &str, data: &impl Serialize) {
+        self.ready.push_back(named(event, data).id(self.ended.to_string()));
+    }
+}
+
+const fn word(standing: &Standing) -> &'static str {
+    match standing {
+        Standing::Queued => "queued",
+        Standing::Waiting(_) => "waiting",
+        Standing::Dispatched => "dispatched",
+        Standing::Running { .. } => "running",
+        Standing::Ending => "ending",
+    }
+}

@@ -1,0 +1,125 @@
+//! A turn that is followed as it goes on: why it waits, which of its calls have ended, its reply at last.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tickfleet_testkit::RedisServer;
+
+use super::{Events, Gateway, add_key, received};
+use crate::support::binary::DevFleet;
+
+/// A configuration with an agent of one call a tick, and a tool about which people are asked.
+fn configured() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let permissions = "permissions:
+  echo: {everyone: true}
+  fail: {everyone: true, rules: [{name: ask, require: 'false', otherwise: ask}]}
+approvers: {ann: {roles: [finance]}}
+";
+    for (name, text) in [
+        ("permissions.yaml", permissions),
+        ("agents.yaml", "agents: {kelly: {}, slow: {calls_per_tick: 1}, fran: {}}\n"),
+        ("tickfleet.yaml", "caps: {tick: 60s}\n"),
+    ] {
+        std::fs::write(conf.join(name), text).unwrap();
+    }
+    folder
+}
+
+fn turn(agent: &str, id: &str, tools: &[&str]) -> Value {
+    let calls: Vec<Value> = tools
+        .iter()
+        .map(|tool| json!({"name": tool, "arguments": if *tool == "echo" { json!({"text": "hi"}) } else { json!({}) }}))
+        .collect();
+    json!({"agent": agent, "turn_id": id, "calls": calls})
+}
+
+fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
+    Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_may_see_it() {
+    let (redis, folder) = (RedisServer::start().await, configured());
+    let (conf, keys) = (folder.path().join("conf"), folder.path().join("keys.yaml"));
+    let config = ["--config", conf.to_str().unwrap()];
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
+    let operator = add_key(&keys, &["--id", "anna", "--tenant", "demo", "--role", "operator"]);
+    let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
+
+    // Nobody admits: it is in the queue.
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "first", &["echo", "echo"])).status, 202);
+    let (mut here, mut there) = (follow(&one, &key, "first"), follow(&two, &key, "first"));
+    here.until("queued");
+    there.until("queued");
+    // Whose it is, nobody knows yet: whoever may not see it hears no more once that is known.
+    let mut others = follow(&one, &fran, "first");
+    others.until("queued");
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    for events in [&mut here, &mut there] {
+        let [first, second] = [0, 1].map(|_| events.until("result"));
+        assert_eq!((&first["call"], &first["outcome"]), (&json!("first/0"), &json!("ok")), "{first}");
+        assert_eq!((&second["call"], &second["tool"]), (&json!("first/1"), &json!("echo")), "{second}");
+        assert!(first.get("output").is_none(), "what it brought comes with the reply: {first}");
+        let reply = events.until("reply");
+        assert_eq!((&reply["status"], &reply["results"][1]["output"]["text"]), (&json!("done"), &json!("hi")));
+        assert!(events.next().is_none(), "nothing comes after the reply");
+        assert_eq!(events.id, "2");
+    }
+    others.until("gone");
+    assert!(others.next().is_none() && others.names == ["queued", "gone"], "{:?}", others.names);
+    // Who comes back after the first result hears the rest.
+    let mut again = Events::of(one.send(&key, "GET", "/v1/turns/first/events", "last-event-id: 1\r\n", ""));
+    assert_eq!(again.until("result")["call"], "first/1");
+    again.until("reply");
+    assert_eq!(again.names, ["result", "reply"]);
+
+    // A cap: the second call waits for the next tick, the third for the one after it.
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("slow", "capped", &["echo", "echo", "echo"])).status, 202);
+    let mut events = follow(&two, &key, "capped");
+    let waits = events.until("waiting");
+    assert_eq!((&waits["for"], &waits["limit"]), (&json!("limit"), &json!("calls per tick")), "{waits}");
+    assert!(waits["until_ms"].is_i64() && events.names.contains(&"result".to_owned()), "{waits}");
+    // Of another agent, and unheard of: not there.
+    for (key, id) in [(&fran, "capped"), (&fran, "first"), (&key, "never")] {
+        assert_eq!(received(two.send(key, "GET", &format!("/v1/turns/{id}/events"), "", "")).status, 404, "{id}");
+    }
+    let pause = json!({"tenant": "demo", "agent": "slow", "reason": "an incident"});
+    assert_eq!(one.ask(&operator, "POST", "/v1/operate/pause", &pause).status, 200);
+    let paused = events.until("waiting");
+    assert_eq!((&paused["for"], &paused["reason"]), (&json!("pause"), &json!("an incident")), "{paused}");
+    assert_eq!(one.ask(&key, "POST", "/v1/turns/capped/cancel", &Value::Null).status, 200);
+    let reply = events.until("reply");
+    assert_eq!(reply["results"][2]["outcome"], "cancelled", "{reply}");
+    assert_eq!(events.names.iter().filter(|name| *name == "result").count(), 3, "{:?}", events.names);
+    assert_eq!(one.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_the_stream() {
+    let (redis, folder) = (RedisServer::start().await, configured());
+    let (conf, keys) = (folder.path().join("conf"), folder.path().join("keys.yaml"));
+    let config = ["--config", conf.to_str().unwrap()];
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let ann = add_key(&keys, &["--id", "ann-phone", "--tenant", "demo", "--role", "approver", "--approver", "ann"]);
+    let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
+
+    assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "asks", &["fail", "echo"])).status, 202);
+    let (mut here, mut there) = (follow(&one, &key, "asks"), follow(&two, &key, "asks"));
+    let waits = there.until("waiting");
+    assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
+    assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
+    here.until("waiting");
+    // It ends with the gateway, and the turn goes on at another one.
+    assert_eq!(one.stop(), Some(0));
+    assert!(here.next().is_none());
+    let approval = format!("/v1/operate/approvals/demo:{}/deny", waits["approval"].as_str().unwrap());
+    assert_eq!(two.ask(&ann, "POST", &approval, &json!({"reason": "no"})).status, 200);
+    let denied = there.until("result");
+    assert_eq!((&denied["call"], &denied["success"]), (&json!("asks/0"), &json!(false)), "{denied}");
+    assert_eq!(there.until("result")["outcome"], "ok");
+    there.until("reply");
+}
