@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, State};
@@ -11,6 +12,7 @@ use futures::StreamExt;
 use futures::stream;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::{Deserialize, Serialize};
+use tickfleet_client::session::Spoken;
 use tickfleet_client::{Exchange, Session, SessionId};
 use tickfleet_model::{AgentId, Context};
 use utoipa::ToSchema;
@@ -69,6 +71,30 @@ pub(crate) async fn say(
     let opened = Opened { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
     let first = named("session", &opened);
     Ok(respond(stream::iter([first]).chain(stream::unfold(Some(exchange), next)), shared.draining.clone()))
+}
+
+/// What was said in a conversation so far, the oldest first, as far as it is kept: 50 exchanges, for 7 days.
+#[utoipa::path(get, path = "/v1/agents/{agent}/chat/{session_id}", tag = "agents", params(("agent" = String, Path, description = "The agent"),
+        ("session_id" = String, Path, description = "The conversation")),
+    responses((status = 200, description = "What was said, with `number`, `user` and `agent`; nothing where nothing was, or is kept", body = Vec<Object>),
+        (status = 400, description = "That is no agent, or no conversation", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 409, description = "The conversation is another agent's", body = ProblemBody),
+        (status = 429, description = "The key is over its rate", body = ProblemBody),
+        (status = 503, description = "Redis is away", body = ProblemBody)))]
+pub(crate) async fn history(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    named: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<Vec<Spoken>>, Problem> {
+    caller.may(Verb::Read)?;
+    let Path((agent, id)) = named.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+    let agent = AgentId::new(agent).map_err(|error| Problem::invalid(error.to_string()))?;
+    caller.speaks_for(&agent)?;
+    let id = SessionId::new(id).map_err(|error| Problem::invalid(error.to_string()))?;
+    let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
+    Ok(Json(session.history().await?))
 }
 
 async fn next(exchange: Option<Exchange>) -> Option<(axum::response::sse::Event, Option<Exchange>)> {

@@ -3,12 +3,13 @@
 //! operators.
 //!
 //! START HERE: [`Gateway`] is what a process runs; `turns` is a turn from its body to its reply; `caller` says who may do
-//! what; `waiting` is how many callers wait on one reader of replies, `progress` how many follow turns by one look; `mcp` is
-//! an agent's MCP server, over HTTP or
+//! what; `waiting` is how many callers wait on one reader of replies, `progress` how many follow turns by one look; `agui` is an
+//! agent for front ends that speak AG-UI, `mcp` an agent's MCP server, over HTTP or
 //! [standard input and output](serve_stdio); `operate` is what operators look at and do, and
 //! `console` the pages over it. Every verb is the [`Client`]'s: a gateway decides
 //! nothing that Redis would not, and keeps nothing that another one would need. Any number of them run side by side.
 
+mod agui;
 mod caller;
 mod chat;
 mod console;
@@ -158,6 +159,8 @@ impl Gateway {
             .route("/v1/tasks/{task_id}/cancel", post(tasks::cancel))
             .route("/v1/agents/{agent}/tools", get(tools::list))
             .route("/v1/agents/{agent}/chat", post(chat::say))
+            .route("/v1/agents/{agent}/chat/{session_id}", get(chat::history))
+            .route("/v1/agents/{agent}/ag-ui", post(agui::run))
             .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
             .merge(operate::routes())

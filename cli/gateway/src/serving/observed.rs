@@ -78,7 +78,7 @@ fn named(method: &Method, path: &str, query: &str) -> &'static str {
         "/v1/tasks/{task_id}/events" | "/v1/turns/{turn_id}/events" => "events",
         "/v1/tasks/{task_id}/cancel" => "cancel_task",
         "/v1/agents/{agent}/tools" => "tools",
-        "/v1/agents/{agent}/chat" => "chat",
+        "/v1/agents/{agent}/chat" | "/v1/agents/{agent}/chat/{session_id}" | "/v1/agents/{agent}/ag-ui" => "chat",
         "/v1/agents/{agent}/mcp" => "mcp",
         "/v1/openapi.json" => "document",
         path if path.starts_with("/console") => "console",

@@ -146,6 +146,9 @@ pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
         WaitReason::Turn { turn } => format!("for its turn {turn}, which is under way"),
         WaitReason::Capped { turn, limit } => format!("for its turn {turn}; {limit} used up{until}"),
         WaitReason::Child { turn, task } => format!("for the task {task}, which a call of its turn {turn} waits for"),
+        WaitReason::Approval { turn, approval, tool } => {
+            format!("for people's consent to {tool}, a call of its turn {turn} (the approval {approval}){until}")
+        }
         WaitReason::Retry => format!("for its next try{until}"),
     }
 }

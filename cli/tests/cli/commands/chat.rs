@@ -13,7 +13,7 @@ use crate::support::binary::{DevFleet, Said};
 const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
 /// A model that calls what the user's words say, and answers once it has a result.
-async fn model() -> String {
+pub(crate) async fn model() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/v1", listener.local_addr().unwrap());
     let app = Router::new().fallback(|body: Bytes| async move {
@@ -46,7 +46,7 @@ async fn model() -> String {
 }
 
 /// A configuration of one agent, atlas, that this model runs.
-fn configure(folder: &Path, model: &str) {
+pub(crate) fn configure(folder: &Path, model: &str) {
     let files = [
         ("agents.yaml", "agents:\n  atlas: {task_handler: {llm: {system: You are atlas.}}}\n".to_owned()),
         ("permissions.yaml", "permissions:\n  echo: {everyone: true}\n  sleep: {everyone: true}\n".to_owned()),

@@ -1,7 +1,7 @@
 //! Commands, each against a Redis of its own.
 
 mod audit;
-mod chat;
+pub(crate) mod chat;
 mod config;
 mod demo;
 mod explained;

@@ -121,6 +121,15 @@ pub enum WaitReason {
         /// The task.
         task: String,
     },
+    /// For the turn of its calls, one of which waits for people's consent.
+    Approval {
+        /// The turn.
+        turn: String,
+        /// The approval.
+        approval: String,
+        /// The call's tool.
+        tool: String,
+    },
     /// For its next try.
     Retry,
 }
@@ -129,7 +138,10 @@ impl WaitReason {
     /// The turn that is out.
     pub(super) fn turn(&self) -> Option<&str> {
         match self {
-            Self::Turn { turn } | Self::Capped { turn, .. } | Self::Child { turn, .. } => Some(turn),
+            Self::Turn { turn }
+            | Self::Capped { turn, .. }
+            | Self::Child { turn, .. }
+            | Self::Approval { turn, .. } => Some(turn),
             Self::Retry => None,
         }
     }
@@ -262,7 +274,22 @@ pub(super) async fn wait_of(
     let Some(wait) = store.lane_wait(&turn).await? else {
         return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
     };
+    if let Some(asked) = asked(store, &turn, &wait).await? {
+        return Ok(Some(asked));
+    }
     Ok(Some(of_turn(turn.turn.to_string(), &wait)))
+}
+
+/// The wait for people's consent to a call of a turn; none where nobody is asked now.
+async fn asked(store: &Store, turn: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
+    let record = &wait.record;
+    let is_parked = record.fence.is_none() && record.done < record.admitted;
+    let Some(id) = record.approval.as_deref().filter(|_| is_parked) else { return Ok(None) };
+    let asked = crate::approvals::find(store, &turn.tenant, id).await?.filter(|asked| asked.state == "waiting");
+    Ok(asked.map(|asked| {
+        let reason = WaitReason::Approval { turn: turn.turn.to_string(), approval: asked.id, tool: asked.tool };
+        TaskWait { reason, until_ms: Some(asked.until_ms) }
+    }))
 }
 
 /// What the turn of a task's calls waits for.

@@ -68,7 +68,7 @@ pub enum TaskEvent {
         /// Its words.
         text: String,
     },
-    /// It waits for another turn or task, or for its next try.
+    /// It waits for another turn or task, for people's consent, or for its next try.
     Waiting {
         /// For what, in words or by its id.
         #[serde(rename = "for")]
@@ -297,6 +297,10 @@ impl Watch {
         match &reason {
             WaitReason::Turn { .. } => {}
             WaitReason::Capped { limit, .. } => self.tell(TaskEvent::Capped { limit: limit.clone(), until_ms }),
+            WaitReason::Approval { approval, tool, .. } => {
+                let what = format!("people's consent to {tool} ({}:{approval})", self.name.tenant);
+                self.tell(TaskEvent::Waiting { what, until_ms });
+            }
             WaitReason::Child { task, .. } => self.tell(TaskEvent::Waiting { what: task.clone(), until_ms }),
             WaitReason::Retry => self.tell(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
         }

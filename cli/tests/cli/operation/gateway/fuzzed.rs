@@ -34,13 +34,13 @@ async fn no_request_that_the_document_allows_or_forbids_is_answered_with_what_it
     fs::write(folder.path().join("schemathesis.toml"), "[parameters]\n\"query.wait\" = 0\n").unwrap();
     let mut fuzzer = Command::new(installed("schemathesis").join("schemathesis"));
     fuzzer.args(["run", &format!("http://{}/v1/openapi.json", gateway.address), "--checks", CHECKS, "--no-color"]);
-    fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat"]);
+    fuzzer.args(["--header", &format!("Authorization: Bearer {key}"), "--exclude-path-regex", "events|chat$|ag-ui"]);
     // By one worker: several parse Python at once, which its parser does not bear.
     fuzzer.args(["--seed", "1", "--max-examples", "5", "--phases", "coverage,fuzzing"]);
     let output = fuzzer.current_dir(folder.path()).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("Tested: 31"), "verbs of the document were left out: {said}");
+    assert!(said.contains("Tested: 32"), "verbs of the document were left out: {said}");
     println!("{said}");
 }

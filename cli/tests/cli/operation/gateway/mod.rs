@@ -2,6 +2,7 @@
 
 mod bounds;
 mod browser;
+mod conversations;
 mod fuzzed;
 mod mcp_conformance;
 mod mcp_kills;

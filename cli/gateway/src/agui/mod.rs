@@ -1,0 +1,139 @@
+//! Conversations for front ends that speak AG-UI: the Agent-User Interaction Protocol, which CopilotKit and others show
+//! agents by.
+//!
+//! START HERE: [`run`] is a run from its input to its stream; `told` is what happens to a task as events of the protocol.
+
+mod told;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::Value;
+use tickfleet_client::{Session, SessionId};
+use tickfleet_model::{AgentId, Context};
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use crate::Shared;
+use crate::caller::Caller;
+use crate::events::respond;
+use crate::problem::{Problem, ProblemBody};
+use crate::turns::{path, whole};
+use crate::verbs::Verb;
+use told::{Run, events};
+
+/// Characters of a run's name: it is sent back with every run.
+const RUN_ID_CHARS_MAX: usize = 256;
+
+/// What a run begins with (`RunAgentInput`). The agent's own tools and what it remembers of the thread count: `tools`,
+/// `context`, `state` and other members may be sent, and are not looked at.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RunInput {
+    /// The conversation, 1 to 64 letters, digits and `_ -`.
+    #[schema(example = "8f14e45f-ceea-467f-9575-6e1d2d2a7c55")]
+    thread_id: String,
+    /// The run, 1 to 256 characters.
+    run_id: String,
+    /// The messages so far. The last one is what the user says now; those before it the agent knows from the thread.
+    messages: Vec<Message>,
+}
+
+/// A message. Of those before the last one nothing is looked at.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct Message {
+    /// `user` for the last one.
+    #[serde(default)]
+    role: String,
+    /// A text, or parts of the type `text`.
+    #[serde(default)]
+    content: Value,
+}
+
+impl RunInput {
+    /// What the user says.
+    fn said(&self) -> Result<String, Problem> {
+        let last = self.messages.last().filter(|message| message.role == "user");
+        let last = last.ok_or_else(|| {
+            Problem::invalid(
+                "messages: expected a user's message at the end; results of tools of a front end are not taken",
+            )
+        })?;
+        let only_text =
+            || Problem::invalid("messages: of the last one, expected a text, or parts of the type text alone");
+        match &last.content {
+            Value::String(text) => Ok(text.clone()),
+            Value::Array(parts) => {
+                let text = |part: &Value| (part["type"] == "text").then(|| part["text"].as_str().map(str::to_owned))?;
+                parts.iter().map(text).collect::<Option<Vec<_>>>().map(|texts| texts.join("\n")).ok_or_else(only_text)
+            }
+            _ => Err(only_text()),
+        }
+    }
+}
+
+/// Run an agent for a front end that speaks AG-UI. The answer is a stream of the protocol's events: RUN_STARTED, then messages,
+/// calls of tools with their results and what the task waits for, RUN_FINISHED or RUN_ERROR at last.
+#[utoipa::path(post, path = "/v1/agents/{agent}/ag-ui", tag = "agents", params(("agent" = String, Path, description = "The agent")),
+    request_body = RunInput,
+    responses((status = 200, description = "Events: RUN_STARTED, TEXT_MESSAGE_START, TOOL_CALL_START, RUN_FINISHED …", body = String, content_type = "text/event-stream"),
+        (status = 400, description = "It cannot be read", body = ProblemBody),
+        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
+        (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 409, description = "The thread is another agent's", body = ProblemBody),
+        (status = 413, description = "The body is too large", body = ProblemBody),
+        (status = 429, description = "A queue is full, or the key is over its rate; Retry-After says when to try again", body = ProblemBody),
+        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+pub(crate) async fn run(
+    State(shared): State<Arc<Shared>>,
+    caller: Caller,
+    agent: Result<Path<String>, PathRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    caller.may(Verb::Submit)?;
+    let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    caller.speaks_for(&agent)?;
+    let input: RunInput = serde_json::from_slice(&whole(body)?).map_err(|error| Problem::invalid(error.to_string()))?;
+    if !(1..=RUN_ID_CHARS_MAX).contains(&input.run_id.chars().count()) {
+        return Err(Problem::invalid(format!("runId: expected 1 to {RUN_ID_CHARS_MAX} characters")));
+    }
+    let id = SessionId::new(&*input.thread_id).map_err(|error| Problem::invalid(format!("threadId: {error}")))?;
+    let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
+    let exchange = session.send(&input.said()?).await?;
+    let run = Run { thread: input.thread_id, id: input.run_id };
+    // The protocol wants an end of every run: where the gateway drains, the stream itself says so.
+    Ok(respond(events(run, exchange, shared.draining.clone()), CancellationToken::new()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn said(messages: &Value) -> Result<String, String> {
+        let input =
+            json!({"threadId": "t", "runId": "r", "messages": messages, "tools": [], "state": {}, "context": []});
+        let input: RunInput = serde_json::from_value(input).unwrap();
+        input.said().map_err(|problem| problem.told().0.to_owned())
+    }
+
+    #[test]
+    fn what_the_user_says_is_the_last_message_in_words_alone() {
+        let before = json!({"id": "1", "role": "assistant", "toolCalls": []});
+        assert_eq!(said(&json!([before, {"id": "2", "role": "user", "content": "hi"}])).unwrap(), "hi");
+        let parts = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]);
+        assert_eq!(said(&json!([{"id": "2", "role": "user", "content": parts}])).unwrap(), "a\nb");
+        let picture = json!([{"type": "text", "text": "a"}, {"type": "image", "source": {}}]);
+        assert!(said(&json!([{"id": "2", "role": "user", "content": picture}])).unwrap_err().contains("type text"));
+        assert!(said(&json!([{"id": "2", "role": "user"}])).unwrap_err().contains("type text"));
+        assert!(said(&json!([before])).unwrap_err().contains("a user's message at the end"));
+        assert!(said(&json!([])).unwrap_err().contains("a user's message at the end"));
+    }
+}

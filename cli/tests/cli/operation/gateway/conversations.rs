@@ -1,0 +1,131 @@
+//! Conversations over HTTP with an agent that a stand-in for a model runs: as the API has them, and as front ends do that
+//! speak AG-UI.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tickfleet_testkit::RedisServer;
+
+use super::{Events, Gateway, add_key};
+use crate::commands::chat::{configure, model};
+use crate::support::binary::DevFleet;
+use crate::support::packages::Packages;
+
+const CHAT: &str = "/v1/agents/atlas/chat";
+
+/// People are asked about one of the agent's tools.
+const PERMISSIONS: &str = "permissions:
+  echo: {everyone: true}
+  sleep: {everyone: true, rules: [{name: ask, require: 'false', otherwise: ask}]}
+approvers: {ann: {roles: [finance]}}
+";
+
+/// A fleet whose agent a stand-in for a model runs.
+struct World {
+    _fleet: DevFleet,
+    folder: TempDir,
+    redis: RedisServer,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let conf = folder.path().join("conf");
+        std::fs::create_dir(&conf).unwrap();
+        configure(&conf, &model().await);
+        std::fs::write(conf.join("permissions.yaml"), PERMISSIONS).unwrap();
+        let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+        Self { _fleet: fleet, folder, redis }
+    }
+
+    /// A gateway, and a key for all agents.
+    fn gateway(&self) -> (Gateway, String) {
+        let keys = self.folder.path().join("keys.yaml");
+        let name = format!("key-{}", std::fs::read_to_string(&keys).map_or(0, |text| text.lines().count()));
+        let key = add_key(&keys, &["--id", &name, "--tenant", "demo"]);
+        let conf = self.folder.path().join("conf");
+        (Gateway::start_with(&self.redis.url(), &keys, &["--config", conf.to_str().unwrap()]), key)
+    }
+}
+
+/// Says something, and gives the conversation, its task and what comes of it.
+fn say(gateway: &Gateway, key: &str, session: Option<&str>, message: &str) -> (String, String, Events) {
+    let said = json!({"message": message, "session_id": session}).to_string();
+    let mut events = Events::of(gateway.send(key, "POST", CHAT, "", &said));
+    let opened = events.until("session");
+    let text = |member: &str| opened[member].as_str().unwrap().to_owned();
+    (text("session_id"), text("task_id"), events)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gateway_and_is_kept() {
+    let world = World::new().await;
+    let ((one, key), (two, other)) = (world.gateway(), world.gateway());
+
+    let (session, _, mut events) = say(&one, &key, None, "echo this");
+    assert_eq!(events.until("plan")["calls"][0]["tool"], "echo");
+    let result = events.until("result");
+    assert!(result["ok"] == true && result["content"].as_str().unwrap().contains("echo this"), "{result}");
+    assert_eq!(events.until("answer")["answer"], "All done.");
+    assert!(events.next().is_none(), "nothing comes after the answer");
+    assert_eq!(events.names, ["session", "accepted", "plan", "execute", "result", "plan", "answer"]);
+
+    let (again, _, mut events) = say(&two, &other, Some(&session), "hello");
+    assert_eq!(
+        (again.as_str(), &events.until("answer")["answer"]),
+        (&*session, &json!("You said \"hello\" after 1 others."))
+    );
+    // A connection that breaks takes nothing along: the task tells the rest, and the conversation has the answer.
+    let (_, task, events) = say(&one, &key, Some(&session), "are you there?");
+    drop(events);
+    let mut rest = Events::of(two.send(&key, "GET", &format!("/v1/tasks/{task}/events"), "", ""));
+    assert_eq!(rest.until("answer")["answer"], "You said \"are you there?\" after 2 others.");
+
+    // A call that people are asked about: the conversation says so, and goes on when they have decided.
+    let (_, _, mut events) = say(&one, &key, Some(&session), "sleep");
+    let waits = events.until("waiting");
+    let approval =
+        waits["for"].as_str().unwrap().strip_prefix("people's consent to sleep (").unwrap().trim_end_matches(')');
+    let ann = one.key(&["--id", "ann-phone", "--tenant", "demo", "--role", "approver", "--approver", "ann"]);
+    let deny = format!("/v1/operate/approvals/{approval}/deny");
+    assert_eq!(one.ask(&ann, "POST", &deny, &json!({"reason": "not now"})).status, 200);
+    assert_eq!(events.until("result")["ok"], false);
+    assert_eq!(events.until("answer")["answer"], "All done.");
+
+    let history = |id: &str| two.get(&key, &format!("{CHAT}/{id}"));
+    let said = history(&session).json();
+    let words: Vec<(&Value, &Value)> =
+        said.as_array().unwrap().iter().map(|spoken| (&spoken["user"], &spoken["agent"])).collect();
+    let expected = [
+        ("echo this", "All done."),
+        ("hello", "You said \"hello\" after 1 others."),
+        ("are you there?", "You said \"are you there?\" after 2 others."),
+        ("sleep", "All done."),
+    ];
+    assert_eq!(
+        words,
+        expected.map(|(user, agent)| (json!(user), json!(agent))).iter().map(|(u, a)| (u, a)).collect::<Vec<_>>()
+    );
+    assert_eq!(history("never-begun").json(), json!([]));
+    assert_eq!(history("no%20name").status, 400);
+    let others = two.get(&key, &format!("/v1/agents/petra/chat/{session}"));
+    assert_eq!((others.status, others.code().as_str()), (409, "conflict"), "{others:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_client() {
+    let Some(packages) = Packages::unless_skipped() else { return };
+    let world = World::new().await;
+    let (gateway, key) = world.gateway();
+    let url = format!("http://{}/v1/agents/atlas/ag-ui", gateway.address);
+    let mut node = packages.node();
+    let output = tokio::task::block_in_place(|| {
+        node.arg("tests/conformance/agui.mjs").args([&url, &key]).arg(&packages.folder).output().unwrap()
+    });
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("all runs ended as they should"), "{said}");
+    // What was said there is said: the API tells it, too.
+    let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
+    let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
+    assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
+}
