@@ -52,6 +52,7 @@ pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::serve_stdio;
+pub use serving::public::PublicUrl;
 pub use serving::tls::{TlsError, TlsFiles};
 pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
 pub use verbs::{Grant, Held, Rate, Role, Verb, Whose};
@@ -62,7 +63,7 @@ use problem::Problem;
 use progress::Followed;
 use rates::Rates;
 use serving::tls::TlsListener;
-use serving::observed;
+use serving::{observed, public};
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -81,6 +82,8 @@ struct Shared {
     metrics: Arc<Metrics>,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
+    /// Where callers reach it, as far as somebody has said so.
+    public: Option<PublicUrl>,
 }
 
 /// The gateway of one process.
@@ -97,7 +100,8 @@ impl std::fmt::Debug for Gateway {
 
 impl Gateway {
     /// Answers for the fleet of `client` those who have one of these `credentials`, until `draining`. `desk` tells operators
-    /// what takes the configuration, `metrics` count what is asked.
+    /// what takes the configuration, `metrics` count what is asked. `public` is where callers reach it, where that is known:
+    /// clients are told pages and metadata there.
     #[must_use]
     pub fn new(
         client: Client,
@@ -105,15 +109,23 @@ impl Gateway {
         desk: Arc<dyn Desk>,
         metrics: Arc<Metrics>,
         draining: CancellationToken,
+        public: Option<PublicUrl>,
     ) -> Self {
         let credentials = credentials.into();
         let waiting = Waiting::new(client.clone(), draining.clone());
         let waits = waiting.clone();
         metrics.gateway.watch_waiting(move || waits.count());
-        let server = McpServer::for_keys(client.clone(), waiting.clone(), Arc::clone(&metrics), draining.clone());
+        let server = McpServer::for_keys(
+            client.clone(),
+            waiting.clone(),
+            Arc::clone(&metrics),
+            draining.clone(),
+            public.clone(),
+        );
         let (mcp, live) = (mcp::http_server(server), Live::new());
         let (rates, followed) = (Rates::default(), Followed::new(client.clone(), waiting.clone()));
-        let shared = Shared { client, credentials, rates, desk, waiting, mcp, live, followed, metrics, draining };
+        let shared =
+            Shared { client, credentials, rates, desk, waiting, mcp, live, followed, metrics, draining, public };
         Self { shared: Arc::new(shared) }
     }
 
@@ -163,6 +175,8 @@ impl Gateway {
             .route("/v1/agents/{agent}/ag-ui", post(agui::run))
             .route("/v1/agents/{agent}/mcp", any(mcp::answer))
             .route("/v1/openapi.json", get(doc::document))
+            .route(public::METADATA, get(public::of_gateway))
+            .route(&format!("{}/{{*path}}", public::METADATA), get(public::of_path))
             .merge(operate::routes())
             .merge(console::routes())
             .fallback(|| async {
@@ -171,6 +185,7 @@ impl Gateway {
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
             .layer(map_response(guarded))
+            .layer(from_fn_with_state(Arc::clone(&self.shared), public::challenge))
             .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), observed::observe))
             .with_state(self.shared)
     }

@@ -65,7 +65,7 @@ impl McpServer {
             }
             if began.elapsed() >= most || self.draining.is_cancelled() {
                 if knows_tasks {
-                    let task = self.task(who, name.turn.as_str()).await?;
+                    let task = self.task(who, name.turn.as_str(), context).await?;
                     return Ok(CallToolResponse::Task(CreateTaskResult::new(task.task)));
                 }
                 return Ok(CallToolResponse::Complete(under_way(&name, "it has not ended yet")));
@@ -122,7 +122,9 @@ impl McpServer {
         let Ok(TurnView::Live(live)) = self.client.store(&name.tenant).look(name).await else { return };
         // What is not known is how far it is: seconds grow, as progress must.
         let mut progress = ProgressNotificationParam::new(token, began.elapsed().as_secs_f64());
-        progress.message = Some(state_words(turn_state(&live)).into());
+        let asked = self.asked(name, &live).await;
+        let words = asked.map_or_else(|| state_words(turn_state(&live)).into(), |asked| self.asked_in_words(&asked));
+        progress.message = Some(words);
         if let Err(error) = context.peer.notify_progress(progress).await {
             tracing::debug!(%error, "progress could not be told");
         }

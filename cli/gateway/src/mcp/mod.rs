@@ -3,8 +3,9 @@
 //! task is the turn's record: any gateway answers for it, also after the one that took it has gone.
 //!
 //! START HERE: [`McpServer`] answers requests; `call` is a call from its parameters to its result; `task` is what is told
-//! of one that is under way.
+//! of one that is under way, `asked` of one that waits for people.
 
+mod asked;
 mod call;
 mod http;
 mod stdio;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
 use crate::problem::Problem;
+use crate::serving::public::PublicUrl;
 use crate::verbs::Verb;
 use crate::waiting::Waiting;
 
@@ -70,6 +72,8 @@ pub(crate) struct McpServer {
     draining: CancellationToken,
     /// The one agent that it serves; none where each request says so.
     only: Option<Principal>,
+    /// Where people reach the pages of the gateway; none where nobody has said so, or there are none.
+    public: Option<PublicUrl>,
 }
 
 impl McpServer {
@@ -79,8 +83,9 @@ impl McpServer {
         waiting: Waiting,
         metrics: Arc<Metrics>,
         draining: CancellationToken,
+        public: Option<PublicUrl>,
     ) -> Self {
-        Self { client, waiting, metrics: Some(metrics), draining, only: None }
+        Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
     }
 
     fn principal(&self, context: &RequestContext<RoleServer>) -> Result<Principal, ErrorData> {
@@ -219,10 +224,10 @@ impl ServerHandler for McpServer {
     ) -> Result<GetTaskResult, ErrorData> {
         let who = self.principal(&context)?;
         who.may(Verb::Read)?;
-        self.task(&who, &request.task_id).await.map(GetTaskResult::new)
+        self.task(&who, &request.task_id, &context).await.map(GetTaskResult::new)
     }
 
-    /// Answers to questions that a task has asked. The fleet asks clients nothing: whoever calls does not approve.
+    /// Answers to questions that a task has asked. Whatever they say, they decide nothing: whoever calls does not approve.
     async fn update_task(
         &self,
         request: UpdateTaskParams,
@@ -230,7 +235,7 @@ impl ServerHandler for McpServer {
     ) -> Result<(), ErrorData> {
         let who = self.principal(&context)?;
         who.may(Verb::Read)?;
-        self.task(&who, &request.task_id).await.map(drop)
+        self.task(&who, &request.task_id, &context).await.map(drop)
     }
 
     async fn cancel_task(
@@ -241,7 +246,7 @@ impl ServerHandler for McpServer {
         let who = self.principal(&context)?;
         who.may(Verb::Cancel)?;
         // What is another agent's is not there.
-        self.task(&who, &request.task_id).await?;
+        self.task(&who, &request.task_id, &context).await?;
         self.cancel(&who.turn(&request.task_id)?).await
     }
 }

@@ -23,7 +23,8 @@ pub async fn serve_stdio(
     let readers = CancellationToken::new();
     let waiting = Waiting::new(client.clone(), readers.clone());
     let only = Some(Principal { tenant, agent, caller: None });
-    let server = McpServer { client, waiting: waiting.clone(), metrics: None, draining: draining.clone(), only };
+    let server =
+        McpServer { client, waiting: waiting.clone(), metrics: None, draining: draining.clone(), only, public: None };
     let served = match server.serve_with_ct(stdio(), draining).await {
         Ok(running) => running.waiting().await.map(drop).map_err(std::io::Error::other),
         Err(error) => Err(std::io::Error::other(error)),

@@ -3,11 +3,13 @@
 use chrono::{DateTime, SecondsFormat};
 use rmcp::ErrorData;
 use rmcp::model::{DetailedTask, JsonObject, Task, TaskPayload, TaskStatus};
+use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Reply;
 use tickfleet_client::operate::turn_state;
 use tickfleet_model::Outcome;
 use tickfleet_store::{FinishedTurn, LiveTurn, TurnName, TurnView};
 
+use super::asked::question;
 use super::call::{complete, state_words};
 use super::{McpServer, Principal, failed, unknown_task};
 
@@ -16,14 +18,28 @@ const POLL_MS: u64 = 1_000;
 
 impl McpServer {
     /// What is known of a task.
-    pub(super) async fn task(&self, who: &Principal, task_id: &str) -> Result<DetailedTask, ErrorData> {
+    pub(super) async fn task(
+        &self,
+        who: &Principal,
+        task_id: &str,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<DetailedTask, ErrorData> {
         let name = who.turn(task_id)?;
         let store = self.client.store(&who.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
         match store.look(&name).await.map_err(failed)? {
             TurnView::Live(live) if live.record.agent.as_deref() == Some(who.agent.as_str()) => {
-                Ok(working(&name, &live, retain_ms))
+                let mut told = working(&name, &live, retain_ms);
+                if let Some(asked) = self.asked(&name, &live).await {
+                    let words = self.asked_in_words(&asked);
+                    if let Some(page) = self.page(context) {
+                        told.task.status = TaskStatus::InputRequired;
+                        told.payload = TaskPayload::InputRequired { input_requests: question(&asked, &words, page) };
+                    }
+                    told.task.status_message = Some(words);
+                }
+                Ok(told)
             }
             TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
             // It was taken in, and nobody has decided about it so far.

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use tickfleet_ops::metrics::Metrics;
 use tokio::time::Instant;
 
+use super::public::METADATA;
 use crate::problem::OverRate;
 
 /// One request, until its answer begins. Whoever goes away before is counted, too.
@@ -80,7 +81,7 @@ fn named(method: &Method, path: &str, query: &str) -> &'static str {
         "/v1/agents/{agent}/tools" => "tools",
         "/v1/agents/{agent}/chat" | "/v1/agents/{agent}/chat/{session_id}" | "/v1/agents/{agent}/ag-ui" => "chat",
         "/v1/agents/{agent}/mcp" => "mcp",
-        "/v1/openapi.json" => "document",
+        path if path == "/v1/openapi.json" || path.starts_with(METADATA) => "document",
         path if path.starts_with("/console") => "console",
         _ => "other",
     }

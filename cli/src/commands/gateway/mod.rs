@@ -17,7 +17,7 @@ use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{
-    Credentials, Gateway, KeyRow, KeysFile, NewKey, Rate, Role, TlsFiles, Tokens, Verb, Whose, openapi,
+    Credentials, Gateway, KeyRow, KeysFile, NewKey, PublicUrl, Rate, Role, TlsFiles, Tokens, Verb, Whose, openapi,
 };
 use tickfleet_ops::health::Health;
 use tickfleet_ops::metrics::{Metrics, Part};
@@ -60,6 +60,10 @@ pub(crate) struct GatewayArgs {
     /// The certificate's key, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Where callers reach it, such as https://fleet.example.com: what MCP clients are told of where tokens come from, and of the
+    /// page where people approve, is there.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<PublicUrl>,
     /// Where to answer /metrics, /livez and /readyz, without keys: an address that only scrapes and probes reach.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -205,7 +209,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let tls = args.tls()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
-    let gateway = of(setup, credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone()).await?;
+    let public = args.public_url.clone();
+    let gateway = of(setup, credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public).await?;
     if let Some(files) = tls.clone() {
         tokio::spawn(files.follow(shutdown.draining.clone()));
     }
@@ -246,10 +251,11 @@ async fn of(
     credentials: impl Into<Credentials>,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
+    public: Option<PublicUrl>,
 ) -> Result<Gateway, Failure> {
     let client = setup.client().await?.observed_by(metrics.clone());
     let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
-    Ok(Gateway::new(client, credentials, desk, metrics, draining))
+    Ok(Gateway::new(client, credentials, desk, metrics, draining, public))
 }
 
 /// Answers probes and scrapes until `ended`, during a drain too.

@@ -1,0 +1,147 @@
+//! The address that callers reach a gateway at, and what is told about it to clients that look for a token (RFC 9728).
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use reqwest::Url;
+use serde_json::{Value, json};
+use tickfleet_model::AgentId;
+
+use crate::Shared;
+use crate::problem::Problem;
+
+/// Where the metadata of a protected resource stands (RFC 9728, 3), before the resource's own path.
+pub(crate) const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// The address that callers reach a gateway at: a scheme, a host and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicUrl(String);
+
+impl std::str::FromStr for PublicUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected =
+            || format!("{text:?}: expected https:// (or http://), a host and perhaps a port, and nothing behind it");
+        let url = Url::parse(text).map_err(|_| expected())?;
+        let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
+        let is_nobody = url.username().is_empty() && url.password().is_none();
+        if !["https", "http"].contains(&url.scheme()) || !url.has_host() || !is_bare || !is_nobody {
+            return Err(expected());
+        }
+        Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
+    }
+}
+
+impl PublicUrl {
+    /// The page where approvers decide.
+    pub(crate) fn approvals(&self) -> String {
+        format!("{}/console/#/approvals", self.0)
+    }
+
+    /// Where the metadata of what is at `path` stands: of an agent's MCP server its own, else the gateway's.
+    fn metadata(&self, path: &str) -> String {
+        let own = if agent_of(path).is_some() { path } else { "" };
+        format!("{}{METADATA}{own}", self.0)
+    }
+}
+
+/// The agent whose MCP server is at a path.
+fn agent_of(path: &str) -> Option<AgentId> {
+    AgentId::new(path.strip_prefix("/v1/agents/")?.strip_suffix("/mcp")?).ok()
+}
+
+/// What a client has to know to get a token for the gateway.
+pub(crate) async fn of_gateway(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, Problem> {
+    shared.metadata("")
+}
+
+/// What a client has to know to get a token for an agent's MCP server.
+pub(crate) async fn of_path(
+    State(shared): State<Arc<Shared>>,
+    Path(path): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let path = format!("/{path}");
+    agent_of(&path).ok_or_else(|| Problem::not_found("only an agent's MCP server has metadata of its own"))?;
+    shared.metadata(&path)
+}
+
+impl Shared {
+    /// Tells where tokens come from; nothing where none are taken, or nobody has said where callers reach the gateway.
+    fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
+        let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
+            return Err(Problem::not_found(
+                "there is no metadata: tokens are not taken here, or --public-url is not given",
+            ));
+        };
+        Ok(Json(json!({
+            "resource": format!("{}{path}", public.0),
+            "resource_name": "Tickfleet",
+            "authorization_servers": [tokens.issuer()],
+            "bearer_methods_supported": ["header"],
+        })))
+    }
+}
+
+/// Says beside each refusal for want of a good key or token where tokens come from (RFC 9728, 5.1).
+pub(crate) async fn challenge(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let public = shared.public.as_ref().filter(|_| shared.credentials.tokens.is_some());
+    let metadata = public.map(|public| public.metadata(request.uri().path()));
+    let was_sent = request.headers().contains_key(header::AUTHORIZATION);
+    let mut response = next.run(request).await;
+    if let Some(metadata) = metadata.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
+        let error = if was_sent { "error=\"invalid_token\", " } else { "" };
+        // An address has no quotes, and ids of agents have none either.
+        if let Ok(value) = HeaderValue::try_from(format!("Bearer {error}resource_metadata=\"{metadata}\"")) {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_scheme_a_host_and_a_port() {
+        for good in
+            ["https://fleet.example.com", "https://fleet.example.com/", "http://127.0.0.1:8080", "https://[::1]:8443"]
+        {
+            let url: PublicUrl = good.parse().unwrap();
+            assert_eq!(url.0, good.trim_end_matches('/'));
+        }
+        for bad in [
+            "fleet.example.com",
+            "ftp://a",
+            "https://a/b",
+            "https://a?b",
+            "https://a#b",
+            "https://u:p@a",
+            "https://",
+            "",
+        ] {
+            assert!(bad.parse::<PublicUrl>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_agents_mcp_server_has_metadata_of_its_own_and_all_else_the_gateways() {
+        let url: PublicUrl = "https://fleet.example.com".parse().unwrap();
+        let at = |path: &str| {
+            url.metadata(path).replace("https://fleet.example.com/.well-known/oauth-protected-resource", "M")
+        };
+        assert_eq!(at("/v1/agents/kelly/mcp"), "M/v1/agents/kelly/mcp");
+        for path in
+            ["/v1/turns", "/v1/agents/kelly/mcp/", "/v1/agents/a b/mcp", "/v1/agents/a\"b/mcp", "/v1/agents/a/b/mcp"]
+        {
+            assert_eq!(at(path), "M", "{path}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where clients are told that tokens come from: the metadata of RFC 9728, which MCP's authorization begins with.
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::tokens::Provider;
+use super::{Answer, Gateway, add_key};
+
+const RULES: &str = "- {name: services, claims: {azp: shop}, tenant: demo, agents: ['*'], verbs: [read]}\n";
+const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// What a refusal says of where a token is to be had.
+fn challenge(answer: &Answer) -> String {
+    assert_eq!(answer.status, 401, "{answer:?}");
+    let found = answer.head.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
+    found.unwrap_or_else(|| panic!("no challenge: {answer:?}")).to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_token_is_told_where_one_is_to_be_had() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let provider = Provider::start(folder.path()).await;
+    let [keys, rules] = ["keys.yaml", "rules.yaml"].map(|name| folder.path().join(name));
+    std::fs::write(&rules, RULES).unwrap();
+    add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let tokens = ["--oidc-issuer", &provider.url, "--oidc-audience", "fleet", "--oidc-rules", rules.to_str().unwrap()];
+    let public = ["--public-url", "https://fleet.example.com"];
+    let gateway = Gateway::start_with(&redis.url(), &keys, &[&tokens[..], &public].concat());
+
+    // As a client of MCP goes about it: asked without a token, told where to look, told who gives one.
+    let mcp = "/v1/agents/kelly/mcp";
+    let said = challenge(&gateway.ask("", "POST", mcp, &json!({})));
+    assert_eq!(
+        said,
+        format!("bearer error=\"invalid_token\", resource_metadata=\"https://fleet.example.com{METADATA}{mcp}\"")
+    );
+    let told = gateway.get("", &format!("{METADATA}{mcp}"));
+    assert!(told.status == 200 && told.head.contains("content-type: application/json"), "{told:?}");
+    let expected = json!({"resource": format!("https://fleet.example.com{mcp}"), "resource_name": "Tickfleet",
+        "authorization_servers": [provider.url], "bearer_methods_supported": ["header"]});
+    assert_eq!(told.json(), expected);
+    // Everything else is one resource.
+    let said = challenge(&gateway.get("wrong", "/v1/turns/none"));
+    assert!(said.ends_with(&format!("resource_metadata=\"https://fleet.example.com{METADATA}\"")), "{said}");
+    assert_eq!(gateway.get("", METADATA).json()["resource"], "https://fleet.example.com");
+    for path in ["/v1/turns", "/v1/agents/a%20b/mcp", "/v1/agents/kelly/tools", "/"] {
+        assert_eq!(gateway.get("", &format!("{METADATA}{path}")).status, 404, "{path}");
+    }
+
+    // Where nobody said how it is reached, or it takes no tokens, nothing is made up.
+    for more in [&tokens[..], &public] {
+        let gateway = Gateway::start_with(&redis.url(), &keys, more);
+        assert_eq!(challenge(&gateway.ask("", "POST", mcp, &Value::Null)), "bearer");
+        assert_eq!(gateway.get("", METADATA).status, 404);
+    }
+}
