@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+/// In a static binary, in place of musl's, which has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     tickfleet::Program::new().main()
 }
