@@ -1,5 +1,5 @@
-"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`, or through
-`GATEWAY_URL` with `GATEWAY_KEY`.
+"""Agents of three frameworks run their tools through a fleet with caps: `adapters.py [NAME…]`, against `REDIS_URL`, and one
+of them then through `GATEWAY_URL` with `GATEWAY_KEY`, if these are given.
 
 The models are stood in for: each asks for the same two calls, one that is granted and one that the day's cap of agent `frugal`
 does not let through, and answers with what it was told of them.
@@ -112,12 +112,14 @@ async def pydantic_ai(fleet: AsyncFleet) -> None:
 async def main(names: list[str]) -> None:
     for name in names or ["openai_agents", "langgraph", "pydantic_ai"]:
         # Each is a tenant of its own: none uses up what is another's.
-        way: Any = {"tenant": name.replace("_", "-")}
-        if "GATEWAY_URL" in os.environ:
-            way = {"url": os.environ["GATEWAY_URL"], "api_key": os.environ["GATEWAY_KEY"]}
-        async with AsyncFleet(**way) as fleet:
+        async with AsyncFleet(tenant=name.replace("_", "-")) as fleet:
             await globals()[name](fleet)
         print(f"{name}: ok")
+    if gateway := os.environ.get("GATEWAY_URL"):
+        # The same agent, and another fleet: that is all that it takes.
+        async with AsyncFleet(gateway, api_key=os.environ["GATEWAY_KEY"]) as fleet:
+            await langgraph(fleet)
+        print("through a gateway: ok")
 
 
 if __name__ == "__main__":

@@ -191,6 +191,11 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
         await raises(ReplyTimeout, fleet.wait("never", timeout=0.1))
         await fleet.submit("kelly", calls=ECHO, turn_id="used")
         await raises(Conflict, fleet.submit("kelly", calls=ECHO * 2, turn_id="used"), id="used")
+        wire.fates, wire.spent = ["through"], asyncio.Event()
+        open_wait = asyncio.create_task(fleet.wait("never"))
+        await wire.spent.wait()
+    await raises(FleetError, open_wait)
+    await raises(FleetError, fleet.run("kelly", calls=ECHO))
 
 
 async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire) -> None:

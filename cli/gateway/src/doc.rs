@@ -7,7 +7,7 @@ use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet, and the verbs of its operators."),
+    info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet, and the verbs of its operators. A request may name its tenant in the header `Tickfleet-Tenant`: with a key for another one it is a 403."),
     paths(
         crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,

@@ -140,7 +140,7 @@ class Sent implements Awaited {
     if (answer.status === 409) throw new Conflict(this.#id, answer.message);
     if (answer.status === 400) throw this.#refused(answer);
     this.#takenAt = Date.now();
-    this.#isAskedFor = wait > 0;
+    this.#isAskedFor = answer.waited > 0;
     return endedBy(good(answer));
   }
 

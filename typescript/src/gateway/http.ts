@@ -27,6 +27,9 @@ export type ApiKey = string | (() => string | Promise<string>);
 
 /** What a gateway answered. */
 export class Answer {
+  /** Seconds that the request was allowed to wait. */
+  waited = 0;
+
   constructor(
     readonly status: number,
     readonly text: string,
@@ -120,6 +123,7 @@ export class Http {
         if (again !== undefined) [place, wait] = [again, 0];
         continue;
       }
+      answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
       await tries.pause(passing(answer), answer.retryAfterMs);
       if (again !== undefined && answer.status >= 500) [place, wait] = [again, 0];

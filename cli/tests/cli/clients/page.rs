@@ -54,6 +54,6 @@ fn every_step_of_the_clients_page_does_what_it_says() {
         assert_eq!(said.code, 0, "{place}:\n{}{}", said.stdout, said.stderr);
         assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
     }
-    assert_eq!(steps, 13);
+    assert_eq!(steps, 12);
     assert_eq!(fleet.unwrap().stop(), Some(0));
 }

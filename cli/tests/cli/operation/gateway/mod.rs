@@ -301,6 +301,14 @@ fn until_waiting(gateway: &Gateway, key: &str) {
     }
 }
 
+/// Whoever names a tenant is not answered about another one.
+fn answers_about_the_tenant_that_is_named(gateway: &Gateway, demo: &str, other: &str) {
+    for (key, status) in [(demo, 200), (other, 403)] {
+        let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
+        assert_eq!(named.status, status, "{named:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_opens_what_it_is_for_and_nothing_else() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
@@ -332,11 +340,7 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&fran, "/v1/agents/kelly/tools").status, 403);
     let other = json!({"tenant": "demo", "agent": "kelly", "calls": [{"name": "echo"}]});
     assert_eq!(gateway.ask(&acme, "POST", "/v1/turns", &other).code(), "forbidden");
-    // Whoever names a tenant is not answered about another one.
-    for (key, status) in [(&all, 200), (&acme, 403)] {
-        let named = gateway.ask_with(key, "GET", "/v1/turns/mine", "tickfleet-tenant: demo\r\n", &Value::Null);
-        assert_eq!(named.status, status, "{named:?}");
-    }
+    answers_about_the_tenant_that_is_named(&gateway, &all, &acme);
     // A key that reads submits and ends nothing, in no form.
     for (path, body) in [
         ("/v1/turns", echo("hi")),

@@ -133,7 +133,7 @@ class _Awaited:
             raise Conflict(self._id, answer.message)
         if answer.status == 400:
             raise self._refused(answer)
-        self._taken, self._is_asked_for = time.time(), wait > 0
+        self._taken, self._is_asked_for = time.time(), answer.waited > 0
         return _ended(_good(answer))
 
     async def reply(self, timeout: float | None) -> Reply | None:

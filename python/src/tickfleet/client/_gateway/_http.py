@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,6 +53,8 @@ class Answer:
     status: int
     text: str
     retry_after: float | None = None
+    waited: int = 0
+    """Seconds that the request was allowed to wait."""
 
     @property
     def json(self) -> dict[str, Any]:
@@ -116,7 +118,12 @@ class Http:
         self._client = httpx.AsyncClient(base_url=url.rstrip("/"), limits=limits, follow_redirects=False)
 
     async def close(self) -> None:
+        """Ends what is open. Whoever waits is told."""
         await self._client.aclose()
+
+    def check_open(self) -> None:
+        if self._client.is_closed:
+            raise FleetError("the fleet's client was closed")
 
     async def ask(
         self,
@@ -140,6 +147,7 @@ class Http:
         """
         tries = tries or Tries(self.patience)
         while True:
+            self.check_open()
             try:
                 response = await self._client.request(
                     method,
@@ -154,7 +162,7 @@ class Http:
                 continue
             answer = answer_of(response.status_code, response.text, response.headers)
             if answer.status not in _PASSING:
-                return checked(answer)
+                return replace(checked(answer), waited=wait)
             await tries.pause(passing(answer), answer.retry_after)
             if again is not None and answer.status >= 500:
                 path, wait = again, 0
@@ -162,6 +170,7 @@ class Http:
     @asynccontextmanager
     async def stream(self, path: str, tenant: str | None, position: int) -> AsyncIterator[httpx.Response]:
         """An answer that is read as it comes, once; trouble with it is the caller's."""
+        self.check_open()
         headers = self._headers(tenant, False) | {"accept": "text/event-stream"}
         if position:
             headers["last-event-id"] = str(position)
