@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_client::tasks::{TaskFilter, TaskState, WaitReason, Word};
+use tickfleet_client::tasks::{TaskFilter, TaskState, WaitReason, Word, task_page};
 use tickfleet_client::{Client, Session, SessionError, SessionId, TaskEvent};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::policy::{TEAM_TOOLS, ToolGrant};
@@ -181,6 +181,18 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let waiting = TaskFilter { state: Some(TaskState::Waiting), limit: 10, ..TaskFilter::default() };
     let listed = client.tasks(&tenant, &waiting).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), [child.as_str(), "job"]);
+    // Page by page, behind the tenant of a name before.
+    let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
+    let (mut paged, mut from) = (Vec::new(), None);
+    loop {
+        let one = TaskFilter { limit: 1, ..waiting.clone() };
+        let page = task_page(&client, &tenants, &one, from.as_ref()).await.unwrap();
+        paged.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
+        let Some(next) = page.next else { break };
+        // It is read as it is written.
+        from = Some(next.to_string().parse().unwrap());
+    }
+    assert_eq!(paged, [child.as_str(), "job"]);
 
     let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
     assert_eq!(cancelled.answer, Word::Ok);

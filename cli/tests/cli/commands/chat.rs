@@ -108,6 +108,18 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     shown.says("plan      default").says("validate  1 of 1 calls succeeded").says("answer    default");
     let explained = fleet.run(&["--config", config, "explain", "demo:ses-talk-1"]).exits(0);
     explained.says("execute   turn ses-talk-1.step-1").says("Tokens: 20 in, 4 out");
+    let stats = ["--config", config, "stats", "--by", "agent"];
+    let told = fleet.run(&[&stats[..], &["--json"]].concat()).exits(0).json();
+    let used = &told["rows"][0]["used"];
+    let requests = used["requests"].as_u64().unwrap();
+    assert!(
+        requests >= 5 && used["input_tokens"] == 10 * requests && used["output_tokens"] == 2 * requests,
+        "{told:#}"
+    );
+    assert_eq!(told["models"]["requests"], requests, "{told:#}");
+    fleet.run(&stats).exits(0).says("TOKENS").says("COST");
+    let csv = fleet.run(&[&stats[..], &["--csv"]].concat()).exits(0);
+    csv.says(",outcomes,requests,input_tokens,output_tokens,cost").says(&format!(",{requests},{},", 10 * requests));
     fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had ended already");
     fleet
         .run(&["--config", config, "tasks", "show", "demo:no-such"])

@@ -157,3 +157,45 @@ async fn a_tool_that_is_disabled_over_http_is_nobodys_and_its_calls_say_why_unti
     let entries = served.sees("audit?text=it%20posts%20twice").to_string();
     assert!(entries.contains("otto disabled echo") && entries.contains("otto enabled echo"), "{entries}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_and_limits_are_listed_with_what_they_did_and_would_have_done_in_shadow() {
+    let served = Served::start().await;
+    let by_fran = |id: &str, call: &str| {
+        served.run(&["submit", "--tenant", "demo", "--agent", "fran", "--turn-id", id, "--call", call]).exits(0);
+        served.until(&format!("explain?id=demo:{id}"), |seen| seen["story"]["state"] == "done");
+    };
+    by_fran("one", "echo");
+    by_fran("two", r#"echo {"text":"hello"}"#);
+    by_fran("three", "fail");
+    served.submit("held", "fail");
+    let seen = served.sees("rules?days=2");
+    let row = |rule: &str| {
+        let mut rows = seen["rules"].as_array().unwrap().iter();
+        let row = rows.find(|row| row["rule"] == rule).unwrap_or_else(|| panic!("no {rule} in {seen}"));
+        (row["mode"].clone(), row["shadow"].clone(), row["denied"].clone())
+    };
+    assert_eq!(row("permissions.echo.rules.greets"), (json!("shadow"), json!(1), json!(0)), "without a text: {seen}");
+    assert_eq!(row("permissions.fail.rules.ask"), (json!("ask"), json!(0), json!(0)), "who asks denies nobody yet");
+    assert_eq!(row("limits.one"), (json!("shadow"), json!(2), json!(0)), "two beyond the first: {seen}");
+    assert_eq!(row("limits.three"), (json!("enforce"), json!(0), json!(0)));
+    assert_eq!(row("permissions.fail"), (Value::Null, json!(0), json!(1)), "fran may not, says the matrix: {seen}");
+    assert_eq!(served.sees("rules?days=2")["rules"], seen["rules"], "nothing counts twice");
+    let others = served.sees("rules?tenant=acme&days=2");
+    assert!(others["rules"].as_array().unwrap().iter().all(|row| row["shadow"] == 0 && row["denied"] == 0), "{others}");
+    let forbidden = served.gateway.get(&served.keys.acme, "/v1/operate/rules");
+    assert_eq!(forbidden.code(), "forbidden", "rules are all tenants': {forbidden:?}");
+    served.run(&["rules", "--mode", "shadow"]).exits(0).says("limits.one").says("permissions.echo.rules.greets");
+    served.run(&["rules", "--mode", "loose"]).exits(2);
+
+    // Statistics know none of these fields for calls, and models have used nothing.
+    let stats = served.sees("stats?by=agent");
+    let calls = stats["rows"].as_array().unwrap().iter().map(|row| row["calls"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (calls, &stats["models"]["requests"], &stats["models"]["complete"]),
+        (3, &json!(0), &json!(true)),
+        "{stats}"
+    );
+    assert_eq!(stats["rows"][0]["outcomes"], json!({"denied": 1, "ok": 2}), "{stats}");
+    assert!(served.sees("stats?by=agent,tool").get("models").is_none(), "models are no tools");
+}

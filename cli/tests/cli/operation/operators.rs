@@ -13,7 +13,7 @@ use crate::support::process::pause;
 const LOOKS: usize = 2_400;
 
 const PERMISSIONS: &str = "permissions:
-  echo: {everyone: true}
+  echo: {everyone: true, rules: [{name: greets, require: 'has(args.text)', mode: shadow}]}
   sleep: {everyone: true}
   fail_once: {everyone: true}
   fail: {agents: [kelly], rules: [{name: ask, require: 'false', otherwise: ask}]}
@@ -47,7 +47,10 @@ impl Served {
             ("permissions.yaml", [PERMISSIONS, APPROVERS].concat().as_str()),
             ("agents.yaml", "agents: {kelly: {}, fran: {}, atlas: {task_handler: {typed: note}}}\n"),
             ("tenants.yaml", "tenants: {demo: {}, acme: {}}\n"),
-            ("limits.yaml", "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n"),
+            (
+                "limits.yaml",
+                "limits:\n  three: {per: [agent], max: 3, every: 1d, match: {agents: [fran]}}\n  one: {per: [agent], max: 1, every: 1d, match: {agents: [fran]}, mode: shadow}\n",
+            ),
             ("tools.yaml", "tools: {}\n"),
         ] {
             std::fs::write(conf.join(name), text).unwrap();
