@@ -11,6 +11,7 @@ use tickfleet_client::Client;
 use tickfleet_client::rules::{RuleHere, rules_of};
 use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Told};
 use tickfleet_model::day::Tz;
+use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_store::{Pool, StoreError};
 use tokio::sync::Mutex;
@@ -47,17 +48,17 @@ struct Pictures {
 
 impl Pictures {
     #[allow(clippy::disallowed_methods, reason = "the edge: how old a picture is, is a question to the clock")]
-    async fn now(&mut self) -> Result<Frame, Failure> {
+    async fn now(&mut self, policy: &Policy) -> Result<Frame, Failure> {
         let age = self.last.as_ref().map(|(at, _)| at.elapsed());
         match (&self.last, age) {
             (Some((_, frame)), Some(age)) if age < FRAME_FRESH => return Ok(frame.clone()),
             (Some(_), Some(age)) if age < FRAME_STALE => {}
             _ => {
-                self.poller.look().await?;
+                self.poller.look(policy).await?;
                 tokio::time::sleep(FRAME_FRESH).await;
             }
         }
-        let frame = self.poller.look().await?;
+        let frame = self.poller.look(policy).await?;
         self.last = Some((Instant::now(), frame.clone()));
         Ok(frame)
     }
@@ -137,7 +138,8 @@ impl HereDesk {
 impl Desk for HereDesk {
     fn overview(&self) -> Told<'_> {
         async {
-            let frame = self.pictures.lock().await.now().await.map_err(refused)?;
+            let setup = self.known().await;
+            let frame = self.pictures.lock().await.now(&setup.configuration.policy).await.map_err(refused)?;
             serde_json::to_value(frame).map_err(|error| DeskError::Unavailable(error.to_string()))
         }
         .boxed()

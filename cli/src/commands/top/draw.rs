@@ -8,25 +8,33 @@ use ratatui::widgets::{Cell, Clear, Row, Table, Widget};
 
 use super::frame::{Agent, Frame, Node, Sort};
 use super::tools::ToolRow;
+use super::trend::Trend;
 use crate::output::short;
 use crate::output::time_format::{clock, span};
 
 /// Rows of a table that is printed, at most.
 const PRINTED_ROWS_MAX: usize = 20;
 /// Below so many columns, agents and tools stand one above the other.
-const WIDE_COLUMNS: u16 = 126;
+const WIDE_COLUMNS: u16 = 140;
+/// Columns of the words around the trends.
+const TREND_WORDS: u16 = 48;
+/// From so many columns on, there is room to say how long a trend is.
+const TREND_COLUMNS: u16 = 100;
 /// Cells of the bar of slots.
 const BAR_CELLS: usize = 20;
 
-const HELP: [&str; 16] = [
+const HELP: [&str; 19] = [
     "q, Esc, Ctrl-C   quit",
     "p                pause: the picture stands still",
     "+  -             look more often, less often",
     "s                sort by count, by time, by name",
+    "up, down         choose one of the capped agents",
+    "e, Enter         explain why its first turn waits",
     "?                this help",
     "",
     "Everything is read from Redis. Rates are over the time since the last look.",
     "Slots are what workers said with their last heartbeat, up to a quarter of a lease ago.",
+    "Trends are what this view has seen, five minutes at most: bars, and the most.",
     "capped: turns that wait for a later tick or day. Up to 256 agents are looked at.",
     "delayed: turns whose call failed and is tried again later.",
     "dead: messages that were refused or poisonous; tickfleet doctor shows them.",
@@ -54,8 +62,17 @@ impl Style {
     }
 }
 
-/// The state of a live view beside the frame.
+/// What is told of a turn.
 #[derive(Debug, Clone)]
+pub(super) struct Story {
+    pub(super) title: String,
+    pub(super) lines: Vec<String>,
+    /// The first line that is shown.
+    pub(super) at: usize,
+}
+
+/// The state of a live view beside the frame.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Live {
     pub(super) sort: Sort,
     pub(super) every: String,
@@ -63,6 +80,12 @@ pub(super) struct Live {
     pub(super) help: bool,
     /// Why the last look failed.
     pub(super) trouble: Option<String>,
+    /// What the looks before have seen.
+    pub(super) trend: Trend,
+    /// The row that is chosen of the capped agents.
+    pub(super) chosen: Option<usize>,
+    /// What is told of a turn, over all else.
+    pub(super) story: Option<Story>,
 }
 
 /// A frame as text, as many lines as it needs.
@@ -95,7 +118,8 @@ pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect,
         .chain(&frame.warnings)
         .map(|warning| Line::styled(format!("! {warning}"), style.of(Color::Red)))
         .collect();
-    let head = 3 + u16::try_from(warnings.len()).unwrap_or(0);
+    let trend = live.and_then(|live| trend(&live.trend, area.width, style));
+    let head = 3 + u16::from(trend.is_some()) + u16::try_from(warnings.len()).unwrap_or(0);
     let left = area.height.saturating_sub(head + u16::from(live.is_some()));
     let top = tables_on_top(frame, left);
     let [header, upper, lower, footer] = Layout::vertical([
@@ -105,12 +129,12 @@ pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect,
         Constraint::Length(u16::from(live.is_some())),
     ])
     .areas(area);
-    lines(heading(frame, style).into_iter().chain(warnings), header, buffer);
+    lines(heading(frame, style).into_iter().chain(trend).chain(warnings), header, buffer);
     let [backlog, nodes] = Layout::horizontal([Constraint::Length(40), Constraint::Min(0)]).areas(upper);
     draw_backlog(frame, style, backlog, buffer);
     draw_nodes(frame, style, nodes, buffer);
     let (agents, tools) = if lower.width >= WIDE_COLUMNS {
-        let [agents, tools] = Layout::horizontal([Constraint::Length(62), Constraint::Min(0)]).areas(lower);
+        let [agents, tools] = Layout::horizontal([Constraint::Length(76), Constraint::Min(0)]).areas(lower);
         (agents, tools)
     } else {
         let wanted = u16::try_from(frame.agents.len().clamp(1, PRINTED_ROWS_MAX) + 3).unwrap_or(u16::MAX);
@@ -118,12 +142,16 @@ pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect,
         let [agents, tools] = Layout::vertical([Constraint::Length(share), Constraint::Min(0)]).areas(lower);
         (agents, tools)
     };
-    draw_agents(frame, style, agents, buffer);
+    draw_agents(frame, live.and_then(|live| live.chosen), style, agents, buffer);
     draw_tools(frame, style, tools, buffer);
     if let Some(live) = live {
         lines([foot(live, style)], footer, buffer);
         if live.help {
-            draw_help(style, area, buffer);
+            let help = HELP.into_iter().map(|line| Line::raw(format!(" {line}"))).collect();
+            draw_window(" tickfleet top ", help, 92, style, area, buffer);
+        }
+        if let Some(story) = &live.story {
+            draw_story(story, style, area, buffer);
         }
     }
 }
@@ -185,8 +213,37 @@ fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
 
 fn foot(live: &Live, style: Style) -> Line<'static> {
     let state = if live.paused { "paused".to_owned() } else { format!("every {}", live.every) };
-    let keys = format!("q quit · p pause · + - refresh · s sort: {} · ? help", live.sort.as_str());
+    let keys = format!("q quit · p pause · + - pace · ↑↓ e explain · s sort: {} · ? help", live.sort.as_str());
     Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
+}
+
+/// The trends in a line; none before there are two looks.
+fn trend(trend: &Trend, columns: u16, style: Style) -> Option<Line<'static>> {
+    let covers = trend.covers_ms()?;
+    // Beside three names and the most of each.
+    let words = if columns < TREND_COLUMNS { TREND_WORDS } else { TREND_WORDS + 14 };
+    let cells = usize::from(columns.saturating_sub(words) / 3).clamp(4, 60);
+    let mut spans = Vec::new();
+    for (what, bars, most) in trend.lines(cells) {
+        spans.push(Span::raw(format!("{what} ")));
+        spans.push(Span::styled(bars, style.of(Color::Green)));
+        spans.push(Span::raw(format!(" ≤{}  ", grouped(most))));
+    }
+    if columns >= TREND_COLUMNS {
+        spans.push(Span::raw(format!("in {}", span(covers))));
+    }
+    Some(Line::from(spans))
+}
+
+/// The end of a name that is too long tells more than its middle.
+fn squeezed(name: &str, chars: usize) -> String {
+    let all: Vec<char> = name.chars().collect();
+    if all.len() <= chars || chars < 6 {
+        return name.to_owned();
+    }
+    let head: String = all[..2].iter().collect();
+    let tail: String = all[all.len() - (chars - 3)..].iter().collect();
+    format!("{head}…{tail}")
 }
 
 /// A table with a title above it. What does not fit is counted in the title.
@@ -207,10 +264,10 @@ fn table(
     let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
     buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
     let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
-    let mut widths: Vec<Constraint> = widths.iter().map(|width| Constraint::Length(*width)).collect();
-    if let Some(first) = widths.first_mut() {
-        *first = Constraint::Min(10);
-    }
+    // One column takes what is left: where it is not the first, the one without a width.
+    let rest = widths.iter().position(|width| *width == 0).unwrap_or(0);
+    let width = |(at, width): (usize, &u16)| if at == rest { Constraint::Min(10) } else { Constraint::Length(*width) };
+    let widths: Vec<Constraint> = widths.iter().enumerate().map(width).collect();
     let head = Row::new(head).style(style.of(Color::Cyan));
     let table = Table::new(rows.into_iter().take(room), widths).header(head).column_spacing(1);
     Widget::render(table, Rect { width: below.width.saturating_sub(2), ..below }, buffer);
@@ -251,6 +308,8 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
         .zip(["scheduler", "worker"])
         .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
     let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
+    // What the other columns leave.
+    let room = usize::from(area.width.saturating_sub(2 + 16 + 9 + 2)).max(10);
     let row = |node: &Node| {
         let beat = match node.beat_age_ms {
             _ if !node.alive => format!("gone {}", span(-node.lease_left_ms)),
@@ -262,29 +321,39 @@ fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             _ if node.drained => "drained".to_owned(),
             slots => slots.map_or(String::new(), |slots| format!("{}/{}", slots.busy, slots.all)),
         };
-        let row = Row::new([Cell::new(node.name.clone()), right(beat), right(slots)]);
+        let row = Row::new([Cell::new(squeezed(&node.name, room)), right(beat), right(slots)]);
         if node.alive { row } else { row.style(style.of(Color::Red)) }
     };
-    let head = vec!["name", "         beat", "    slots"];
-    table(&title, head, frame.nodes.iter().map(row).collect(), &[20, 13, 9], style, area, buffer);
+    let head = vec!["name", "            beat", "    slots"];
+    table(&title, head, frame.nodes.iter().map(row).collect(), &[20, 16, 9], style, area, buffer);
 }
 
-fn draw_agents(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
+fn draw_agents(frame: &Frame, chosen: Option<usize>, style: Style, area: Rect, buffer: &mut Buffer) {
     let so_far = if frame.agents_whole { "" } else { " so far" };
     let title = format!("Capped agents: {}{so_far}", frame.agents.len());
-    let row = |agent: &Agent| {
+    let used = |used: i64, max: Option<u32>| {
+        let used = grouped(used as f64);
+        right(max.map_or_else(|| used.clone(), |max| format!("{used}/{}", grouped(max.into()))))
+    };
+    // The chosen one is in sight.
+    let chosen = chosen.map(|at| at.min(frame.agents.len().saturating_sub(1)));
+    let room = usize::from(area.height.saturating_sub(2)).clamp(1, PRINTED_ROWS_MAX);
+    let above = chosen.map_or(0, |at| (at + 1).saturating_sub(room));
+    let row = |(at, agent): (usize, &Agent)| {
         let next = if agent.due_in_ms <= 0 { "now".into() } else { format!("in {}", span(agent.due_in_ms)) };
-        Row::new([
+        let row = Row::new([
             Cell::new(short(&agent.name(), 40)),
             right(grouped(agent.turns as f64)),
             right(agent.oldest_ms.map_or(String::new(), span)),
             right(next),
-            right(agent.tick_used.to_string()),
-            right(agent.day_used.to_string()),
-        ])
+            used(agent.tick_used, agent.tick_max),
+            used(agent.day_used, agent.day_max),
+        ]);
+        if chosen == Some(at) { row.style(Cells::new().add_modifier(Modifier::REVERSED)) } else { row }
     };
-    let head = vec!["agent", "turns", "    waits", "         next", " tick", "     day"];
-    table(&title, head, frame.agents.iter().map(row).collect(), &[20, 5, 9, 13, 5, 8], style, area, buffer);
+    let head = vec!["agent", "  turns", "      waits", "          next", "     tick", "            day"];
+    let rows = frame.agents.iter().enumerate().skip(above).map(row).collect();
+    table(&title, head, rows, &[20, 7, 11, 14, 9, 15], style, area, buffer);
 }
 
 fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
@@ -308,21 +377,35 @@ fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
             Cell::new(Span::styled(format!(" {}", others.join(", ")), style.of(colour))),
         ])
     };
-    let head = vec!["tool", "   calls", "      ok", "     mean", " other outcomes"];
-    table(&title, head, tools.rows.iter().map(row).collect(), &[18, 8, 8, 9, 44], style, area, buffer);
+    let head = vec!["tool", "    calls", "       ok", "       mean", " other outcomes"];
+    table(&title, head, tools.rows.iter().map(row).collect(), &[18, 9, 9, 11, 0], style, area, buffer);
 }
 
-fn draw_help(style: Style, area: Rect, buffer: &mut Buffer) {
-    let width = area.width.min(92);
-    let height = area.height.min(u16::try_from(HELP.len() + 2).unwrap_or(u16::MAX));
+fn draw_story(story: &Story, style: Style, area: Rect, buffer: &mut Buffer) {
+    // What is wider than the window goes on below.
+    let columns = usize::from(area.width.saturating_sub(4)).max(1);
+    let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
+        let chars: Vec<char> = line.chars().filter(|c| !c.is_control()).collect();
+        let parts: Vec<String> = chars.chunks(columns).map(|part| part.iter().collect()).collect();
+        parts
+    });
+    let shown = wrapped.take(usize::from(area.height)).map(|line| Line::raw(format!(" {line}"))).collect();
+    let title = format!(" {} · up, down scroll · any other key closes ", story.title);
+    draw_window(&title, shown, area.width, style, area, buffer);
+}
+
+/// A window over all else, in the middle.
+fn draw_window(title: &str, shown: Vec<Line<'_>>, width: u16, style: Style, area: Rect, buffer: &mut Buffer) {
+    let width = area.width.min(width);
+    let height = area.height.min(u16::try_from(shown.len() + 2).unwrap_or(u16::MAX));
     let x = area.x + (area.width - width) / 2;
     let y = area.y + (area.height - height) / 2;
     let window = Rect::new(x, y, width, height);
     Widget::render(Clear, window, buffer);
-    let block = ratatui::widgets::Block::bordered().title(" tickfleet top ").border_style(style.of(Color::Cyan));
+    let block = ratatui::widgets::Block::bordered().title(title.to_owned()).border_style(style.of(Color::Cyan));
     let inside = block.inner(window);
     Widget::render(block, window, buffer);
-    lines(HELP.into_iter().map(|line| Line::raw(format!(" {line}"))), inside, buffer);
+    lines(shown, inside, buffer);
 }
 
 /// A number with its thousands apart; below ten with one decimal where it has one.
@@ -370,6 +453,9 @@ mod tests {
             due_in_ms: 2_100,
             tick_used: 10,
             day_used: 340,
+            tick_max: Some(10),
+            day_max: Some(1_000),
+            first: "atlas-ux:order-17".into(),
         };
         let node = |name: &str, kind, alive| Node {
             name: name.into(),
@@ -426,7 +512,7 @@ mod tests {
             "1.2 s ago     12/32",
             "Capped agents: 2",
             "atlas-ux:kelly",
-            "in 2.1 s    10      340",
+            "in 2.1 s     10/10       340/1,000",
             "Tools · 9 calls of the last minute",
             "2 denied",
         ] {
@@ -437,12 +523,65 @@ mod tests {
 
     #[test]
     fn any_size_of_terminal_is_drawn_without_a_panic() {
-        let live =
-            Live { sort: Sort::Time, every: "1s".into(), paused: true, help: true, trouble: Some("away".into()) };
+        let story = Story { title: "demo:x".into(), lines: vec!["it waits ".repeat(40); 9], at: 3 };
+        let mut live = Live { every: "1s".into(), paused: true, help: true, chosen: Some(7), ..Live::default() };
+        (live.sort, live.trouble, live.story) = (Sort::Time, Some("away".into()), Some(story));
+        (0..3).for_each(|_| live.trend.add(&frame()));
         for (columns, rows) in [(80, 24), (200, 60), (40, 10), (20, 3), (1, 1), (130, 8)] {
             let area = Rect::new(0, 0, columns, rows);
             draw(&frame(), Some(&live), Style { colour: true }, area, &mut Buffer::empty(area));
         }
+    }
+
+    fn text_of(frame: &Frame, live: &Live, (columns, rows): (u16, u16)) -> String {
+        let area = Rect::new(0, 0, columns, rows);
+        let mut buffer = Buffer::empty(area);
+        draw(frame, Some(live), Style::default(), area, &mut buffer);
+        let line = |y| (0..columns).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect();
+        (0..rows).map(line).collect::<Vec<String>>().join("\n")
+    }
+
+    #[test]
+    fn eighty_columns_show_every_figure_whole() {
+        let mut frame = frame();
+        let agent = &mut frame.agents[0];
+        (agent.tenant, agent.agent) = ("a-tenant-with-a-name".into(), "and-an-agent-with-one".into());
+        (agent.turns, agent.oldest_ms, agent.due_in_ms) = (9_999, Some(86_399_000), 86_399_000);
+        (agent.day_used, agent.day_max) = (100_000, Some(100_000));
+        (frame.nodes[2].name, frame.tools.rows[0].calls) = ("w-tickfleet-worker-6d8f9c7b5-x2x4z-7".into(), 1_234_567);
+        frame.backlog.push(Waiting { state: "capped", count: 4, unit: "turns", oldest_ms: None });
+        let mut live = Live { every: "1s".into(), ..Live::default() };
+        (0..3).for_each(|_| live.trend.add(&frame));
+        let text = text_of(&frame, &live, (80, 40));
+        for said in [
+            "9,999 23 h 59 min in 23 h 59 min",
+            "10/10",
+            "100,000/100,000",
+            "x2x4z-7",
+            "1.2 s ago",
+            "12/32",
+            "1,234,567",
+            "other outcomes",
+            "2 denied",
+            "calls/s",
+            "capped ██",
+            "? help",
+        ] {
+            assert!(text.contains(said), "no {said:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_chosen_row_stays_in_sight_and_its_story_is_told_over_all_else() {
+        let mut frame = frame();
+        frame.agents = vec![frame.agents[0].clone(); 30];
+        frame.agents[25].agent = "chosen".into();
+        let mut live = Live { chosen: Some(25), ..Live::default() };
+        assert!(text_of(&frame, &live, (80, 24)).contains("atlas-ux:chosen"));
+        live.story = Some(Story { title: "demo:order-17".into(), lines: vec!["first".into(), "x".repeat(100)], at: 1 });
+        let told = text_of(&frame, &live, (80, 24));
+        assert!(told.contains("demo:order-17") && !told.contains("first"), "{told}");
+        assert!(told.contains(&"x".repeat(76)), "what is wider goes on below: {told}");
     }
 
     #[test]
@@ -451,7 +590,7 @@ mod tests {
         frame.agents = vec![frame.agents[0].clone(); 30];
         let area = Rect::new(0, 0, 80, 24);
         let mut buffer = Buffer::empty(area);
-        let live = Live { sort: Sort::Count, every: "1s".into(), paused: false, help: false, trouble: None };
+        let live = Live { every: "1s".into(), ..Live::default() };
         draw(&frame, Some(&live), Style::default(), area, &mut buffer);
         let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
         assert!(text.contains(" more"), "{text}");

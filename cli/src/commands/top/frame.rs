@@ -1,6 +1,8 @@
 //! A frame: one picture of the fleet, made of two polls. Pure.
 
 use serde::Serialize;
+use tickfleet_model::policy::Policy;
+use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
 use super::seen::Seen;
@@ -119,6 +121,14 @@ pub(crate) struct Agent {
     pub(crate) due_in_ms: i64,
     pub(crate) tick_used: i64,
     pub(crate) day_used: i64,
+    /// Calls that its tick allows, as the configuration here says; none where that is not known, or it is a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tick_max: Option<u32>,
+    /// Calls that its day allows, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) day_max: Option<u32>,
+    /// The turn that stands first, `tenant:turn`.
+    pub(crate) first: String,
 }
 
 impl Agent {
@@ -143,8 +153,9 @@ pub(crate) struct Shard {
 }
 
 /// By what tables are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Sort {
+    #[default]
     Count,
     Time,
     Name,
@@ -202,6 +213,17 @@ impl Frame {
         frame.warnings = warnings(&now.server, shards, &frame.nodes);
         frame.sort(Sort::Count);
         frame
+    }
+
+    /// Tells of each agent what its caps allow.
+    pub(super) fn with_caps(mut self, policy: &Policy) -> Self {
+        for agent in self.agents.iter_mut().filter(|agent| agent.limit.is_none()) {
+            let (Ok(tenant), Ok(name)) = (TenantId::new(&agent.tenant), AgentId::new(&agent.agent)) else { continue };
+            let Ok((owner, declared)) = policy.look_up(&tenant, &name) else { continue };
+            let caps = policy.caps(owner, declared);
+            (agent.tick_max, agent.day_max) = (Some(caps.calls_per_tick), Some(caps.calls_per_day));
+        }
+        self
     }
 
     /// Sorts agents, tools and nodes: the most, the longest, or by name. Who is gone stands first.
@@ -320,6 +342,9 @@ fn agent(lane: &LaneView) -> Agent {
         due_in_ms: lane.due_in_ms,
         tick_used: lane.tick_used,
         day_used: lane.day_used,
+        tick_max: None,
+        day_max: None,
+        first: lane.first.clone(),
     }
 }
 
@@ -470,6 +495,7 @@ mod tests {
             tenant: "t".into(),
             agent: agent.into(),
             limit: None,
+            first: "t:x".into(),
             turns,
             oldest_ms: Some(oldest_ms),
             due_in_ms: 0,

@@ -10,6 +10,7 @@ mod poller;
 mod screen;
 mod seen;
 mod tools;
+mod trend;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -33,10 +34,12 @@ const EVERY_MAX: Duration = Duration::from_secs(60);
 /// Columns of a frame that is printed.
 const PRINTED_COLUMNS: u16 = 110;
 
-/// Show the fleet live: backlog, rates, slots, who is alive, capped agents, tools by outcome. Reads Redis only.
+/// Show the fleet live: backlog, rates with their trends, slots, who is alive, capped agents with what they
+/// have used and may, tools by outcome. Reads Redis only.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys: q quit · p pause · + - refresh faster, slower · s sort by count, time or name · ? help
+Keys: q quit · p pause · + - refresh faster, slower · s sort by count, time or name · up, down, e: explain why an agent's
+first turn waits · ? help
 
 Examples:
   tickfleet top
@@ -64,14 +67,15 @@ fn every(text: &str) -> Result<Duration, String> {
 /// away later is shown and waited for.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
     let mut poller = Poller::new(setup)?;
-    let first = poller.look().await?;
+    let policy = &setup.configuration.policy;
+    let first = poller.look(policy).await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
         // Between the two looks something happens: that is what a rate is made of.
         tokio::time::sleep(args.every).await;
-        let frame = poller.look().await?;
+        let frame = poller.look(policy).await?;
         return output.show(&frame, text);
     }
-    screen::run(poller, first, args.every, Style { colour: output.colours() }).await
+    screen::run(setup, (poller, first), args.every, Style { colour: output.colours() }).await
 }
 
 fn text(frame: &Frame) -> String {

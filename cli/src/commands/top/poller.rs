@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use tickfleet_model::policy::Policy;
 use tickfleet_store::{ServerLoad, Watch};
 
 use super::frame::{Frame, Heading};
@@ -35,12 +36,12 @@ impl Poller {
         })
     }
 
-    /// One look, as a frame. Rates are over the time since the last look, and absent in the first.
+    /// One look, as a frame; what caps allow says `policy`. Rates are over the time since the last look, and absent in the first.
     ///
     /// # Errors
     /// [`Failure::Redis`], or what Redis refuses.
     #[allow(clippy::disallowed_methods, reason = "the edge: rates are over the time that really passed")]
-    pub(crate) async fn look(&mut self) -> Result<Frame, Failure> {
+    pub(crate) async fn look(&mut self, policy: &Policy) -> Result<Frame, Failure> {
         let mut shards = Vec::with_capacity(self.watches.len());
         let server = match self.watches.first() {
             Some(watch) => watch.server().await?,
@@ -60,6 +61,6 @@ impl Poller {
         let heading = Heading { redis: self.redis.clone(), now_ms };
         let frame = Frame::of(heading, self.last.as_ref(), &now, self.window.tools(now_ms));
         self.last = Some(now);
-        Ok(frame)
+        Ok(frame.with_caps(policy))
     }
 }

@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tickfleet_client::Client;
 use tickfleet_config::units::format_duration;
 use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use super::draw::{self, Live, Style};
-use super::frame::{Frame, Sort};
+use super::draw::{self, Live, Story, Style};
+use super::frame::Frame;
 use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
+use crate::commands::explain;
 use crate::failure::Failure;
+use crate::setup::Setup;
 
 /// The time between two looks of the thread that reads keys whether it is still needed.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
@@ -32,6 +36,10 @@ enum Wish {
     Slower,
     Sort,
     Help,
+    Up,
+    Down,
+    /// Why does the first turn of the chosen row wait?
+    Explain,
     /// The terminal has another size now, or a key means nothing: draw again.
     Redraw,
 }
@@ -91,17 +99,25 @@ impl Drop for Screen {
 ///
 /// # Errors
 /// A terminal that cannot be used.
-pub(super) async fn run(poller: Poller, first: Frame, every: Duration, style: Style) -> Result<(), Failure> {
+pub(super) async fn run(
+    setup: &Setup,
+    (poller, first): (Poller, Frame),
+    every: Duration,
+    style: Style,
+) -> Result<(), Failure> {
+    let asker = Asker { setup: Arc::new(setup.clone()), client: setup.client().await?, pool: setup.pool()? };
+    let (tell, mut told) = mpsc::channel(1);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A terminal that is closed (a lost connection) ends the view too.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(Pace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
-    tokio::spawn(keep_looking(poller, paces, frames));
+    tokio::spawn(keep_looking(Arc::clone(&asker.setup), poller, paces, frames));
 
     let (mut screen, mut keys) = Screen::take()?;
     let mut frame = first;
-    let mut live = Live { sort: Sort::Count, every: format_duration(every), paused: false, help: false, trouble: None };
+    let mut live = Live { every: format_duration(every), ..Live::default() };
+    live.trend.add(&frame);
     loop {
         frame.sort(live.sort);
         screen.draw(&frame, &live, style)?;
@@ -113,29 +129,71 @@ pub(super) async fn run(poller: Poller, first: Frame, every: Duration, style: St
                     return Err(Failure::failed(anyhow::anyhow!("the looks ended by a bug")));
                 }
                 match fresh.borrow_and_update().clone() {
-                    Ok(seen) => (frame, live.trouble) = (seen, None),
+                    Ok(seen) => {
+                        live.trend.add(&seen);
+                        (frame, live.trouble) = (seen, None);
+                    }
                     Err(trouble) => live.trouble = Some(trouble),
                 }
             }
+            Some(story) = told.recv() => live.story = live.story.take().map(|_| story),
             wish = keys.recv() => match wish {
                 Some(Wish::Quit) | None => return Ok(()),
-                Some(wish) => follow(wish, &mut live, &pace),
+                Some(Wish::Explain) if live.story.is_none() => asker.ask(&frame, &mut live, &tell),
+                Some(wish) => follow(wish, frame.agents.len(), &mut live, &pace),
             }
         }
     }
 }
 
-fn follow(wish: Wish, live: &mut Live, pace: &watch::Sender<Pace>) {
+/// Who asks why a turn waits.
+struct Asker {
+    setup: Arc<Setup>,
+    client: Client,
+    pool: Pool,
+}
+
+impl Asker {
+    /// Asks why the first turn of the chosen row waits; what is known of it comes by `tell`.
+    fn ask(&self, frame: &Frame, live: &mut Live, tell: &mpsc::Sender<Story>) {
+        let row = live.chosen.unwrap_or(0);
+        let Some(turn) = frame.agents.get(row).map(|agent| agent.first.clone()) else { return };
+        live.chosen = Some(row);
+        live.story = Some(Story { title: turn.clone(), lines: vec!["Looking …".to_owned()], at: 0 });
+        let (setup, client, pool) = (Arc::clone(&self.setup), self.client.clone(), self.pool.clone());
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            let found = explain::told(&setup, (&client, &pool), None, &turn).await;
+            let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |(_, lines)| lines);
+            // Nobody may wait for it any more.
+            drop(tell.send(Story { title: turn, lines, at: 0 }).await);
+        });
+    }
+}
+
+fn follow(wish: Wish, rows: usize, live: &mut Live, pace: &watch::Sender<Pace>) {
     if std::mem::take(&mut live.help) {
         return;
     }
+    if let Some(story) = &mut live.story {
+        match wish {
+            Wish::Up => story.at = story.at.saturating_sub(1),
+            Wish::Down => story.at = (story.at + 1).min(story.lines.len().saturating_sub(1)),
+            Wish::Redraw => {}
+            _ => live.story = None,
+        }
+        return;
+    }
+    let last = rows.saturating_sub(1);
     match wish {
+        Wish::Up => live.chosen = Some(live.chosen.map_or(0, |at| at.saturating_sub(1)).min(last)),
+        Wish::Down => live.chosen = Some(live.chosen.map_or(0, |at| at + 1).min(last)),
         Wish::Pause => pace.send_modify(|pace| pace.paused = !pace.paused),
         Wish::Faster => pace.send_modify(|pace| *pace = pace.faster()),
         Wish::Slower => pace.send_modify(|pace| *pace = pace.slower()),
         Wish::Sort => live.sort = live.sort.next(),
         Wish::Help => live.help = true,
-        Wish::Redraw | Wish::Quit => {}
+        Wish::Redraw | Wish::Explain | Wish::Quit => {}
     }
     let now = *pace.borrow();
     (live.every, live.paused) = (format_duration(now.every), now.paused);
@@ -143,6 +201,7 @@ fn follow(wish: Wish, live: &mut Live, pace: &watch::Sender<Pace>) {
 
 /// Looks again and again, at the pace that the keys set; ends when nobody wants to see it any more.
 async fn keep_looking(
+    setup: Arc<Setup>,
     mut poller: Poller,
     mut paces: watch::Receiver<Pace>,
     frames: watch::Sender<Result<Frame, String>>,
@@ -158,7 +217,8 @@ async fn keep_looking(
             }
             () = tokio::time::sleep(every), if !paused => {}
         }
-        let seen = poller.look().await.map_err(|failure| failure.message().unwrap_or_default());
+        let seen =
+            poller.look(&setup.configuration.policy).await.map_err(|failure| failure.message().unwrap_or_default());
         let seen = seen.map_err(|message| message.lines().next().unwrap_or_default().to_owned());
         if frames.send(seen).is_err() {
             return;
@@ -189,6 +249,9 @@ fn wish_of(event: &Event) -> Wish {
     match code {
         KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
         KeyCode::Char('q' | 'Q') | KeyCode::Esc => Wish::Quit,
+        KeyCode::Up | KeyCode::Char('k') => Wish::Up,
+        KeyCode::Down | KeyCode::Char('j') => Wish::Down,
+        KeyCode::Enter | KeyCode::Char('e') => Wish::Explain,
         KeyCode::Char('p' | ' ') => Wish::Pause,
         KeyCode::Char('+' | '=') => Wish::Faster,
         KeyCode::Char('-' | '_') => Wish::Slower,
@@ -208,6 +271,27 @@ mod tests {
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [Wish::Quit; 2]);
         assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), Wish::Quit);
         assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [Wish::Redraw; 2]);
+    }
+
+    #[test]
+    fn a_row_is_chosen_and_a_story_scrolled_within_what_there_is() {
+        let (pace, _paces) = watch::channel(Pace { every: Duration::from_secs(1), paused: false });
+        let mut live = Live::default();
+        let press = |wish, live: &mut Live| follow(wish, 2, live, &pace);
+        for chosen in [0, 1, 1] {
+            press(Wish::Down, &mut live);
+            assert_eq!(live.chosen, Some(chosen));
+        }
+        press(Wish::Up, &mut live);
+        press(Wish::Up, &mut live);
+        assert_eq!(live.chosen, Some(0));
+        live.story = Some(Story { title: "demo:x".into(), lines: vec!["a".into(), "b".into()], at: 0 });
+        for at in [1, 1] {
+            press(Wish::Down, &mut live);
+            assert_eq!(live.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");
+        }
+        press(Wish::Pause, &mut live);
+        assert!(live.story.is_none() && !live.paused && live.chosen == Some(0), "any other key closes it");
     }
 
     #[test]

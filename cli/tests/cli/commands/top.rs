@@ -39,7 +39,12 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     };
     let agent = &frame["agents"][0];
     assert_eq!((&agent["tenant"], &agent["agent"], &agent["turns"]), (&"demo".into(), &"kelly".into(), &json!(1)));
-    assert_eq!(agent["tick_used"], 10, "{frame:#}");
+    assert_eq!(
+        (&agent["tick_used"], &agent["tick_max"], &agent["day_max"]),
+        (&json!(10), &json!(10), &json!(1_000)),
+        "{frame:#}"
+    );
+    assert!(agent["first"].as_str().unwrap().starts_with("demo:"), "{frame:#}");
     assert!((1..=5_000).contains(&agent["due_in_ms"].as_i64().unwrap()), "{frame:#}");
     assert_eq!(frame["tools"]["rows"][0]["tool"], "echo");
     assert_eq!(frame["tools"]["rows"][0]["outcomes"]["ok"], frame["tools"]["seen"]);
@@ -66,6 +71,8 @@ async fn top_lives_in_a_terminal_and_gives_it_back() {
         {"changes": "\\d\\d:\\d\\d:\\d\\d\\.\\d+ UTC"},
         {"key": "+"}, {"see": "every 100ms"},
         {"key": "s"}, {"see": "sort: time"},
+        {"see": "calls/s .*≤.*capped .*≤"},
+        {"key": "e"}, {"see": "accepted with 100 calls"}, {"key": "x"}, {"gone": "any other key closes"},
         {"key": "p"}, {"see": "paused"},
         {"key": "?"}, {"see": "any key closes this"}, {"key": "x"}, {"gone": "any key closes this"},
         {"key": "p"}, {"gone": "paused"},

@@ -33,13 +33,16 @@ const nodes = (found) => table("Schedulers and workers", [
   ["Slots busy", (node) => (node.slots ? `${node.slots.busy} of ${node.slots.all}` : ""), true],
 ], found);
 
+const used = (count, max) => (max === undefined ? count : `${count} of ${max}`);
+
 const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns wait for" : "Agents and limits that turns wait for (not all are known yet)", [
   ["Agent or limit", (agent) => (agent.limit ? `limit ${agent.limit}` : `${agent.tenant}:${agent.agent}`)],
   ["Turns", (agent) => agent.turns, true],
   ["Oldest", (agent) => span(agent.oldest_ms)],
   ["Looked at next in", (agent) => span(agent.due_in_ms)],
-  ["Tick used", (agent) => agent.tick_used, true],
-  ["Day used", (agent) => agent.day_used, true],
+  ["Tick used", (agent) => used(agent.tick_used, agent.tick_max), true],
+  ["Day used", (agent) => used(agent.day_used, agent.day_max), true],
+  ["First turn", (agent) => (agent.first ? storyLink(agent.first) : "")],
 ], found);
 
 const fleet = {

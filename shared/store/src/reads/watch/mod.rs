@@ -176,6 +176,7 @@ impl Watch {
                 tenant,
                 agent,
                 limit,
+                first,
                 turns: number_of(&count).unwrap_or(0).unsigned_abs(),
                 oldest_ms: None,
                 due_in_ms: due_ms - view.now_ms,

@@ -44,6 +44,8 @@ pub struct LaneView {
     pub agent: String,
     /// The limit, where it is a counter's lane. Which counter is not told: it may be private.
     pub limit: Option<String>,
+    /// The turn that stands first, `tenant:turn`.
+    pub first: String,
     /// Turns on its lane.
     pub turns: u64,
     /// The time since the first of them was admitted, ms; none if its record is gone.
