@@ -8,7 +8,7 @@ use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Returned, ShardClock, Slots, Store, StoreError};
+use tickfleet_store::{Beat, Returned, ShardClock, Slots, Store, StoreError, worker_of};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,26 +25,43 @@ pub(crate) const LOST_MAX: usize = 10_000;
 /// The worker's part on one shard, drained or not.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    note: Mutex<Option<Pause>>,
+    heard: Mutex<Heard>,
+}
+
+/// What the last heartbeats have brought.
+#[derive(Debug, Default)]
+struct Heard {
+    drained: Option<Pause>,
+    /// The Redis that has said so.
+    run_id: String,
 }
 
 impl Quiet {
-    /// A heartbeat has brought this.
-    pub(crate) fn hear(&self, drained: &Option<Pause>) {
-        let mut known = self.note.lock();
-        match (&*known, drained) {
+    /// A heartbeat has brought this. Answers what has to be put back: a drain of which another Redis process knows nothing
+    /// has not been lifted, but lost with what was written last. It holds on meanwhile.
+    pub(crate) fn hear(&self, drained: &Option<Pause>, run_id: &str) -> Option<Pause> {
+        let mut heard = self.heard.lock();
+        match (&heard.drained, drained) {
             (None, Some(Pause { by, reason, .. })) => {
                 tracing::warn!(by, reason, "drained by an operator: no new work is taken, what is held is finished");
             }
+            (Some(lost), None) if heard.run_id != run_id => return Some(lost.clone()),
             (Some(_), None) => tracing::info!("resumed by an operator: new work is taken again"),
             _ => {}
         }
-        known.clone_from(drained);
+        heard.drained.clone_from(drained);
+        run_id.clone_into(&mut heard.run_id);
+        None
+    }
+
+    /// What was lost stands in this Redis again.
+    pub(crate) fn put_back(&self, run_id: &str) {
+        run_id.clone_into(&mut self.heard.lock().run_id);
     }
 
     /// Returns true while no new work is to be taken.
     pub(crate) fn is_drained(&self) -> bool {
-        self.note.lock().is_some()
+        self.heard.lock().drained.is_some()
     }
 
     /// The slots that others may count on: of a worker that takes nothing new, those that are busy still.
@@ -114,7 +131,7 @@ impl Lease {
         self.clock.set(beat.now_ms);
         // Redis tells of a cancel once: it is acted on before anything else can fail.
         self.slices.cancel(&beat.cancelled);
-        self.quiet.hear(&beat.drained);
+        self.hear_drained(consumer, &beat).await;
         self.claims.expect_marks_until(beat.marks_ms);
         self.claims.assert_after(&beat).await?;
         // Whoever was paused hears what has changed before anything else: a tool may have been switched off meanwhile.
@@ -127,6 +144,17 @@ impl Lease {
             self.metrics.config_in_force(self.configs.load().active.short_digest(), generation);
         }
         Ok(())
+    }
+
+    /// Goes by what a heartbeat says of a drain, and puts back one that Redis has lost; what fails is tried with the next.
+    async fn hear_drained(&self, consumer: &ConsumerId, beat: &Beat) {
+        let Some(lost) = self.quiet.hear(&beat.drained, &beat.run_id) else { return };
+        let Some(worker) = worker_of(consumer.as_str()) else { return };
+        let restored = self.store.restore_drain(worker, &lost).await;
+        tracing::error!(?restored, "that this worker is drained was lost in Redis; putting it back");
+        if restored.is_ok() {
+            self.quiet.put_back(&beat.run_id);
+        }
     }
 
     /// Beats until the lease is lost, or until draining is done: running calls need their lease while they end.
@@ -193,5 +221,27 @@ impl Lease {
         if let Err(error) = self.store.leave(consumer).await {
             tracing::debug!(%error, "the lease will end by itself");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_drain_that_another_redis_does_not_know_is_put_back_and_one_that_was_lifted_is_not() {
+        let (quiet, note) = (Quiet::default(), Pause { by: "anna".into(), reason: "a kernel".into(), since_ms: 7 });
+        assert!(quiet.hear(&Some(note.clone()), "one").is_none() && quiet.is_drained());
+        // As long as it is not put back, it is said again, and holds.
+        for _ in 0..2 {
+            assert_eq!(quiet.hear(&None, "two").as_ref(), Some(&note));
+            assert!(quiet.is_drained());
+        }
+        quiet.put_back("two");
+        assert!(quiet.hear(&Some(note), "two").is_none() && quiet.is_drained());
+        assert!(quiet.hear(&None, "two").is_none() && !quiet.is_drained(), "somebody has lifted it");
+        assert!(quiet.hear(&None, "three").is_none() && !quiet.is_drained());
     }
 }

@@ -140,6 +140,7 @@ const WORKER: &[Verb] = &[
     Verb::AtRunTime,
     Verb::SwitchTool,
     Verb::Pause,
+    Verb::Drain,
     Verb::KeepDocument,
     Verb::Remember,
     Verb::Forget,

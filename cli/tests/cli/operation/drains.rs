@@ -132,3 +132,16 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     assert_eq!(quiet.stop(), Some(0));
     assert_eq!(place.run(&["workers", "list", "--json"]).exits(0).json().as_array().unwrap().len(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about() {
+    let mut place = Place::new().await;
+    let _quiet = place.start("worker", "quiet");
+    place.change("drain", "quiet");
+    // Nothing of it was written to disk.
+    place.redis.kill9();
+    place.redis.restart().await;
+    let is_back = |one: &Value| one["alive"] == true && one["heard"] == true && one["drained"]["by"] == "anna";
+    place.until("quiet", is_back);
+    place.change("resume", "quiet");
+}

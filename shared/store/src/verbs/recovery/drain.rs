@@ -23,6 +23,14 @@ impl Store {
         self.change_drain("drain", worker, Some(note), entry, gone).await
     }
 
+    /// Puts back that `worker` takes no new work, where Redis has lost it: the audit log has had it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same may be asked again.
+    pub async fn restore_drain(&self, worker: &str, note: &Pause) -> Result<PauseSet, StoreError> {
+        self.change_drain("drain", worker, Some(note), "", &[]).await
+    }
+
     /// Lets `worker` take new work again; `entry` goes into the audit log.
     ///
     /// # Errors
