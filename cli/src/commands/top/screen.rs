@@ -40,7 +40,9 @@ enum Wish {
     Down,
     /// Why does the first turn of the chosen row wait?
     Explain,
-    /// The terminal has another size now, or a key means nothing: draw again.
+    /// A key that means nothing; it closes what is open.
+    Other,
+    /// The terminal has another size now: draw again.
     Redraw,
 }
 
@@ -193,7 +195,7 @@ fn follow(wish: Wish, rows: usize, live: &mut Live, pace: &watch::Sender<Pace>) 
         Wish::Slower => pace.send_modify(|pace| *pace = pace.slower()),
         Wish::Sort => live.sort = live.sort.next(),
         Wish::Help => live.help = true,
-        Wish::Redraw | Wish::Explain | Wish::Quit => {}
+        Wish::Redraw | Wish::Other | Wish::Explain | Wish::Quit => {}
     }
     let now = *pace.borrow();
     (live.every, live.paused) = (format_duration(now.every), now.paused);
@@ -257,7 +259,7 @@ fn wish_of(event: &Event) -> Wish {
         KeyCode::Char('-' | '_') => Wish::Slower,
         KeyCode::Char('s') => Wish::Sort,
         KeyCode::Char('?' | 'h') => Wish::Help,
-        _ => Wish::Redraw,
+        _ => Wish::Other,
     }
 }
 
@@ -270,7 +272,7 @@ mod tests {
         let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
         assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [Wish::Quit; 2]);
         assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), Wish::Quit);
-        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [Wish::Redraw; 2]);
+        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [Wish::Other, Wish::Redraw]);
     }
 
     #[test]
@@ -290,7 +292,9 @@ mod tests {
             press(Wish::Down, &mut live);
             assert_eq!(live.story.as_ref().map(|story| story.at), Some(at), "the picture's row stays");
         }
-        press(Wish::Pause, &mut live);
+        press(Wish::Redraw, &mut live);
+        assert!(live.story.is_some(), "another size closes nothing");
+        press(Wish::Other, &mut live);
         assert!(live.story.is_none() && !live.paused && live.chosen == Some(0), "any other key closes it");
     }
 

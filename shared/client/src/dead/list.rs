@@ -58,7 +58,7 @@ async fn read_shard(
     page: &mut DeadPage,
 ) -> Result<bool, StoreError> {
     let from = filter.from_ms.unwrap_or(0).max(0).to_string();
-    let end = filter.until_ms.map_or_else(|| "+".to_owned(), |until| (until - 1).max(0).to_string());
+    let end = filter.until_ms.map_or_else(|| "+".to_owned(), |until| until.saturating_sub(1).max(0).to_string());
     loop {
         if page.dead.len() >= filter.limit || page.read >= READ_MAX {
             return Ok(false);
