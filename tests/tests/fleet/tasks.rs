@@ -152,6 +152,20 @@ async fn a_task_that_is_refused_or_fails_ends_its_watch_with_why() {
     fleet.stop().await;
 }
 
+/// The tasks that pass, one a page, behind those of a tenant of a name before.
+async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
+    let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
+    let one = TaskFilter { limit: 1, ..filter.clone() };
+    let (mut found, mut from) = (Vec::new(), None);
+    loop {
+        let page = task_page(client, &tenants, &one, from.as_ref()).await.unwrap();
+        found.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
+        let Some(next) = page.next else { return found };
+        // It is read as it is written.
+        from = Some(next.to_string().parse().unwrap());
+    }
+}
+
 #[tokio::test]
 async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let model = ScriptedModel::start(|asked: &Asked| match asked.system.as_str() {
@@ -181,18 +195,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let waiting = TaskFilter { state: Some(TaskState::Waiting), limit: 10, ..TaskFilter::default() };
     let listed = client.tasks(&tenant, &waiting).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), [child.as_str(), "job"]);
-    // Page by page, behind the tenant of a name before.
-    let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
-    let (mut paged, mut from) = (Vec::new(), None);
-    loop {
-        let one = TaskFilter { limit: 1, ..waiting.clone() };
-        let page = task_page(&client, &tenants, &one, from.as_ref()).await.unwrap();
-        paged.extend(page.tasks.into_iter().map(|task| task.id.to_string()));
-        let Some(next) = page.next else { break };
-        // It is read as it is written.
-        from = Some(next.to_string().parse().unwrap());
-    }
-    assert_eq!(paged, [child.as_str(), "job"]);
+    assert_eq!(paged(&client, &tenant, &waiting).await, [child.as_str(), "job"]);
 
     let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
     assert_eq!(cancelled.answer, Word::Ok);
