@@ -370,6 +370,25 @@ fn what_was_refused_was_refused_when_the_shard_says_so() {
 }
 
 #[test]
+fn a_wait_before_a_refusal_was_one_of_the_call_that_was_refused() {
+    let read = |call: usize, admitted: &str, meta: &str| {
+        let text = format!(
+            r#"{{"timestamp":"1970-01-01T00:00:05.300Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: ok","meta":{{"call":"t/{call}","turn":"t","arguments":{{}},"premises":{{"calls":2}},{meta}}}}}"#
+        );
+        let line = lines::entry(0, "5300-0", admitted, &text);
+        let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
+        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        *call
+    };
+    let refused = r#""outcome":"rejected","error":{"code":"limit_reached","details":{"limit":"few"}},"ended_ms":5178"#;
+    let calls = [read(0, "", refused), read(1, "A5199,1,1,3,10000,1,9;L5167,few,0", r#""outcome":"ok""#)];
+    let turn = Turn::of(&calls).unwrap();
+    let decided: Vec<(i64, usize)> = turn.decisions.iter().map(|one| (one.at_ms, one.first)).collect();
+    assert_eq!(decided, [(5_167, 0), (5_178, 0), (5_199, 1)]);
+    assert!(matches!(turn.decisions[0].what, What::Wait(..)), "{:?}", turn.decisions);
+}
+
+#[test]
 fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
     let text = r#"{"timestamp":"1970-01-01T00:00:05.100Z","action":"TOOL_CALL","entity_id":"tool_pay","actor_id":"kelly","tenant":"acme","message":"kelly called pay: denied","meta":{"call":"t/1","turn":"t","arguments":{"pin":"[REDACTED]"},"outcome":"denied","error":{"code":"denied","details":{"reason":"rule_not_met","rule":"permissions.pay.rules.few","limit":5}},"premises":{"calls":2,"task":"k1"}}}"#;
     let line = lines::entry(2, "5100-0", "A5000,1,1,3,10000,1,9;W1000,t,5000", text);

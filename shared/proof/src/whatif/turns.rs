@@ -195,7 +195,12 @@ impl Turn {
     fn waits(&mut self, first: usize, waits: &[WaitNote]) {
         for wait in waits {
             let what = What::Wait(cause(&wait.cause), wait.until_ms);
-            self.decisions.push(Decision { at_ms: wait.at_ms, first, what, slots: wait.slots });
+            // The turn may have waited before a limit refused its first calls; of these, entries say nothing of waits.
+            let came_later = |other: &&Decision| matches!(other.what, What::Refuse(..)) && other.at_ms > wait.at_ms;
+            let later = self.decisions.iter().rev().take_while(came_later).count();
+            let at = self.decisions.len() - later;
+            let first = self.decisions.get(at).map_or(first, |refused| refused.first);
+            self.decisions.insert(at, Decision { at_ms: wait.at_ms, first, what, slots: wait.slots });
         }
     }
 }

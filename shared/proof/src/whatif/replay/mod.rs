@@ -240,7 +240,9 @@ impl<'a> Replay<'a> {
         let wanted = live.turn.calls.len() - live.next;
         let said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
         match (&decision.what, said.verdict) {
-            (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => self.park(live, by, &said),
+            (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => {
+                self.park(live, Self::lane_of(live, by, &said));
+            }
             (What::Refuse(calls, by), verdict) if self.is_refused(by.as_deref(), &said, verdict) => {
                 live.next += match verdict {
                     Verdict::Refuse(_, _, ends) => ends.min(*calls),
@@ -264,6 +266,9 @@ impl<'a> Replay<'a> {
                 self.go(live, fits, said, now_ms);
                 if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
                     self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
+                } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
+                    // What is left of it waits for what cut it short, once these have ended.
+                    self.park(live, lane);
                 }
             }
             (_, Verdict::Refuse(reason, _, calls)) => {
@@ -315,12 +320,14 @@ impl<'a> Replay<'a> {
         self.fleet.policy.limits.iter().any(is_it)
     }
 
+    /// The lane on which a turn waits that waits for this.
+    fn lane_of(live: &Live, by: &str, said: &Said) -> String {
+        let side = said.sides.iter().find(|side| side.by == by);
+        side.map_or_else(|| agent_of(&live.turn), |side| side.name.clone())
+    }
+
     /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
-    fn park(&mut self, live: &mut Live, by: &str, said: &Said) {
-        let lane = match said.sides.iter().find(|side| side.by == by) {
-            Some(side) => side.name.clone(),
-            None => agent_of(&live.turn),
-        };
+    fn park(&mut self, live: &mut Live, lane: String) {
         *self.parked.entry(lane.clone()).or_default() += 1;
         live.parked = Some(lane);
     }
