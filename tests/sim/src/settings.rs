@@ -93,6 +93,11 @@ fn millis(ms: u64) -> Duration {
 }
 
 impl Settings {
+    /// Whether the game's configurations lie in several time zones.
+    pub(crate) fn has_zones(&self) -> bool {
+        self.caps.windows(2).any(|two| two[0].time_zone != two[1].time_zone)
+    }
+
     /// Draws the settings of a game.
     pub(crate) fn draw(chance: &mut StdRng) -> Self {
         let shards = one_of(chance, &[1, 1, 1, 2, 3, 8]);

@@ -179,9 +179,9 @@ impl Game {
         if matches!(self.server.ask(&["HSET", &key, &who, "spoilt"]), Reply::Error(_)) {
             return;
         }
-        let now_ms = self.oracle.shard_times().max();
-        if let Some(now_ms) = now_ms.filter(|_| !self.loses_writes) {
-            let today = self.oracle.day_of(now_ms);
+        if !self.loses_writes {
+            // Before anything went out, nobody has seen what time its shard has.
+            let today = self.oracle.shard_times().max().map_or(i64::MIN, |now_ms| self.oracle.day_of(now_ms));
             self.site.world.facts().spoiled.insert(who, today);
         }
         self.odd(Odd::ToInbox { tenant: of, inbox: 0 });

@@ -150,13 +150,15 @@ impl Oracle {
     /// A run of a call that was forbidden in its session before it began.
     fn forbidden(&self, facts: &Facts, run: &Run) -> Option<String> {
         let session = |name: &str| Some((name.split(':').next()?.to_owned(), facts.turns.get(name)?.session.clone()));
+        // It is decided about once: another try of it is not judged again.
+        let tries = facts.runs.iter().filter(|other| (&other.turn, other.position) == (&run.turn, run.position));
+        let began_us = tries.map(|other| other.began_us).min()?;
         let mut set = self.governed.ended_well.iter().filter(|((name, position), at_us)| {
             let tool = facts.turns.get(name).and_then(|made| made.tools.get(*position));
-            tool.is_some_and(|tool| tool == "mail") && **at_us < run.began_us && session(name) == session(&run.turn)
+            tool.is_some_and(|tool| tool == "mail") && **at_us < began_us && session(name) == session(&run.turn)
         });
         let ((name, position), at_us) = set.next()?;
-        let is_known =
-            !self.may_have_lost(facts, facts.turns.get(name)?.sent_us?, run.began_us) && *at_us < run.began_us;
+        let is_known = !self.may_have_lost(facts, facts.turns.get(name)?.sent_us?, began_us) && *at_us < began_us;
         is_known.then(|| format!("{}/{} ran, and {name}/{position} forbids it", run.turn, run.position))
     }
 
