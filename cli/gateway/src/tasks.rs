@@ -1,6 +1,7 @@
 //! Tasks: delegated, listed, told, watched, ended.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -25,6 +26,10 @@ use crate::waiting::Found;
 
 /// Tasks that are listed where nobody says how many, and at most.
 const LISTED: (usize, usize) = (20, 500);
+
+/// A task that nobody has decided about is looked for so often, and after such a pause each time.
+const LOOKS: usize = 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// A task that was taken in.
 #[derive(Debug, Serialize, ToSchema)]
@@ -186,11 +191,24 @@ pub(crate) async fn events(
     caller.may(Verb::Read)?;
     let name = named(&caller, id)?;
     let position = position(&headers)?;
-    let known = shared.client.task(&name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
-    if known.is_none() {
-        return Err(unknown(&name));
-    }
+    seen(&shared, &caller, &name).await?;
     Ok(events::of_task(shared.client.watch_from(&name, position), shared.draining.clone()))
+}
+
+/// Lets pass whoever may watch a task: also one that was taken in a moment ago, and that nobody has decided about so far.
+/// Whose that is, is not known yet: a key for some agents waits until it is.
+async fn seen(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<(), Problem> {
+    for _ in 0..LOOKS {
+        // Before the task: it may be accepted between the two looks.
+        let is_queued = shared.client.store(&name.tenant).waits_for_admission(name).await?;
+        match shared.client.task(name).await? {
+            Some(story) if caller.sees(story.summary.agent.as_deref()) => return Ok(()),
+            None if is_queued && caller.sees(None) => return Ok(()),
+            None if is_queued => tokio::time::sleep(LOOK_AGAIN).await,
+            Some(_) | None => break,
+        }
+    }
+    Err(unknown(name))
 }
 
 /// End a task, its turn that is out, and the tasks below it.
