@@ -66,7 +66,7 @@ pub(crate) enum Command {
     #[command(after_help = RUN_HELP)]
     Worker,
     /// Serve the HTTP API of the fleet until SIGTERM, or make a key for it.
-    Gateway(gateway::GatewayArgs),
+    Gateway(Box<gateway::GatewayArgs>),
     /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
     Dev(dev::Dev),
     /// Play a day of the agents on a fleet of its own, and show what came of it.

@@ -3,6 +3,7 @@
 use axum::Json;
 use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
@@ -23,7 +24,7 @@ use utoipa::{Modify, OpenApi};
         crate::operate::tasks::list, crate::operate::switches::list, crate::operate::switches::disable, crate::operate::switches::enable,
     ),
     security(("key" = []), ("token" = [])),
-    modifiers(&Keys)
+    modifiers(&Keys, &Rates)
 )]
 struct Api;
 
@@ -38,6 +39,25 @@ impl Modify for Keys {
             .bearer_format("JWT")
             .description(Some("A token of the identity provider that the gateway was started with (--oidc-issuer)"));
         components.add_security_scheme("token", SecurityScheme::Http(token.build()));
+    }
+}
+
+/// Whatever is asked may be asked faster than a key may.
+struct Rates;
+
+impl Modify for Rates {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
+        let refused = ResponseBuilder::new()
+            .description("The key is over its rate; Retry-After says when to try again")
+            .content("application/json", body)
+            .build();
+        for path in openapi.paths.paths.values_mut() {
+            for operation in [&mut path.get, &mut path.post].into_iter().flatten() {
+                let known = operation.responses.responses.entry("429".to_owned());
+                known.or_insert_with(|| RefOr::T(refused.clone()));
+            }
+        }
     }
 }
 
@@ -66,7 +86,7 @@ mod tests {
         assert_eq!(document["security"], serde_json::json!([{"key": []}, {"token": []}]), "one of the two");
         for (path, methods) in paths {
             for (method, operation) in methods.as_object().unwrap() {
-                for status in ["401", "403", "503"] {
+                for status in ["401", "403", "429", "503"] {
                     assert!(operation["responses"][status].is_object(), "{method} {path} does not say {status}");
                 }
                 assert!(operation["summary"].as_str().is_some_and(|said| !said.is_empty()), "{method} {path}");

@@ -227,7 +227,7 @@ catalogue! {
     GATEWAY_WAITING = "gateway_waiting", Gauge, Gateways, [],
         "Requests that wait for a reply now; at most 10,000.";
     GATEWAY_STREAMS = "gateway_streams", Gauge, Gateways, [],
-        "Answers that are sent event by event now: of tasks, conversations, the console, MCP.";
+        "Answers that are sent event by event now: of turns, tasks, conversations, the console, MCP.";
     GATEWAY_MCP_CALLS = "gateway_mcp_calls_total", Counter, Gateways, ["answer": Words(|| labels::MCP_ANSWERS.to_vec())],
         "Calls of tools over MCP by what was answered: a result, or words for the model that say why there is none (result), a task \
          to ask for (task), nothing, as its client had given it up (given_up), or an error of the protocol (error).";

@@ -43,6 +43,20 @@ fn until(gateway: &Gateway, key: &str, can: &Value, task: &Value, is: impl Fn(&V
     panic!("a task never came to be as it should: {told}");
 }
 
+/// Whatever a client answers is heard, and the call waits on.
+fn decides_nothing(gateway: &Gateway, key: &str, can: &Value, question: &str) {
+    for answer in [
+        json!({"action": "accept"}),
+        json!({"action": "accept", "content": {"approve": true}}),
+        json!({"action": "decline"}),
+    ] {
+        let answered = json!({"taskId": "pays", "inputResponses": {question: answer}});
+        ask(gateway, key, can, "tasks/update", answered);
+        let told = ask(gateway, key, can, "tasks/get", json!({"taskId": "pays"}));
+        assert_eq!(told["status"], "input_required", "{told}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_approved_by_whoever_calls() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
@@ -82,18 +96,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     assert_eq!(asked["params"]["url"], "https://fleet.example.com/console/#/approvals");
     assert!(asked["params"]["message"].as_str().unwrap().contains("waits for people's consent"), "{told}");
 
-    // Its answer is heard, and decides nothing.
-    for answer in [
-        json!({"action": "accept"}),
-        json!({"action": "accept", "content": {"approve": true}}),
-        json!({"action": "decline"}),
-    ] {
-        let mut answered = task.clone();
-        answered["inputResponses"] = json!({name: answer});
-        ask(&gateway, &key, &shows, "tasks/update", answered);
-        let told = ask(&gateway, &key, &shows, "tasks/get", task.clone());
-        assert_eq!(told["status"], "input_required", "{told}");
-    }
+    decides_nothing(&gateway, &key, &shows, name);
     let approvals = gateway.get(&key, "/v1/operate/approvals").json();
     let asked = &approvals["approvals"][0];
     assert_eq!((&asked["state"], &asked["agreed"]), (&json!("waiting"), &json!([])), "{asked}");
