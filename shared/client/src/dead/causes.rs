@@ -96,7 +96,7 @@ impl Causes {
     #[must_use]
     pub fn most(self, limit: usize) -> Vec<Cause> {
         let mut causes: Vec<Cause> = self.by.into_values().collect();
-        causes.sort_by(|one, other| (other.count, other.newest_ms).cmp(&(one.count, one.newest_ms)));
+        causes.sort_by_key(|cause| std::cmp::Reverse((cause.count, cause.newest_ms)));
         causes.truncate(limit);
         causes
     }
