@@ -1,11 +1,13 @@
 //! The guards of the scripts, one by one, and what stands there where a test switches one off. A guard that no test
 //! misses is either not tested or not needed: the interleavings and the simulator show that each is missed.
 
+mod aside;
 mod followers;
 mod governance;
 mod rests;
 mod sealed;
 
+pub use aside::ASIDE;
 pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
 pub use rests::{RESTS, WAITS};

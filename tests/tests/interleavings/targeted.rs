@@ -14,6 +14,7 @@ use tickfleet_store::{
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 mod alone;
+mod aside;
 mod bounds;
 mod budgets;
 mod effects;
