@@ -11,8 +11,8 @@ use serde_json::Value;
 use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
+use crate::model_use::ModelUse;
 use crate::rules::{Did, field};
-use crate::usage::ModelUse;
 
 /// Entries that are counted in one step: what a script then adds stays far below 10 ms.
 const STEP: usize = 1_000;

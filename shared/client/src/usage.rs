@@ -4,49 +4,19 @@
 use std::collections::{BTreeMap, HashMap};
 
 use futures::future::try_join_all;
-use serde::{Serialize, Serializer};
-use serde_json::Number;
+use serde::Serialize;
 use tickfleet_model::day::{Tz, day_bounds};
-use tickfleet_model::limit::amount;
 use tickfleet_model::{TenantId, limits};
 use tickfleet_store::{DayUsage, Store, StoreError, Used};
 
 use crate::Client;
+pub use crate::model_use::ModelUse;
 use crate::stats::{By, StatsQuery, StatsRow};
 
 /// Tenants that are asked about at the same time.
 const TOGETHER: usize = 32;
 /// Days of tenants that one answer reads: a thousand tenants for four days, or a hundred for forty.
 const READ_MAX: usize = 4_000;
-
-/// What models have used.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct ModelUse {
-    /// Requests that models have answered.
-    pub requests: u64,
-    /// Tokens of requests.
-    pub input_tokens: u64,
-    /// Tokens of answers.
-    pub output_tokens: u64,
-    /// What they cost, in millionths of the currency of the prices; told in that currency.
-    #[serde(serialize_with = "in_currency")]
-    pub cost: u64,
-}
-
-fn in_currency<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    // An amount as it is written is a number.
-    let number: Number = amount::show(*millionths).parse().unwrap_or_else(|_| (*millionths).into());
-    number.serialize(serializer)
-}
-
-impl ModelUse {
-    const fn add(&mut self, used: &Used) {
-        self.requests = self.requests.saturating_add(used.requests);
-        self.input_tokens = self.input_tokens.saturating_add(used.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(used.output_tokens);
-        self.cost = self.cost.saturating_add(used.cost);
-    }
-}
 
 /// All that is in the rows, and whether that is all there is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

@@ -152,6 +152,10 @@ async fn a_task_that_is_refused_or_fails_ends_its_watch_with_why() {
     fleet.stop().await;
 }
 
+fn standing(state: TaskState) -> TaskFilter {
+    TaskFilter { state: Some(state), limit: 10, ..TaskFilter::default() }
+}
+
 /// The tasks that pass, one a page, behind those of a tenant of a name before.
 async fn paged(client: &Client, tenant: &TenantId, filter: &TaskFilter) -> Vec<String> {
     let tenants = [TenantId::new("aaa").unwrap(), tenant.clone()].into();
@@ -192,7 +196,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
     let waits = story.waits.clone().unwrap().reason;
     assert_eq!(waits, WaitReason::Child { turn: "job.step-1".into(), task: child.to_string() });
     assert_eq!(story.rounds[0].calls[0].tool, "delegate_task");
-    let waiting = TaskFilter { state: Some(TaskState::Waiting), limit: 10, ..TaskFilter::default() };
+    let waiting = standing(TaskState::Waiting);
     let listed = client.tasks(&tenant, &waiting).await.unwrap();
     assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), [child.as_str(), "job"]);
     assert_eq!(paged(&client, &tenant, &waiting).await, [child.as_str(), "job"]);
@@ -210,12 +214,7 @@ async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
         last = Some(progress.event);
     }
     assert!(matches!(&last, Some(TaskEvent::Failed { outcome, .. }) if outcome == "cancelled"), "{last:?}");
-    let ended = TaskFilter {
-        agent: AgentId::new("kelly").ok(),
-        state: Some(TaskState::Ended),
-        limit: 10,
-        ..TaskFilter::default()
-    };
+    let ended = TaskFilter { agent: AgentId::new("kelly").ok(), ..standing(TaskState::Ended) };
     let listed = client.tasks(&tenant, &ended).await.unwrap();
     assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
     // Nothing goes on behind.

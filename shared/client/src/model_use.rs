@@ -1,0 +1,35 @@
+//! What models have used, as rows of statistics have it.
+
+use serde::{Serialize, Serializer};
+use serde_json::Number;
+use tickfleet_model::limit::amount;
+use tickfleet_store::Used;
+
+/// What models have used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ModelUse {
+    /// Requests that models have answered.
+    pub requests: u64,
+    /// Tokens of requests.
+    pub input_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// What they cost, in millionths of the currency of the prices; told in that currency.
+    #[serde(serialize_with = "in_currency")]
+    pub cost: u64,
+}
+
+fn in_currency<S: Serializer>(millionths: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    // An amount as it is written is a number.
+    let number: Number = amount::show(*millionths).parse().unwrap_or_else(|_| (*millionths).into());
+    number.serialize(serializer)
+}
+
+impl ModelUse {
+    pub(crate) const fn add(&mut self, used: &Used) {
+        self.requests = self.requests.saturating_add(used.requests);
+        self.input_tokens = self.input_tokens.saturating_add(used.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(used.output_tokens);
+        self.cost = self.cost.saturating_add(used.cost);
+    }
+}
