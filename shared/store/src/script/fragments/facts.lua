@@ -5,6 +5,12 @@
 local function facts_key(session) return P .. 'facts:' .. session end
 local function entered_key(session) return P .. 'entered:' .. session end
 
+-- A key that has just been written lasts for so long at least, ms.
+local function keep_for(key, ms)
+  local text = string.format('%d', ms)
+  if call('PEXPIRE', key, text, 'GT') == 0 then call('PEXPIRE', key, text, 'NX') end
+end
+
 -- What is known of a fact: its state (`x`: over; `-`: never set), and since when, by which call, until when.
 local function fact_of(text, now)
   local until_ms, state, since, by = string.match(text or '', '^(%d+) (%l) (%d+) (.+)$')
@@ -16,15 +22,16 @@ end
 -- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, at `now`, for `kept` ms.
 local function change_fact(session, change, fact, kept, by, now)
   local key = facts_key(session)
-  local state = fact_of(call('HGET', key, fact), now)
-  local next_state = change == 'S' and 'y' or change == 's' and (state == 'y' and 'y' or 'm') or change == 'C' and 'n' or nil
-  if change == 'c' then
-    if state ~= 'y' then return end
-    next_state = 'm'
+  local next_state = change == 'S' and 'y' or 'n'
+  -- What was so before counts only where the change is not certain.
+  if change == 's' or change == 'c' then
+    local was_so = fact_of(call('HGET', key, fact), now) == 'y'
+    if change == 'c' and not was_so then return end
+    next_state = change == 's' and was_so and 'y' or 'm'
   end
   call('HSET', key, fact, string.format('%d %s %d %s', now + kept, next_state, now, by))
   -- What is over is told for an hour.
-  call('PEXPIRE', key, string.format('%d', math.max(call('PTTL', key), kept + 3600000)))
+  keep_for(key, kept + 3600000)
 end
 
 -- A call is no longer under way: those that wait for one of its session look again.

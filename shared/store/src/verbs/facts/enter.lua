@@ -124,9 +124,9 @@ local function write(s, tt, position, session, changes, deadline)
   local text = {}
   for i = 1, #changes, 3 do text[#text + 1] = changes[i] .. changes[i + 1] .. ' ' .. changes[i + 2] end
   call('HSET', key, own, string.format('%d %s', number, table.concat(text, ',')))
-  call('HDEL', key, 'w:' .. tt)
+  if s.waited then call('HDEL', key, 'w:' .. tt) end
   -- Its end may be told a while after its deadline.
-  call('PEXPIRE', key, string.format('%d', math.max(call('PTTL', key), deadline - now + 86400000)))
+  keep_for(key, deadline - now + 86400000)
   call('HSET', turn_key(tt), TURN.entered, position .. ' ' .. session, TURN.has_history, '1', TURN.fresh, '')
 end
 
@@ -149,6 +149,7 @@ local function enter(at)
   for i = 1, #entered, 2 do
     -- It was let in before: it is decided about once, where it begins.
     if entered[i] == turn .. '/' .. position then has_begun = not string.match(entered[i + 1], '^%d+ e') end
+    if entered[i] == 'w:' .. tt then s.waited = true end
     if string.sub(entered[i], 1, #turn + 1) == turn .. '/' then s.number = num(string.match(entered[i + 1], '^%d+') or '') or s.number end
   end
   local shadow, waits = { 'ENTERED' }, nil
