@@ -142,3 +142,47 @@ async fn payments_of_which_nobody_knew_are_settled_and_none_is_made_twice() {
     drop(workers);
     fleet.stop().await;
 }
+
+/// Requests that get lost, or arrive only after somebody has asked for them: how often each was asked for, by who gets it.
+type Asked = Arc<Mutex<BTreeMap<u64, usize>>>;
+
+/// Finds a payment to an even number once it was asked for before, for its request has arrived by then; and no other one.
+fn find_late(asked: &Asked) -> TypedTool {
+    let asked = Arc::clone(asked);
+    TypedTool::new("find_payment", "Finds a payment.", Effect::Read, move |_, arguments: Value| {
+        let asked = Arc::clone(&asked);
+        async move {
+            let to = arguments["to"].as_u64().unwrap_or_default();
+            let mut asked = asked.lock().unwrap();
+            let times = asked.entry(to).or_default();
+            *times += 1;
+            Ok(json!({"found": *times > 1 && to.is_multiple_of(2), "payment": {"paid": to}}))
+        }
+    })
+}
+
+#[tokio::test]
+async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
+    let (bank, asked) = (Bank::default(), Asked::default());
+    let fleet = Fleet::start(Plan { workers: 1, tools: vec![pay(&bank), find_late(&asked)], ..plan(&bank) }).await;
+    // By its number and its turn's name, `pay` loses both requests.
+    let turn = |to: u64| {
+        json!({"turn_id": format!("t{to}a"), "tenant": "acme", "agent": "kelly", "reply_to": "box",
+            "calls": [{"name": "pay", "arguments": {"to": to}}]})
+    };
+    submit_all(&fleet.server, fleet.store.keys(), &[turn(22), turn(33)]).await;
+    let (mut inbox, mut told) = (fleet.inbox("box").await, BTreeMap::new());
+    while told.len() < 2 {
+        let replies = inbox.next(PATIENCE).await;
+        assert!(!replies.is_empty(), "{told:?} are answered, then nothing for {PATIENCE:?}");
+        for reply in replies {
+            told.insert(reply["turn_id"].as_str().unwrap().to_owned(), reply["results"][0].clone());
+        }
+    }
+    let (arrived, lost) = (&told["t22a"], &told["t33a"]);
+    assert_eq!((&arrived["outcome"], &arrived["reconciled"]), (&json!("ok"), &json!(true)), "{arrived}");
+    assert_eq!((&lost["outcome"], &lost["reconciled"]), (&json!("transient"), &json!(true)), "{lost}");
+    assert_eq!(lost["error"]["details"]["reason"], "did_not_happen", "{lost}");
+    assert_eq!(*asked.lock().unwrap(), BTreeMap::from([(22, 2), (33, 2)]));
+    fleet.stop().await;
+}
