@@ -240,13 +240,14 @@ impl Claims {
         }
     }
 
-    /// The calls of a slice are held no more.
-    pub(crate) fn forget(&self, name: &TurnName, positions: Range<usize>) {
-        let mut memory = self.lock();
-        if memory.under_way.contains_key(name) {
-            for position in positions {
-                memory.take(name, position);
-            }
+    /// The calls of a slice are held no more. Those that were begun, and whose results Redis has not confirmed, may have taken
+    /// effect, and nobody else may know of them.
+    pub(crate) fn let_go(&self, name: &TurnName, positions: Range<usize>) {
+        if !self.lock().under_way.contains_key(name) {
+            return;
+        }
+        for position in positions {
+            self.left_begun(name, position);
         }
     }
 
@@ -443,10 +444,9 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn nothing_is_begun_for_sure_if_the_worker_stops_before_redis_answers() {
-        let claims = Claims {
-            // Nobody listens there.
+    /// Of a worker whose Redis nobody listens for.
+    fn claims() -> Claims {
+        Claims {
             store: Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap(),
             metrics: Arc::new(Metrics::new().unwrap()),
             clock: Arc::default(),
@@ -455,11 +455,27 @@ mod tests {
             effects: ClaimedEffects::default(),
             facts: SaidFacts::default(),
             marks_ms: AtomicI64::default(),
-        };
-        let name = TurnName::parse("acme:t1").unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_begun_for_sure_if_the_worker_stops_before_redis_answers() {
+        let (claims, name) = (claims(), TurnName::parse("acme:t1").unwrap());
         claims.now.cancel();
         assert!(claims.begun_for_sure(&name, 0).await, "there is nothing to say of a call that nobody remembers");
         claims.begun(&name, 0, "digest", "w.1", i64::MAX / 2);
         assert!(!claims.begun_for_sure(&name, 0).await, "somebody else may have begun it");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_under_way_when_its_slice_was_lost_is_said_to_the_next_redis() {
+        let (claims, name) = (claims(), TurnName::parse("acme:t1").unwrap());
+        claims.begun(&name, 1, "digest", "w.1", i64::MAX / 2);
+        // An earlier result of the slice came too late: Redis has lost the turn, and this call was not told of.
+        claims.let_go(&name, 0..3);
+        let said: Vec<usize> = claims.all(0).iter().map(|(_, call)| call.position).collect();
+        assert_eq!(said, [1]);
+        claims.undone(&name, 1);
+        assert_eq!(claims.all(0).len(), 1, "nobody takes that back: whoever held it has gone");
     }
 }

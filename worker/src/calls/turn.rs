@@ -106,7 +106,7 @@ impl Pipeline {
         } else {
             self.suspect(slice, &hold, slot).instrument(span).await;
         }
-        self.claims.forget(&name, positions);
+        self.claims.let_go(&name, positions);
         self.slices.let_go(&name, &fence);
         drop(held);
     }
