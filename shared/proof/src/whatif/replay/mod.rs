@@ -262,14 +262,7 @@ impl<'a> Replay<'a> {
                     What::Go(calls, _) => *calls - (live.next - decision.first).min(*calls),
                     _ => 0,
                 };
-                let (by, lane, until_ms) = (said.by.clone(), said.lane.clone(), said.until_ms);
-                self.go(live, fits, said, now_ms);
-                if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
-                    self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
-                } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
-                    // What is left of it waits for what cut it short, once these have ended.
-                    self.park(live, lane);
-                }
+                self.go_as_fits(number, live, (fits, recorded), said, now_ms);
             }
             (_, Verdict::Refuse(reason, _, calls)) => {
                 let upto = live.next + calls;
@@ -287,6 +280,18 @@ impl<'a> Replay<'a> {
                 let apart = Apart { by: said.by, lane: said.lane, since_ms: now_ms };
                 self.wait(number, live, apart, said.until_ms);
             }
+        }
+    }
+
+    /// As many calls as fit go out, of which `recorded` did in the fleet; what is left waits.
+    fn go_as_fits(&mut self, number: u64, live: &mut Live, (fits, recorded): (usize, usize), said: Said, now_ms: i64) {
+        let (by, lane, until_ms) = (said.by.clone(), said.lane.clone(), said.until_ms);
+        self.go(live, fits, said, now_ms);
+        if fits < recorded || recorded == 0 && live.next < live.turn.calls.len() {
+            self.wait(number, live, Apart { by, lane, since_ms: now_ms }, until_ms);
+        } else if fits == recorded && live.next < live.turn.calls.len() && live.left > 0 {
+            // What is left of it waits for what cut it short, once these have ended.
+            self.park(live, lane);
         }
     }
 
