@@ -155,3 +155,69 @@ impl Told {
 fn custom(name: &str, value: Value) -> Value {
     json!({"type": "CUSTOM", "name": name, "value": value})
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(events: impl IntoIterator<Item = TaskEvent>) -> Vec<Value> {
+        let mut told = Told::begun(Run { thread: "t".into(), id: "r".into() }, "ses-t-1");
+        events.into_iter().for_each(|event| told.tell(event));
+        told.ready.into()
+    }
+
+    fn types(events: &[Value]) -> Vec<&str> {
+        events.iter().map(|event| event["type"].as_str().unwrap_or_default()).collect()
+    }
+
+    fn plan(text: &str, tools: &[&str]) -> TaskEvent {
+        let call = |tool: &&str| PlannedCall { tool: (*tool).to_owned(), arguments: "{}".into() };
+        TaskEvent::Plan { model: "m".into(), text: text.into(), calls: tools.iter().map(call).collect() }
+    }
+
+    fn result(content: &str) -> TaskEvent {
+        TaskEvent::Result { tool: "x".into(), ok: true, content: content.into() }
+    }
+
+    #[test]
+    fn calls_of_one_answer_are_of_one_message_and_results_are_told_of_them_in_order() {
+        let events = told([plan("I look.", &["a", "b"]), result("1"), result("2"), plan("", &["c"]), result("3")]);
+        let named = |wanted: &str, member: &str| -> Vec<String> {
+            let of = events.iter().filter(|event| event["type"] == wanted);
+            of.map(|event| event[member].as_str().unwrap_or_default().to_owned()).collect()
+        };
+        let calls = ["ses-t-1.step-1/0", "ses-t-1.step-1/1", "ses-t-1.step-2/0"];
+        assert_eq!(named("TOOL_CALL_START", "toolCallId"), calls);
+        assert_eq!(named("TOOL_CALL_RESULT", "toolCallId"), calls);
+        assert_eq!(named("TOOL_CALL_RESULT", "content"), ["1", "2", "3"]);
+        let parents = ["ses-t-1.step-1", "ses-t-1.step-1", "ses-t-1.step-2"];
+        assert_eq!(named("TOOL_CALL_START", "parentMessageId"), parents);
+        assert_eq!(named("TEXT_MESSAGE_START", "messageId"), ["ses-t-1.step-1"], "who says nothing has no message");
+        // A result that belongs to no call is told of none.
+        assert_eq!(types(&told([result("stray")])), ["RUN_STARTED", "CUSTOM"]);
+    }
+
+    #[test]
+    fn a_run_that_does_not_end_well_ends_with_its_reason() {
+        let failed = TaskEvent::Failed { outcome: "cancelled".into(), message: "The user left.".into() };
+        let events = told([failed]);
+        assert_eq!(types(&events), ["RUN_STARTED", "CUSTOM", "RUN_ERROR"]);
+        assert_eq!((&events[2]["code"], &events[2]["message"]), (&json!("cancelled"), &json!("The user left.")));
+        let mut told = Told::begun(Run { thread: "t".into(), id: "r".into() }, "ses-t-1");
+        told.interrupted("this gateway stops");
+        let last = told.ready.pop_back().unwrap_or_default();
+        assert!(told.over && last["code"] == "interrupted", "{last}");
+        assert!(last["message"].as_str().is_some_and(|words| words.contains("/v1/tasks/ses-t-1/events")), "{last}");
+    }
+
+    #[test]
+    fn what_has_no_event_of_its_own_is_told_by_name_and_an_empty_answer_has_no_part() {
+        let waits = TaskEvent::Waiting { what: "people's consent to pay (demo:apr-1)".into(), until_ms: Some(7) };
+        let output = serde_json::value::RawValue::from_string("{\"answer\":\"\"}".into()).unwrap_or_default();
+        let events = told([waits, TaskEvent::Answer { answer: String::new(), output }]);
+        let ends = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_END", "RUN_FINISHED"];
+        assert_eq!(types(&events), [&["RUN_STARTED", "CUSTOM", "CUSTOM"][..], &ends].concat());
+        assert_eq!(events[2]["name"], "tickfleet.waiting");
+        assert_eq!(events[5]["result"], json!({"answer": ""}));
+    }
+}
