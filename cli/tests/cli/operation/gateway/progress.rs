@@ -123,3 +123,20 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     assert_eq!(there.until("result")["outcome"], "ok");
     there.until("reply");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that_is_back() {
+    let (mut redis, folder) = (RedisServer::start().await, configured());
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "lost", &["echo"])).status, 202);
+    let mut events = follow(&gateway, &key, "lost");
+    events.until("queued");
+    redis.kill9();
+    assert!(events.until("away")["message"].as_str().unwrap().contains("Redis does not answer"));
+    // It comes back with nothing: what is told is what is so.
+    redis.restart().await;
+    events.until("gone");
+    assert!(events.next().is_none() && events.names == ["queued", "away", "gone"], "{:?}", events.names);
+}
