@@ -114,10 +114,14 @@ def unrestricted(manifests):
     return complaints
 
 
+# Options that name a place: the values' schema lets nobody put a password into it.
+PLACES = ("--to", "--oidc-issuer", "--public-url")
+
+
 def unaddressed(container):
-    """The arguments but for where things are sent to and whose tokens are taken: the values' schema lets nobody put a password into that."""
+    """The arguments but for places."""
     arguments = container.get("args", [])
-    return [argument for before, argument in zip(["", *arguments], arguments) if before not in ("--to", "--oidc-issuer")]
+    return [argument for before, argument in zip(["", *arguments], arguments) if before not in PLACES]
 
 
 def selected(selector, labels):
