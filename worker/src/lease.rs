@@ -8,7 +8,7 @@ use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Beat, Returned, ShardClock, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{Beat, PauseSet, Returned, ShardClock, Slots, Store, StoreError, worker_of};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -152,7 +152,8 @@ impl Lease {
         let Some(worker) = worker_of(consumer.as_str()) else { return };
         let restored = self.store.restore_drain(worker, &lost).await;
         tracing::error!(?restored, "that this worker is drained was lost in Redis; putting it back");
-        if restored.is_ok() {
+        // Where there is no room for it, it is as lost as before, and nobody has resumed this worker.
+        if matches!(restored, Ok(PauseSet::Ok | PauseSet::None)) {
             self.quiet.put_back(&beat.run_id);
         }
     }
