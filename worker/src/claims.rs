@@ -226,7 +226,7 @@ impl Claims {
     }
 
     /// A call did nothing after all, or is held by nobody here any more. Answers what to say if it was asserted.
-    fn undone(&self, name: &TurnName, position: usize) -> Option<Assertion> {
+    pub(crate) fn undone(&self, name: &TurnName, position: usize) -> Option<Assertion> {
         let mut memory = self.lock();
         let begun = memory.take(name, position)?;
         (memory.rounds > 0).then(|| begun.assertion(name, position, 0, Claim::Undone))

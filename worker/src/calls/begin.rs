@@ -57,6 +57,8 @@ impl Calls {
                 self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
                 if self.claims.rounds() != rounds && !self.claims.begun_for_sure(name, position).await {
                     self.metrics.fenced("begin");
+                    // Nothing of it was sent: nobody has to hear of it. Redis has it as another's, so there is nothing to take back.
+                    drop(self.claims.undone(name, position));
                     Disposition::Lost
                 } else {
                     return self.confirmed(trying, durability, confirmed, asked.elapsed()).map_err(Stopped::Ends);
