@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::problem::Problem;
-use crate::verbs::{Grant, Held};
+use crate::verbs::{Grant, Held, Whose};
 
 /// Callers that are remembered: each costs some hundred bytes.
 const CALLERS_MAX: usize = 100_000;
 /// How often the log says of one caller that it is over its rate.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them.
-type Name = (Held, String);
+/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them, which is one within its tenant.
+type Name = (Held, Whose, String);
 
 /// The allowances of callers that have a rate.
 ///
@@ -45,7 +45,7 @@ impl Rates {
         let mut callers = self.callers.lock();
         make_room(&mut callers, now);
         let fresh = || Allowance { whole_at: now, told: None };
-        let allowance = callers.entry((grant.held, grant.id.clone())).or_insert_with(fresh);
+        let allowance = callers.entry((grant.held, grant.tenant.clone(), grant.id.clone())).or_insert_with(fresh);
         let all = one * rate.at_once();
         // Never later than if all of it were used: by a rate that was changed, nobody waits for what they used before.
         allowance.whole_at = allowance.whole_at.clamp(now, now + all);

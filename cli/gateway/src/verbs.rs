@@ -208,7 +208,7 @@ impl Grant {
 }
 
 /// Whose turns, agents and approvals a key is about: `*` in the file stands for all tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Whose {
     /// One tenant's.

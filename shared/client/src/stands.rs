@@ -139,7 +139,8 @@ async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, St
         Some(_) if stand.is_held => Standing::Running { call: format!("{}/{}", name.turn, record.done) },
         Some(_) => Standing::Dispatched,
     };
-    let results = stand.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
+    // One that cannot be read ends the list: whoever counts would take those behind it for others.
+    let results = stand.results.iter().map_while(|result| serde_json::from_str::<CallResult>(result).ok());
     let results = results.map(|result| CallEnded::from(&result)).collect();
     Ok(Stood { agent: record.agent.clone().unwrap_or_default(), standing, results })
 }
