@@ -108,6 +108,11 @@ impl Caller {
         &self.tenant
     }
 
+    /// Whether what was sent grants as much now, and for the same.
+    pub(crate) fn is_still(&self, grant: &Grant) -> bool {
+        (&self.grant.tenant, &self.grant.agents) == (&grant.tenant, &grant.agents)
+    }
+
     /// Lets a request pass that the key is for.
     ///
     /// # Errors

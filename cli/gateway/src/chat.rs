@@ -21,6 +21,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{event, named, respond};
 use crate::problem::{Problem, ProblemBody};
+use crate::progress::{Listener, Listening};
 use crate::turns::{path, whole};
 use crate::verbs::Verb;
 
@@ -55,10 +56,11 @@ struct Opened<'a> {
         (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
 pub(crate) async fn say(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    listener: Listener,
     agent: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
+    let caller = listener.caller.clone();
     caller.may(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
     caller.speaks_for(&agent)?;
@@ -67,10 +69,13 @@ pub(crate) async fn say(
         .session_id
         .map_or_else(new_session, |id| SessionId::new(id).map_err(|error| Problem::invalid(error.to_string())))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
+    // Before it is said: what nobody could hear the answer of is not.
+    let listening = Listening::begin(&shared, listener, Verb::Submit)?;
     let exchange = session.send(&said.message).await?;
     let opened = Opened { session_id: session.id().as_str(), task_id: exchange.task().as_str() };
     let first = named("session", &opened);
-    Ok(respond(stream::iter([first]).chain(stream::unfold(Some(exchange), next)), shared.draining.clone()))
+    let events = stream::iter([first]).chain(stream::unfold(Some(exchange), next));
+    Ok(respond(listening, events, shared.draining.clone()))
 }
 
 /// What was said in a conversation so far, the oldest first, as far as it is kept: 50 exchanges, for 7 days.

@@ -1,4 +1,4 @@
-//! What happens to a task as server-sent events.
+//! What happens to turns and tasks as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tickfleet_client::{Progress, StoreError, Watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
+use crate::progress::Listening;
 
 /// A line that says nothing, so that proxies keep a quiet connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -24,12 +25,21 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
 }
 
 /// A task's events, until its end.
-pub(crate) fn of_task(watch: Watch, draining: CancellationToken) -> Response {
-    respond(watch.into_stream().map(event), draining)
+pub(crate) fn of_task(listening: Listening, watch: Watch, draining: CancellationToken) -> Response {
+    respond(listening, watch.into_stream().map(event), draining)
+}
+
+/// Events as an answer to whoever listens, for as long as they may.
+pub(crate) fn respond(
+    listening: Listening,
+    events: impl Stream<Item = Event> + Send + 'static,
+    draining: CancellationToken,
+) -> Response {
+    stream(events.take_until(Box::pin(listening.over())), draining)
 }
 
 /// Events as an answer. When the process drains the stream ends: whoever listens comes back with the last id.
-pub(crate) fn respond(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
+pub(crate) fn stream(events: impl Stream<Item = Event> + Send + 'static, draining: CancellationToken) -> Response {
     let events = events.map(Ok::<_, Infallible>).take_until(draining.cancelled_owned());
     Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }

@@ -60,7 +60,7 @@ pub use verbs::{Grant, Held, Rate, Role, Verb, Whose};
 use mcp::McpServer;
 use operate::live::Live;
 use problem::Problem;
-use progress::Followed;
+use progress::{Followed, Streams};
 use rates::Rates;
 use serving::tls::TlsListener;
 use serving::{observed, public};
@@ -79,6 +79,7 @@ struct Shared {
     mcp: mcp::HttpServer,
     live: Live,
     followed: Followed,
+    streams: Streams,
     metrics: Arc<Metrics>,
     /// Cancelled when no request is to wait any longer.
     draining: CancellationToken,
@@ -123,9 +124,22 @@ impl Gateway {
             public.clone(),
         );
         let (mcp, live) = (mcp::http_server(server), Live::new());
-        let (rates, followed) = (Rates::default(), Followed::new(client.clone(), waiting.clone()));
-        let shared =
-            Shared { client, credentials, rates, desk, waiting, mcp, live, followed, metrics, draining, public };
+        let (rates, streams) = (Rates::default(), Streams::default());
+        let followed = Followed::new(client.clone(), waiting.clone());
+        let shared = Shared {
+            client,
+            credentials,
+            rates,
+            desk,
+            waiting,
+            mcp,
+            live,
+            followed,
+            streams,
+            metrics,
+            draining,
+            public,
+        };
         Self { shared: Arc::new(shared) }
     }
 

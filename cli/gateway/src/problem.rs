@@ -125,7 +125,7 @@ impl Problem {
     /// So many follow turns through this process already.
     pub(crate) fn too_many_follow(max: usize) -> Self {
         let message = format!(
-            "too many turns are followed through this gateway, at most {max} of one tenant: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
+            "too many streams of turns, tasks and conversations are open at this gateway, at most {max} of one tenant: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
         );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }

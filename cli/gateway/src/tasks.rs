@@ -20,6 +20,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::problem::{Problem, ProblemBody};
+use crate::progress::{Listener, Listening};
 use crate::turns::{Reason, Wait, ended, given, named, owned, query, reason, whole};
 use crate::verbs::Verb;
 use crate::waiting::Found;
@@ -184,15 +185,18 @@ pub(crate) async fn story(
         (status = 503, description = "Redis is away", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    listener: Listener,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    caller.may(Verb::Read)?;
-    let name = named(&caller, id)?;
+    listener.caller.may(Verb::Read)?;
+    let name = named(&listener.caller, id)?;
     let position = position(&headers)?;
+    // It may take some seconds until the task is known: these are bounded, too.
+    let caller = listener.caller.clone();
+    let listening = Listening::begin(&shared, listener, Verb::Read)?;
     seen(&shared, &caller, &name).await?;
-    Ok(events::of_task(shared.client.watch_from(&name, position), shared.draining.clone()))
+    Ok(events::of_task(listening, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
 /// Lets pass whoever may watch a task: also one that was taken in a moment ago, and that nobody has decided about so far.

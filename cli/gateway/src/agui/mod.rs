@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use crate::Shared;
-use crate::caller::Caller;
 use crate::events::respond;
 use crate::problem::{Problem, ProblemBody};
+use crate::progress::{Listener, Listening};
 use crate::turns::{path, whole};
 use crate::verbs::Verb;
 use told::{Run, events};
@@ -90,10 +90,11 @@ impl RunInput {
         (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
 pub(crate) async fn run(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    listener: Listener,
     agent: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
+    let caller = listener.caller.clone();
     caller.may(Verb::Submit)?;
     let agent = AgentId::new(path(agent)?).map_err(|error| Problem::invalid(error.to_string()))?;
     caller.speaks_for(&agent)?;
@@ -103,10 +104,12 @@ pub(crate) async fn run(
     }
     let id = SessionId::new(&*input.thread_id).map_err(|error| Problem::invalid(format!("threadId: {error}")))?;
     let session = Session::open(&shared.client, caller.tenant().clone(), agent, id, Context::default());
-    let exchange = session.send(&input.said()?).await?;
+    let said = input.said()?;
+    let listening = Listening::begin(&shared, listener, Verb::Submit)?;
+    let exchange = session.send(&said).await?;
     let run = Run { thread: input.thread_id, id: input.run_id };
     // The protocol wants an end of every run: where the gateway drains, the stream itself says so.
-    Ok(respond(events(run, exchange, shared.draining.clone()), CancellationToken::new()))
+    Ok(respond(listening, events(run, exchange, shared.draining.clone()), CancellationToken::new()))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::Operator;
 use crate::Shared;
 use crate::caller::grant_of;
 use crate::desk::Desk;
-use crate::events::{named, respond};
+use crate::events::{named, stream};
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
 
@@ -174,7 +174,7 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching
             found.is_ok_and(|grant| may_watch(&Operator { grant }).is_ok())
         }
     };
-    Ok(respond(shared.live.watched(may_still)?, shared.draining.clone()))
+    Ok(stream(shared.live.watched(may_still)?, shared.draining.clone()))
 }
 
 fn may_watch(operator: &Operator) -> Result<(), Problem> {

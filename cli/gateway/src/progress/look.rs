@@ -9,12 +9,10 @@ use futures::future::join_all;
 use parking_lot::Mutex;
 use tickfleet_client::stands::{CallEnded, Standing, Stood, stands};
 use tickfleet_client::{Client, Reply};
-use tickfleet_model::TenantId;
 use tickfleet_store::TurnName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::problem::Problem;
 use crate::waiting::{Found, Waiting};
 
 /// Between two looks.
@@ -23,9 +21,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Turns in one question to Redis.
 const TOGETHER: usize = 100;
-/// Streams of one gateway, and those of one tenant: each is a connection, and a turn to look at.
-const STREAMS_MAX: (usize, usize) = (1_000, 250);
-
 /// What was seen of a turn last.
 #[derive(Debug, Clone)]
 pub(super) enum Seen {
@@ -74,25 +69,6 @@ impl Seen {
 /// A turn that is followed: what was seen of it, and who wants to know.
 pub(super) struct Following {
     pub(super) seen: watch::Receiver<Seen>,
-    _place: Place,
-}
-
-/// One of the streams that there may be at once; given back when it is dropped.
-struct Place {
-    tenant: TenantId,
-    taken: Arc<Mutex<HashMap<TenantId, usize>>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        if let Some(count) = taken.get_mut(&self.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.tenant);
-            }
-        }
-    }
 }
 
 /// The turns that somebody follows through this process.
@@ -106,21 +82,16 @@ struct Inner {
     waiting: Waiting,
     turns: Mutex<HashMap<TurnName, watch::Sender<Seen>>>,
     somebody: Notify,
-    taken: Arc<Mutex<HashMap<TenantId, usize>>>,
 }
 
 impl Followed {
     pub(crate) fn new(client: Client, waiting: Waiting) -> Self {
-        let (turns, somebody, taken) = (Mutex::default(), Notify::new(), Arc::default());
-        Self { inner: Arc::new(Inner { client, waiting, turns, somebody, taken }) }
+        let (turns, somebody) = (Mutex::default(), Notify::new());
+        Self { inner: Arc::new(Inner { client, waiting, turns, somebody }) }
     }
 
     /// What is seen of a turn from now on.
-    ///
-    /// # Errors
-    /// 429: too many follow turns.
-    pub(super) fn follow(&self, name: &TurnName) -> Result<Following, Problem> {
-        let place = self.inner.place(&name.tenant)?;
+    pub(super) fn follow(&self, name: &TurnName) -> Following {
         let mut turns = self.inner.turns.lock();
         let known = turns.get(name).filter(|seen| seen.receiver_count() > 0);
         let mut seen = match known {
@@ -136,7 +107,7 @@ impl Followed {
         // What is there already is as good as a look.
         seen.mark_changed();
         self.inner.somebody.notify_one();
-        Ok(Following { seen, _place: place })
+        Following { seen }
     }
 
     /// Looks while somebody follows, until `stop`.
@@ -157,17 +128,6 @@ impl Followed {
 }
 
 impl Inner {
-    fn place(&self, tenant: &TenantId) -> Result<Place, Problem> {
-        let (all, of_one) = STREAMS_MAX;
-        let mut taken = self.taken.lock();
-        let own = taken.get(tenant).copied().unwrap_or(0);
-        if own >= of_one || taken.values().sum::<usize>() >= all {
-            return Err(Problem::too_many_follow(of_one));
-        }
-        taken.insert(tenant.clone(), own + 1);
-        Ok(Place { tenant: tenant.clone(), taken: Arc::clone(&self.taken) })
-    }
-
     /// The turns to look at, each with the number of ends of calls that are known. Those that nobody follows are forgotten.
     fn names(&self) -> Vec<(TurnName, usize)> {
         let mut turns = self.turns.lock();
@@ -182,13 +142,16 @@ impl Inner {
         for (name, known) in names {
             shards.entry(self.client.store(&name.tenant).shard()).or_default().push((name, known));
         }
-        let mut all = true;
-        for names in shards.into_values() {
+        // A shard that does not answer holds up none of the others, and is asked once.
+        let looks = shards.into_values().map(async |names| {
             for some in names.chunks(TOGETHER) {
-                all &= self.look_at_some(some).await;
+                if !self.look_at_some(some).await {
+                    return false;
+                }
             }
-        }
-        all
+            true
+        });
+        join_all(looks).await.into_iter().all(|looked| looked)
     }
 
     /// Looks at turns of one shard.
@@ -239,7 +202,7 @@ impl Inner {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use tickfleet_model::{Outcome, TurnId};
+    use tickfleet_model::{Outcome, TenantId, TurnId};
 
     use super::*;
 
@@ -255,34 +218,20 @@ mod tests {
     #[tokio::test]
     async fn a_turn_is_looked_at_once_however_many_follow_it_and_not_when_nobody_does() {
         let (followed, turn) = (followed(), name("demo", "one"));
-        let many: Vec<_> = (0..20).map(|_| followed.follow(&turn).unwrap()).collect();
-        let other = followed.follow(&name("demo", "two")).unwrap();
+        let many: Vec<_> = (0..20).map(|_| followed.follow(&turn)).collect();
+        let other = followed.follow(&name("demo", "two"));
         assert_eq!(followed.inner.names().len(), 2);
         drop(many);
         assert_eq!(followed.inner.names(), [(name("demo", "two"), 0)]);
         // What has ended is not looked at any more, and told to whoever comes while another one still follows it.
         followed.inner.saw(&name("demo", "two"), |_| Seen::Gone);
         assert!(followed.inner.names().is_empty());
-        let mut late = followed.follow(&name("demo", "two")).unwrap();
+        let mut late = followed.follow(&name("demo", "two"));
         assert!(late.seen.has_changed().unwrap() && matches!(*late.seen.borrow_and_update(), Seen::Gone));
         drop((other, late));
         // Whoever comes when all have gone is told what is so then.
-        let anew = followed.follow(&name("demo", "two")).unwrap();
+        let anew = followed.follow(&name("demo", "two"));
         assert!(matches!(*anew.seen.borrow(), Seen::Nothing));
-    }
-
-    #[tokio::test]
-    async fn streams_are_bounded_and_no_tenant_takes_those_of_another() {
-        let followed = followed();
-        let follow = |tenant: &str, turn: usize| followed.follow(&name(tenant, &format!("t{turn}")));
-        let (all, of_one) = STREAMS_MAX;
-        let mut acme: Vec<_> = (0..of_one).map(|turn| follow("acme", turn).unwrap()).collect();
-        assert!(follow("acme", 0).err().unwrap().told().1, "it may be tried again");
-        let others: Vec<_> = (of_one..all).map(|turn| follow(&format!("tenant{}", turn % 7), turn).unwrap()).collect();
-        assert!(follow("demo", 0).is_err(), "the process has a bound, too");
-        acme.pop();
-        assert!(follow("demo", 0).is_ok());
-        drop(others);
     }
 
     #[test]

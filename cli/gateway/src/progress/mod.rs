@@ -2,8 +2,9 @@
 //! reply.
 //!
 //! START HERE: [`events`] answers whoever follows a turn; `look` is the one task of a gateway that looks at Redis for all of
-//! them, `told` what one of them is told of what was seen.
+//! them, `told` what one of them is told of what was seen; `listening` bounds streams, those of tasks and conversations, too.
 
+mod listening;
 mod look;
 mod told;
 
@@ -16,12 +17,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 
 use crate::Shared;
-use crate::caller::Caller;
 use crate::events::{position, respond};
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{named, told};
 use crate::verbs::Verb;
 
+pub(crate) use listening::{Listener, Listening, Streams};
 pub(crate) use look::Followed;
 
 /// How a turn goes on, as server-sent events, until its reply: first where it stands now, then what changes. With the header
@@ -37,15 +38,17 @@ pub(crate) use look::Followed;
         (status = 503, description = "Redis is away", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
-    caller: Caller,
+    listener: Listener,
     id: Result<Path<String>, PathRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
+    let caller = listener.caller.clone();
     caller.may(Verb::Read)?;
     let (name, heard) = (named(&caller, id)?, position(&headers)?);
     let found = shared.waiting.reply(&name, Duration::ZERO).await?;
     // What the caller may not see is not there, as when it asks for the reply.
     told(&shared, &caller, &name, found).await?;
-    let seen = shared.followed.follow(&name)?;
-    Ok(respond(told::events(seen, caller, name, heard), shared.draining.clone()))
+    let listening = Listening::begin(&shared, listener, Verb::Read)?;
+    let seen = shared.followed.follow(&name);
+    Ok(respond(listening, told::events(seen, caller, name, heard), shared.draining.clone()))
 }

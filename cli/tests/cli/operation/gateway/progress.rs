@@ -105,6 +105,8 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let ann = add_key(&keys, &["--id", "ann-phone", "--tenant", "demo", "--role", "approver", "--approver", "ann"]);
+    let without = std::fs::read(&keys).unwrap();
+    let lost = add_key(&keys, &["--id", "lost", "--tenant", "demo"]);
     let [one, two] = [0, 1].map(|_| Gateway::start_with(&redis.url(), &keys, &config));
 
     assert_eq!(one.ask(&key, "POST", "/v1/turns", &turn("kelly", "asks", &["fail", "echo"])).status, 202);
@@ -113,6 +115,11 @@ async fn a_turn_that_waits_for_people_says_whom_it_waits_for_and_a_drain_ends_th
     assert_eq!((&waits["for"], &waits["call"], &waits["tool"]), (&json!("approval"), &json!("asks/0"), &json!("fail")));
     assert_eq!((&waits["needs"], waits["until_ms"].is_i64()), (&json!("any approver"), true), "{waits}");
     here.until("waiting");
+    // A key that is taken out hears no more, however long the turn goes on.
+    let mut heard = follow(&two, &lost, "asks");
+    heard.until("waiting");
+    std::fs::write(&keys, without).unwrap();
+    assert!(heard.next().is_none());
     // It ends with the gateway, and the turn goes on at another one.
     assert_eq!(one.stop(), Some(0));
     assert!(here.next().is_none());
