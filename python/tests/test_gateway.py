@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tickfleet.client import AsyncFleet, FleetError, Forbidden, Pressure, QueueFull, Throttled, Unauthorized, Unavailable
-from tickfleet.client._gateway._events import _events
+from tickfleet.client._gateway._events import _events, _lines
 from tickfleet.client._gateway._http import Answer, Tries, answer_of, checked, passing
 
 
@@ -53,18 +53,32 @@ def test_patience_ends_before_a_pause_that_is_longer() -> None:
     asyncio.run(ask())
 
 
+def told(*pieces: bytes) -> list[Any]:
+    async def each() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async def read() -> list[Any]:
+        return [event async for event in _events(_lines(each()))]
+
+    return asyncio.run(read())
+
+
 def test_events_are_read_as_they_come_and_odd_ones_left_out() -> None:
     lines = [": keep-alive", "", "event: plan", 'data: {"a":', "data:1}", "id: 4", "", "event: odd", "data: {", "", "data: 7", ""]
     lines += ["event: cut", 'data: {"never": "ended"}']
+    assert told("\n".join(lines).encode()) == [("plan", {"a": 1})]
 
-    async def told() -> list[Any]:
-        async def each() -> AsyncIterator[str]:
-            for line in lines:
-                yield line
 
-        return [event async for event in _events(each())]
-
-    assert asyncio.run(told()) == [("plan", {"a": 1})]
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
+    # As models and tools write: all of these end a line for `str.splitlines`.
+    text = "a\u2028b\u2029c\x85dé"
+    whole = f'event: note{end}data: {{"text": "{text}"}}{end}{end}event: note{end}data: {{"n": 2}}{end}{end}'.encode()
+    expected = [("note", {"text": text}), ("note", {"n": 2})]
+    assert told(whole) == expected
+    # Cut anywhere: within a character, and between a carriage return and its line feed.
+    assert told(*(bytes([byte]) for byte in whole)) == expected
 
 
 @pytest.mark.parametrize("url", ["https://", "https://key@host", "https://host?key=x", "https://host#x"])

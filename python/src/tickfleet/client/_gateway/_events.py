@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,6 +20,9 @@ from tickfleet.client._reply import Reply, read_reply
 _STEPS: dict[str, Kind] = {"plan": "plan", "result": "result", "note": "note", "heard": "heard"}
 
 _ENDS = ("answer", "failed")
+
+_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
+# Of server-sent events. What else Unicode takes for the end of a line (U+2028, U+0085, …) is a part of the text.
 
 _GOOD_S = 5.0
 # A stream that lasted so long was none of a gateway in trouble: patience begins anew.
@@ -41,7 +45,7 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
         try:
             async with http.stream(f"/v1/tasks/{segment(task_id)}/events", tenant, position) as response:
                 await _check(response)
-                async for kind, value in _events(response.aiter_lines()):
+                async for kind, value in _events(_lines(response.aiter_bytes())):
                     if kind in _ENDS:
                         yield Event("ended", int(value["position"]), reply=await _reply(http, tenant, task_id))
                         return
@@ -82,6 +86,20 @@ def _step(kind: Kind, position: int, value: dict[str, Any]) -> Event:
 async def _reply(http: Http, tenant: str | None, task_id: str) -> Reply | None:
     answer = await http.ask("GET", f"/v1/turns/{task_id}", tenant)
     return read_reply(answer.text) if answer.status in (200, 422) else None
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """Whole lines, however the bytes were cut on their way. What ends without an end of line is none."""
+    rest, was_cr = b"", False
+    async for piece in pieces:
+        if not piece:
+            continue
+        # A line feed behind a carriage return that came before it ends no line of its own.
+        text = piece[1:] if was_cr and piece.startswith(b"\n") else piece
+        was_cr = piece.endswith(b"\r")
+        *lines, rest = _LINE_ENDS.split(rest + text)
+        for line in lines:
+            yield line.decode(errors="replace")
 
 
 async def _events(lines: AsyncIterator[str]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
