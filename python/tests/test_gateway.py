@@ -2,11 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import httpx2 as httpx
 import pytest
-from tickfleet.client import AsyncFleet, FleetError, Forbidden, Pressure, QueueFull, Throttled, Unauthorized, Unavailable
+from tickfleet.client import (
+    AsyncFleet,
+    FleetError,
+    Forbidden,
+    Pressure,
+    QueueFull,
+    ReplyTimeout,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+)
 from tickfleet.client._gateway._events import _events, _lines
 from tickfleet.client._gateway._http import Answer, Tries, answer_of, checked, passing
 
@@ -51,6 +62,55 @@ def test_patience_ends_before_a_pause_that_is_longer() -> None:
         await Tries(5.0).pause(QueueFull("full"))
 
     asyncio.run(ask())
+
+
+Answers = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]) -> None:
+    """Does something with a fleet whose gateway answers so."""
+
+    async def run() -> None:
+        async with AsyncFleet("http://gateway", api_key="tfk_x", patience=0.2) as fleet:
+            http = getattr(fleet._transport, "http")
+            http._client = httpx.AsyncClient(base_url="http://gateway", transport=httpx.MockTransport(answers))
+            await work(fleet)
+
+    asyncio.run(run())
+
+
+def test_a_time_is_waited_once_by_whichever_requests() -> None:
+    asked: list[str] = []
+
+    async def never(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.query.decode()}")
+        await asyncio.sleep(float(request.url.params.get("wait", 0)))
+        return httpx.Response(202 if request.method == "POST" else 404, json={})
+
+    async def work(fleet: AsyncFleet) -> None:
+        with pytest.raises(ReplyTimeout):
+            await fleet.run("kelly", answer="hi", timeout=1.5)
+
+    with_gateway(never, work)
+    assert asked[0] == "POST wait=1" and set(asked[1:]) == {"GET "}, asked
+
+
+def test_a_turn_that_was_taken_in_outlasts_a_gateway_where_too_many_wait() -> None:
+    reply = {"turn_id": "t", "tenant": "demo", "agent": "kelly", "status": "done", "dialect": "raw", "results": [], "messages": []}
+    asked: list[str] = []
+
+    async def answers(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.query.decode()}")
+        if len(asked) > 2:
+            return httpx.Response(200, json=reply)
+        error = {"error": {"code": "too_many_waiting", "message": "ask without waiting"}}
+        return httpx.Response(202, json={}) if len(asked) == 2 else httpx.Response(429, json=error, headers={"retry-after": "7"})
+
+    async def work(fleet: AsyncFleet) -> None:
+        assert (await fleet.run("kelly", answer="hi", timeout=30)).id == "t"
+
+    with_gateway(answers, work)
+    assert asked[:2] == ["POST wait=25", "POST "], asked
 
 
 def told(*pieces: bytes) -> list[Any]:

@@ -166,11 +166,14 @@ async def a_gateway_that_is_busy_is_asked_again_when_it_says(wire: Wire) -> None
             (503, "pressure", Pressure),
             (429, "rate_limited", Throttled),
             (503, "unavailable", Unavailable),
-            (429, "too_many_waiting", Unavailable),
         ):
             wire.fates = [refusal(status, code, "7")]
             said = {"id": "t"} if kind is Unavailable else {"code": code, "retry_after": 7.0}
             await raises(kind, hasty.run("kelly", calls=ECHO, turn_id="t"), **said)
+        # The turn was taken in, and only the waiting was not.
+        wire.fates, wire.seen = [refusal(429, "too_many_waiting", "7")], []
+        assert (await hasty.run("kelly", calls=ECHO)).ok
+        assert [seen.split("?")[0] for seen in wire.seen[:2]] == ["POST /v1/turns"] * 2, wire.seen
         wire.fates = [(502, {}, "<html>a proxy</html>")] * 9
         await raises(Unavailable, hasty.run("kelly", calls=ECHO, turn_id="t"), id="t")
         wire.fates = [(302, {"location": "http://127.0.0.1:1/"}, "")]

@@ -137,11 +137,13 @@ class _Awaited:
         return _ended(_good(answer))
 
     async def reply(self, timeout: float | None) -> Reply | None:
+        # Sending may wait for the reply, too: the time is for both.
+        end = None if timeout is None else time.monotonic() + timeout
         if self._reply is None and self._taken is None:
             # As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
-            self._reply = await _polled(self._look, timeout)
+            self._reply = await _polled(self._look, None if end is None else end - time.monotonic())
         return self._reply
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
@@ -190,7 +192,7 @@ def _good(answer: Answer) -> Answer:
 
 def _seconds(timeout: float | None) -> int:
     """How long one request waits."""
-    return _POLL_S if timeout is None else max(0, min(_POLL_S, int(timeout)))
+    return _POLL_S if timeout is None else max(0, int(min(_POLL_S, timeout)))
 
 
 async def _polled(look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None) -> Reply | None:

@@ -163,6 +163,10 @@ class Http:
             answer = answer_of(response.status_code, response.text, response.headers)
             if answer.status not in _PASSING:
                 return replace(checked(answer), waited=wait)
+            if answer.code == "too_many_waiting" and again is not None and wait:
+                # What was sent is taken in, and only the waiting was not: to be told so needs no patience.
+                path, wait = again, 0
+                continue
             await tries.pause(passing(answer), answer.retry_after)
             if again is not None and answer.status >= 500:
                 path, wait = again, 0
