@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import httpx2 as httpx
 import pytest
+from tickfleet import client
 from tickfleet.client import (
     AsyncFleet,
     FleetError,
@@ -64,7 +66,7 @@ def test_patience_ends_before_a_pause_that_is_longer() -> None:
     asyncio.run(ask())
 
 
-Answers = Callable[[httpx.Request], Awaitable[httpx.Response]]
+Answers = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
 def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]) -> None:
@@ -139,6 +141,25 @@ def test_events_end_where_their_lines_do_and_nowhere_else(end: str) -> None:
     assert told(whole) == expected
     # Cut anywhere: within a character, and between a carriage return and its line feed.
     assert told(*(bytes([byte]) for byte in whole)) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (client.InvalidMessage("why"), "invalid"),
+        (client.Unauthorized("why"), "unauthorized"),
+        (client.Forbidden("why"), "forbidden"),
+        (client.Throttled("inbox_full", "why"), "inbox_full"),
+        (client.Conflict("t", "why"), "conflict"),
+        (client.ReplyTimeout("t", 3.0), "timeout"),
+        (client.Unavailable("why", "t"), "unavailable"),
+        (client.NoDefinitions("why"), "no_definitions"),
+        (client.NotFound("why"), "not_found"),
+        (client.Unsupported("why"), "unsupported"),
+    ],
+)
+def test_errors_have_the_codes_that_docs_clients_lists(error: FleetError, code: str) -> None:
+    assert error.code == code and pickle.loads(pickle.dumps(client.FleetError("why", code))).code == code
 
 
 @pytest.mark.parametrize("url", ["https://", "https://key@host", "https://host?key=x", "https://host#x"])

@@ -15,11 +15,24 @@ _PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "to
 
 
 class FleetError(Exception):
-    """What all errors of this client have in common."""
+    """What all errors of this client have in common.
+
+    Attributes:
+        code: A word that programs can read.
+    """
+
+    code: str = "error"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
 
 
 class InvalidMessage(FleetError, ValueError):
     """A turn or task breaks a rule of the protocol, whenever it is submitted. Nothing was sent."""
+
+    code = "invalid"
 
 
 class NotAccepted(FleetError):
@@ -51,8 +64,7 @@ class Throttled(NotAccepted):
     a rate."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
+        super().__init__(f"{code}: {message}", code)
 
 
 class Rejected(FleetError):
@@ -65,8 +77,7 @@ class Rejected(FleetError):
     """
 
     def __init__(self, code: str, message: str, reply: Reply) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
+        super().__init__(f"{code}: {message}", code)
         self.message = message
         self.reply = reply
 
@@ -99,6 +110,8 @@ class ReplyTimeout(FleetError, TimeoutError):
         id: The id of the turn or task.
     """
 
+    code = "timeout"
+
     def __init__(self, id: str, seconds: float) -> None:
         super().__init__(f"no reply to {id} within {seconds:g} s; it goes on")
         self.id = id
@@ -112,6 +125,8 @@ class Unavailable(FleetError, ConnectionError):
             carries it out once. None where nothing was being sent.
     """
 
+    code = "unavailable"
+
     def __init__(self, message: str, id: str | None = None) -> None:
         super().__init__(message)
         self.id = id
@@ -120,18 +135,28 @@ class Unavailable(FleetError, ConnectionError):
 class NoDefinitions(FleetError, LookupError):
     """No worker has told which tools the agent may call: is the agent known, and does a worker run?"""
 
+    code = "no_definitions"
+
 
 class Unauthorized(FleetError, PermissionError):
     """The gateway does not know the key or token, or its time is over."""
+
+    code = "unauthorized"
 
 
 class Forbidden(FleetError, PermissionError):
     """The gateway's key is not for this: another tenant, agent or verb."""
 
+    code = "forbidden"
+
 
 class NotFound(FleetError, LookupError):
     """The gateway knows nothing of this turn or task, or the key is not for its agent."""
 
+    code = "not_found"
+
 
 class Unsupported(FleetError, NotImplementedError):
     """It works through Redis alone, not through a gateway. Nothing was sent."""
+
+    code = "unsupported"

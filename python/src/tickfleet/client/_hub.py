@@ -106,7 +106,7 @@ class Hub:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for waiter in list(self._waiters.values()):
             if not waiter.reply.done():
-                waiter.reply.set_exception(FleetError("the fleet's client was closed"))
+                waiter.reply.set_exception(FleetError("the fleet's client was closed", "closed"))
                 # Nobody may be there any more to hear it.
                 waiter.reply.exception()
 

@@ -169,7 +169,7 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
             raw=value,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FleetError(f"a reply cannot be read: {type(error).__name__}: {error}") from error
+        raise FleetError(f"a reply cannot be read: {type(error).__name__}: {error}", "unreadable") from error
 
 
 def read_record(record: str) -> Reply | None:

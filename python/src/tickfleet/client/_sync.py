@@ -47,7 +47,7 @@ class _Thread:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         if not self.thread.is_alive():
             work.close()
-            raise FleetError("the fleet's client was closed")
+            raise FleetError("the fleet's client was closed", "closed")
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout)
@@ -96,7 +96,7 @@ class Fleet:
     def _running(self) -> _Thread:
         with self._lock:
             if self._closed:
-                raise FleetError("the fleet's client was closed")
+                raise FleetError("the fleet's client was closed", "closed")
             if self._thread is None or self._thread.pid != os.getpid():
                 self._thread = _Thread(self._url, self._options)
                 weakref.finalize(self, _quietly, self._thread)

@@ -123,7 +123,7 @@ class Http:
 
     def check_open(self) -> None:
         if self._client.is_closed:
-            raise FleetError("the fleet's client was closed")
+            raise FleetError("the fleet's client was closed", "closed")
 
     async def ask(
         self,
@@ -222,7 +222,7 @@ def checked(answer: Answer) -> Answer:
     if answer.status == 403:
         raise Forbidden(answer.message)
     if 300 <= answer.status < 400:
-        raise FleetError(f"the URL leads elsewhere (status {answer.status}): give the gateway's own")
+        raise FleetError(f"the URL leads elsewhere (status {answer.status}): give the gateway's own", "redirected")
     return answer
 
 
