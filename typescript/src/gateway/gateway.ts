@@ -38,7 +38,6 @@ const ONE_LOOK_MS = 2_000;
 export class Gateway implements Transport {
   readonly inbox = undefined;
   readonly #http: Http;
-  readonly #closed = new AbortController();
 
   constructor(url: string, apiKey: ApiKey, patienceMs: number) {
     this.#http = new Http(url, apiKey, patienceMs);
@@ -49,24 +48,24 @@ export class Gateway implements Transport {
   }
 
   async close(): Promise<void> {
-    this.#closed.abort();
+    this.#http.close();
   }
 
   async submit(kind: Kind, tenant: string | undefined, message: Message, _: boolean, waits: boolean): Promise<Awaited> {
     if (message["pending_approval"]) {
       throw new Unsupported("pendingApproval: a gateway tells of an approval nothing before the turn's end");
     }
-    const awaited = new Sent(this.#http, kind, tenant, message, this.#closed.signal);
+    const awaited = new Sent(this.#http, kind, tenant, message);
     if (!waits) await awaited.submit(0);
     return awaited;
   }
 
   async send(kind: Kind, tenant: string | undefined, message: Message): Promise<void> {
-    await new Sent(this.#http, kind, tenant, message, this.#closed.signal).submit(0);
+    await new Sent(this.#http, kind, tenant, message).submit(0);
   }
 
   async wait(tenant: string | undefined, id: string, timeoutMs: number): Promise<Reply | undefined> {
-    return polled((wait, asked) => look(this.#http, tenant, id, wait, asked), timeoutMs, this.#closed.signal);
+    return polled((wait, asked) => look(this.#http, tenant, id, wait, asked), timeoutMs, this.#http);
   }
 
   async reply(tenant: string | undefined, id: string): Promise<Reply | undefined> {
@@ -112,7 +111,6 @@ class Sent implements Awaited {
     private readonly kind: Kind,
     private readonly tenant: string | undefined,
     message: Message,
-    private readonly closed: AbortSignal,
   ) {
     this.#text = written(message);
     this.#id = segment(message[`${kind}_id`] as string);
@@ -145,9 +143,11 @@ class Sent implements Awaited {
   }
 
   async reply(timeoutMs: number): Promise<Reply | undefined> {
+    // Sending may wait for the reply, too: the time is for both.
+    const end = performance.now() + timeoutMs;
     // As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
     if (this.#takenAt === undefined) this.#reply = await this.submit(seconds(timeoutMs));
-    return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), timeoutMs, this.closed));
+    return (this.#reply ??= await polled((wait, asked) => this.#look(wait, asked), end - performance.now(), this.http));
   }
 
   async #look(wait: number, asked: Asked): Promise<Reply | undefined> {
@@ -200,14 +200,14 @@ function seconds(ms: number): number {
 async function polled(
   look: (wait: number, asked: Asked) => Promise<Reply | undefined>,
   timeoutMs: number,
-  closed: AbortSignal,
+  http: Http,
 ): Promise<Reply | undefined> {
   const end = performance.now() + timeoutMs;
   let isLate = false;
   try {
     // A gateway that hangs makes nobody wait for longer; one look is always taken.
-    return await within(Math.max(ONE_LOOK_MS, timeoutMs), closed, async (signal) => {
-      signal.addEventListener("abort", () => (isLate = !closed.aborted));
+    return await within(Math.max(ONE_LOOK_MS, timeoutMs), http.closed, async (signal) => {
+      signal.addEventListener("abort", () => (isLate = true));
       for (;;) {
         const began = performance.now();
         const left = end - began;
@@ -221,7 +221,7 @@ async function polled(
       }
     });
   } catch (error) {
-    if (closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause: error });
+    http.checkOpen(error);
     if (isLate) return undefined;
     throw error;
   }

@@ -1,4 +1,5 @@
 /** Requests to a gateway, sent again where that can help. */
+import { setMaxListeners } from "node:events";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import {
@@ -64,14 +65,17 @@ export class Tries {
 
   constructor(private readonly patienceMs: number) {}
 
-  /** Waits before the next try, at least as long as the gateway asks for; throws the error where there is none. */
-  async pause(error: Error, atLeastMs = 0): Promise<void> {
+  /**
+   * Waits before the next try, at least as long as the gateway asks for, unless the signal ends it; throws the error where there
+   * is none.
+   */
+  async pause(error: Error, atLeastMs = 0, signal?: AbortSignal): Promise<void> {
     const pause = PAUSES_MS[Math.min(this.#tries++, PAUSES_MS.length - 1)]!;
     // Not all at once: those who were refused together come back apart.
     const ms = Math.max(pause, atLeastMs) * (1 + Math.random() / 4);
     this.#end ??= performance.now() + this.patienceMs;
     if (performance.now() + ms >= this.#end) throw error;
-    await sleep(Math.min(ms, PAUSE_MAX_MS));
+    await sleep(Math.min(ms, PAUSE_MAX_MS), undefined, { ...(signal && { signal }) });
   }
 }
 
@@ -85,7 +89,7 @@ export interface Asked {
   again?: string;
   /** How long it is tried again; default the client's patience. */
   tries?: Tries;
-  /** Ends it before its time. */
+  /** Ends it before its time, also when the client is closed; default when it is closed. */
   signal?: AbortSignal;
 }
 
@@ -93,6 +97,7 @@ export interface Asked {
 export class Http {
   readonly #url: string;
   readonly #key: ApiKey;
+  readonly #closing = new AbortController();
 
   constructor(
     url: string,
@@ -105,11 +110,38 @@ export class Http {
     }
     this.#url = url.replace(/\/+$/, "");
     this.#key = typeof key === "function" ? key : checkedKey(key);
+    // However many wait for it: that is no leak.
+    setMaxListeners(0, this.closed);
+  }
+
+  /** Ends what is open. Whoever waits is told. */
+  close(): void {
+    this.#closing.abort();
+  }
+
+  /** Ends what goes on when the client is closed. */
+  get closed(): AbortSignal {
+    return this.#closing.signal;
+  }
+
+  /** Throws where the client was closed: whatever went wrong then, that is why. */
+  checkOpen(cause?: unknown): void {
+    if (this.closed.aborted) throw new FleetError("closed", "the fleet's client was closed", { cause });
   }
 
   /** An answer to a request that may be sent twice, waited for. Statuses that are about the request are the caller's. */
   async ask(method: string, path: string, tenant: string | undefined, asked: Asked = {}): Promise<Answer> {
-    const { tries = new Tries(this.patienceMs), signal, again } = asked;
+    this.checkOpen();
+    try {
+      return await this.#tried(method, path, tenant, asked);
+    } catch (error) {
+      this.checkOpen(error);
+      throw error;
+    }
+  }
+
+  async #tried(method: string, path: string, tenant: string | undefined, asked: Asked): Promise<Answer> {
+    const { tries = new Tries(this.patienceMs), signal = this.closed, again } = asked;
     let [place, wait] = [path, asked.wait ?? 0];
     for (;;) {
       let answer: Answer;
@@ -118,14 +150,19 @@ export class Http {
           answerOf(await this.fetch(method, place, tenant, { ...asked, signal })),
         );
       } catch (error) {
-        if (error instanceof FleetError || signal?.aborted) throw error;
-        await tries.pause(unreachable(error));
+        if (error instanceof FleetError || signal.aborted) throw error;
+        await tries.pause(unreachable(error), 0, signal);
         if (again !== undefined) [place, wait] = [again, 0];
         continue;
       }
       answer.waited = wait;
       if (!PASSING.has(answer.status)) return checked(answer);
-      await tries.pause(passing(answer), answer.retryAfterMs);
+      if (answer.code === "too_many_waiting" && again !== undefined && wait > 0) {
+        // What was sent is taken in, and only the waiting was not: to be told so needs no patience.
+        [place, wait] = [again, 0];
+        continue;
+      }
+      await tries.pause(passing(answer), answer.retryAfterMs, signal);
       if (again !== undefined && answer.status >= 500) [place, wait] = [again, 0];
     }
   }
@@ -163,7 +200,9 @@ export async function within<T>(
   outer?.addEventListener("abort", stop);
   try {
     outer?.throwIfAborted();
-    return await work(own.signal);
+    // Not all that is waited for knows of signals: what gives a key may hang.
+    const ended = new Promise<never>((_, fail) => own.signal.addEventListener("abort", () => fail(own.signal.reason)));
+    return await Promise.race([work(own.signal), ended]);
   } finally {
     clearTimeout(timer);
     outer?.removeEventListener("abort", stop);
