@@ -9,12 +9,15 @@ import { resolve } from "node:path";
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey, READING_KEY: reading, REDIS_URL: redis } = process.env;
 const [tenant, dist] = process.argv.slice(2);
 const {
-  Conflict, Fleet, Forbidden, InvalidMessage, NoDefinitions, NotFound, Pressure, QueueFull, Rejected, ReplyTimeout, Throttled,
+  Conflict, Fleet, FleetError, Forbidden, InvalidMessage, NoDefinitions, NotFound, Pressure, QueueFull, Rejected, ReplyTimeout, Throttled,
   Unauthorized, Unavailable, Unsupported,
 } = await import(resolve(dist, "index.js"));
 
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
+
+// However many wait with one client, nothing leaks.
+process.on("warning", (warning) => assert.notEqual(warning.name, "MaxListenersExceededWarning"));
 
 /**
  * A way to the gateway that does what it is told with each request, and then lets all through. `cut` ends the connection when the
@@ -26,6 +29,11 @@ const server = createServer((from, to) => {
   wire.times.push(performance.now());
   const fate = wire.fates.shift() ?? "through";
   if (wire.fates.length === 0) wire.spent();
+  if (typeof fate === "function") {
+    from.resume();
+    fate(to, from);
+    return;
+  }
   if (typeof fate === "object") {
     from.resume();
     to.writeHead(fate.status, fate.headers).end(fate.body);
@@ -90,11 +98,15 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
   const hasty = through({ patienceMs: 500 });
   for (const [status, code, kind] of [
     [429, "queue_full", QueueFull], [503, "pressure", Pressure], [429, "rate_limited", Throttled],
-    [503, "unavailable", Unavailable], [429, "too_many_waiting", Unavailable],
+    [503, "unavailable", Unavailable],
   ]) {
     wire.fates = [refusal(status, code, "7")];
     await fails(hasty.run({ ...turn, turnId: "t" }), kind, kind === Unavailable ? { id: "t" } : { code, retryAfterMs: 7_000 });
   }
+  // The turn was taken in, and only the waiting was not.
+  [wire.fates, wire.seen] = [[refusal(429, "too_many_waiting", "7")], []];
+  assert((await hasty.run(turn)).ok);
+  assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));
   wire.fates = Array(9).fill({ status: 502, headers: {}, body: "<html>a proxy</html>" });
   await fails(hasty.run({ ...turn, turnId: "t" }), Unavailable, { id: "t" });
   wire.fates = [{ status: 302, headers: { location: "http://127.0.0.1:1/" }, body: "" }];
@@ -116,9 +128,62 @@ async function whatWaitsOutlastsTroubleAndKeepsToItsTime() {
   await fails(fleet.wait("never", { timeoutMs: 100 }), ReplyTimeout);
   await fleet.submit({ ...turn, turnId: "used" });
   await fails(fleet.submit({ agent: "kelly", calls: [...calls, ...calls], turnId: "used" }), Conflict, { id: "used" });
+  const asked = new Promise((resolve) => (wire.spent = resolve));
+  wire.fates = ["through"];
   const open = fleet.wait("never");
+  await asked;
   await fleet.close();
   await assert.rejects(open, /was closed/);
+}
+
+async function aTimeIsWaitedOnceAndEndsAPause() {
+  const asked = [];
+  const never = (to, { method, url }) => {
+    const wait = Number(new URL(url, "http://gateway").searchParams.get("wait"));
+    asked.push(`${method} ${wait}`);
+    setTimeout(() => to.writeHead(method === "POST" ? 202 : 404).end("{}"), wait * 1_000);
+  };
+  wire.fates = Array(9).fill(never);
+  await fails(through().run(turn, { timeoutMs: 1_500 }), ReplyTimeout);
+  assert.deepEqual(asked, ["POST 1", ...Array(asked.length - 1).fill("GET 0")]);
+  const began = performance.now();
+  wire.fates = [refusal(503, "unavailable", "60")];
+  await fails(through().wait("never", { timeoutMs: 100 }), ReplyTimeout);
+  assert(performance.now() - began < 30_000);
+}
+
+async function whateverIsOpenWhenAClientIsClosedIsTold() {
+  const fleet = through({ patienceMs: 300_000 });
+  const spent = () => new Promise((resolve) => (wire.spent = resolve));
+  let all = spent();
+  wire.fates = [refusal(503, "unavailable", "60")];
+  const open = [fleet.submit(turn)];
+  await all;
+  const asks = [
+    () => fleet.submit(turn), () => fleet.run(turn), () => fleet.tools("kelly"), () => fleet.reply("t"), () => fleet.cancel("t"),
+    () => fleet.follow("t").next(), ...Array(12).fill(() => fleet.wait("t")),
+  ];
+  all = spent();
+  wire.fates = asks.map(() => () => {});
+  open.push(...asks.map((ask) => ask()));
+  await all;
+  await fleet.close();
+  for (const one of [...open, ...asks.map((ask) => ask())]) await fails(one, FleetError, { code: "closed" });
+  wire.spent = () => {};
+}
+
+async function eventsEndWhereTheirLinesDoAndNowhereElse() {
+  const text = "a\u2028b\u2029c\u0085d\u00e9";
+  for (const end of ["\n", "\r\n", "\r"]) {
+    const lines = [": hello", "", "event: plan", "data: 7", "", "event: note", `data: {"position": 1,`, `data:"text": "${text}"}`, ""];
+    const whole = Buffer.from([...lines, "event: failed", 'data: {"position": 2}', "", ""].join(end));
+    // Cut within characters, and between a carriage return and its line feed.
+    const write = (to, at = 0) => (at < whole.length ? to.write(whole.subarray(at, at + 1), () => write(to, at + 1)) : to.end());
+    wire.fates = [(to) => write(to.writeHead(200, { "content-type": "text/event-stream" }))];
+    const told = [];
+    for await (const event of through().follow("odd")) told.push([event.kind, event.position, event.text]);
+    assert.deepEqual(told, [["note", 1, text], ["ended", 2, ""]], JSON.stringify(end));
+  }
 }
 
 async function eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut() {
@@ -189,6 +254,9 @@ await aTurnWhoseAnswerIsLostIsCarriedOutOnce();
 await aRefusalThatAnotherGatewayHeardIsTold();
 await aGatewayThatIsBusyIsAskedAgainWhenItSays();
 await whatWaitsOutlastsTroubleAndKeepsToItsTime();
+await aTimeIsWaitedOnceAndEndsAPause();
+await whateverIsOpenWhenAClientIsClosedIsTold();
+await eventsEndWhereTheirLinesDoAndNowhereElse();
 await keysOpenWhatTheyAreFor();
 await whatAGatewayCannotDoIsSaid();
 await eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut();

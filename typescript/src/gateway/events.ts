@@ -1,9 +1,9 @@
 /** What happens to a task, as a gateway tells it in server-sent events. */
 import { FleetError, NotFound, Unavailable } from "../errors.js";
 import type { TaskEvent } from "../events.js";
-import { read } from "../json.js";
 import { type Reply, readReply } from "../reply.js";
 import { type Http, Tries, answerOf, checked, passing, segment, unreachable } from "./http.js";
+import { EventReader, type Told } from "./sse.js";
 
 /**
  * The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position of
@@ -51,18 +51,19 @@ export async function* follow(
         yield stepOf(kind as TaskEvent["kind"], value);
       }
     } catch (error) {
+      http.checkOpen(error);
       if (!(error instanceof Later)) throw error;
       trouble = error;
     }
     if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.patienceMs);
-    await tries.pause(trouble.error, trouble.ms);
+    await tries.pause(trouble.error, trouble.ms, http.closed).catch((error) => {
+      http.checkOpen(error);
+      throw error;
+    });
   }
 }
 
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
-type Told = any;
-
-function stepOf(kind: TaskEvent["kind"], value: Told): TaskEvent {
+function stepOf(kind: TaskEvent["kind"], value: Told["value"]): TaskEvent {
   return {
     kind,
     position: value.position,
@@ -80,8 +81,11 @@ async function replyOf(http: Http, tenant: string | undefined, taskId: string): 
 
 /** One stream, until it ends or breaks. */
 async function* events(http: Http, tenant: string | undefined, taskId: string, position: number) {
+  http.checkOpen();
   const silent = new AbortController();
-  const timer = setTimeout(() => silent.abort(), SILENCE_MS);
+  const end = () => silent.abort();
+  const timer = setTimeout(end, SILENCE_MS);
+  http.closed.addEventListener("abort", end);
   try {
     const headers = { accept: "text/event-stream", ...(position > 0 && { "last-event-id": String(position) }) };
     const path = `/v1/tasks/${segment(taskId)}/events`;
@@ -91,43 +95,22 @@ async function* events(http: Http, tenant: string | undefined, taskId: string, p
       // What is not found may not have been admitted yet.
       throw new Later(answer.status === 404 ? new NotFound(answer.message) : passing(answer), answer.retryAfterMs);
     }
-    let rest = "";
+    const events = new EventReader();
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { value, done } = await reader.read().catch(broken);
       if (done) return;
       timer.refresh();
-      const blocks = (rest + value).split("\n\n");
-      rest = blocks.pop()!;
-      for (const block of blocks) {
-        const told = toldBy(block);
-        if (told !== undefined) yield told;
-      }
+      yield* events.take(value);
     }
   } finally {
     clearTimeout(timer);
+    http.closed.removeEventListener("abort", end);
     // Whoever stops listening ends the request.
-    silent.abort();
+    end();
   }
 }
 
 function broken(error: unknown): never {
   throw error instanceof FleetError ? error : new Later(unreachable(error));
-}
-
-/** An event by its name, with its JSON; none where it cannot be read, or where it says nothing. */
-function toldBy(block: string): { kind: string; value: Told } | undefined {
-  let kind = "";
-  const data: string[] = [];
-  for (const line of block.split("\n")) {
-    const [, field, text] = /^([^:]*):? ?(.*)$/.exec(line) ?? [];
-    if (field === "event") kind = text!;
-    else if (field === "data") data.push(text!);
-  }
-  if (data.length === 0) return undefined;
-  try {
-    return { kind, value: read(data.join("\n")) };
-  } catch {
-    return undefined;
-  }
 }
