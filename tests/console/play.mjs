@@ -206,6 +206,53 @@ async function work(page, fleet) {
   });
 }
 
+/** What is done with all that a filter finds ends when it is stopped or fails, or where nothing more fits, and says what was done. */
+async function stops(page, fleet) {
+  const hand = hands(page, fleet);
+  const json = (value, status = 200) => ({ status, contentType: "application/json", body: JSON.stringify(value) });
+  const letter = (id) => ({ id, kind: "letter", tenant: "demo", agent: "kelly", cause: "transient", at_ms: 1 });
+  // There is always a page behind this one. What becomes of a replay, the test says.
+  await page.route(/\/v1\/operate\/dead\?/, (route) => route.fulfill(json({ dead: [letter("letter-1"), letter("letter-2")], read: 2, next: "on", now_ms: 2 })));
+  const replays = [];
+  let came;
+  await page.route(/\/v1\/operate\/dead\/replay$/, (route) => { replays.push(route); came?.(); });
+  const next = async (work) => {
+    const here = new Promise((resolve) => (came = resolve));
+    await work();
+    await here;
+    return (answers, status) => replays.at(-1).fulfill(json(answers, status));
+  };
+  const ok = [{ answer: "ok" }, { answer: "ok" }];
+  const dialog = page.getByRole("dialog");
+  const begin = async () => {
+    replays.length = 0;
+    await hand.open("dead?error=503");
+    await page.getByRole("button", { name: "Replay all that fit …" }).click();
+    await dialog.getByLabel(/^Why/).fill("the service is back");
+    const first = await next(() => dialog.getByRole("button", { name: "Replay all that fit", exact: true }).click());
+    return next(() => first(ok));
+  };
+  const says = async (text) => {
+    await page.waitForFunction((said) => document.getElementById("said").textContent.startsWith(said), text, { timeout: 10_000 }).catch(() => {});
+    check((await page.locator("#said").textContent()).startsWith(text), `it says: ${text}`);
+  };
+  for (const stop of [() => page.keyboard.press("Escape"), () => dialog.getByRole("button", { name: "Stop behind this page" }).click()]) {
+    const second = await begin();
+    check((await dialog.getByRole("status").textContent()) === "2 so far …", "the dialog says how far it is");
+    await stop();
+    await second(ok);
+    await says("4 of 4 replayed. Stopped");
+    check(replays.length === 2, `after the stop nothing is sent: ${replays.length}`);
+  }
+  await (await begin())([{ answer: "ok" }, { answer: "queue_full" }]);
+  await says("3 of 4 replayed. 1 not: too much waits. It ended there");
+  await (await begin())({ error: { message: "Redis is away." } }, 429);
+  await dialog.getByText("2 of 2 replayed. Then: Redis is away.").waitFor();
+  await (await next(() => dialog.getByRole("button", { name: "Replay all that fit", exact: true }).click()))([{ answer: "full" }]);
+  await says("0 of 1 replayed. 1 not: too many were handled. It ended there");
+  await page.unrouteAll({ behavior: "ignoreErrors" });
+}
+
 /** Every view, by axe and by its width. */
 async function views(browser, fleet, colorScheme, width) {
   const context = await browser.newContext({ colorScheme, viewport: { width, height: 800 } });
@@ -280,6 +327,7 @@ try {
   watch(page);
   await link(browser, fleet);
   await work(page, fleet);
+  await stops(page, fleet);
   await live(page, fleet);
   fleet.submit("kelly", "waits", "fail");
   for (let calls = 0; calls < 4; calls += 1) fleet.submit("fran", `more-${calls}`, "echo");

@@ -58,31 +58,48 @@ export function field(label, attributes, ...options) {
 }
 
 /**
- * Asks before something is done, with a reason. `fields` are elements within the form; `act` gets the form's data, and
- * its error is shown where it was asked. Answers whether it was done.
+ * Asks before something is done, with a reason. `fields` are elements within the form. `act` gets the form's data, a signal that
+ * says when the dialog was closed, and `show`, which says within the dialog how far it is: what is behind it is read to nobody.
+ * While it runs, the button that closes is called `stop`. Its error is shown where it was asked. Answers whether it was done, once
+ * nothing runs any more.
  */
-export function confirm({ title, text, fields = [], button, act }) {
+export function confirm({ title, text, fields = [], button, stop = "Close", act }) {
   return new Promise((done) => {
+    const closed = new AbortController();
     const wrong = h("p", { class: "bad", role: "alert" });
+    const state = h("p", { class: "soft", role: "status" });
     const go = h("button", { class: "act" }, button);
-    const cancel = h("button", { type: "button", click: () => dialog.close("no") }, "Keep as it is");
-    const form = h("form", { submit }, text ? h("p", {}, text) : null, fields, wrong, h("div", { class: "row" }, go, cancel));
+    const cancel = h("button", { type: "button", click: () => dialog.close() }, "Keep as it is");
+    const form = h("form", { submit }, text ? h("p", {}, text) : null, fields, wrong, state, h("div", { class: "row" }, go, cancel));
     const heading = h("h2", { id: "dialog-title" }, title);
     const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, form);
-    async function submit(event) {
-      event.preventDefault();
-      go.disabled = true;
+    let running = Promise.resolve(false);
+    function draw(isRunning, error) {
+      go.disabled = isRunning;
+      cancel.textContent = isRunning ? stop : "Keep as it is";
+      wrong.textContent = error;
+      state.textContent = "";
+    }
+    async function run() {
+      draw(true, "");
       try {
-        await act(new FormData(form));
-        dialog.close("yes");
+        await act(new FormData(form), { signal: closed.signal, show: (said) => (state.textContent = said) });
       } catch (error) {
-        wrong.textContent = error.message;
-        go.disabled = false;
+        draw(false, error.message);
+        if (!dialog.open) say(error.message);
+        return false;
       }
+      dialog.close();
+      return true;
+    }
+    function submit(event) {
+      event.preventDefault();
+      running = run();
     }
     dialog.addEventListener("close", () => {
+      closed.abort();
       dialog.remove();
-      done(dialog.returnValue === "yes");
+      running.then(done);
     });
     document.body.append(dialog);
     dialog.showModal();

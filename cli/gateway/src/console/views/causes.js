@@ -25,34 +25,48 @@ export function byCause(page, view, wanted, refresh) {
   ];
 }
 
-/** Asks for one page after the other, and has each handled, until the last or until somebody stops it. */
-async function each(wanted, before_ms, isStopped, handle) {
+/** Answers after which nothing more fits, as the command has it: the rest would be told the same. */
+const NO_ROOM = ["queue_full", "pressure", "full"];
+
+/** Asks for one page after the other, and has each handled; answers in words why it ended before the last one. */
+async function each(wanted, before_ms, signal, handle) {
   let from;
   do {
     const page = await ask(withQuery("dead", { ...wanted, before_ms, limit: PAGE, from }));
-    if (page.dead.length) await handle(page.dead.map((one) => one.id));
+    if (signal.aborted) return " Stopped: the rest is as it was.";
+    const answers = page.dead.length ? await handle(page.dead.map((one) => one.id)) : [];
     from = page.next;
-  } while (from && !isStopped());
+    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It ended there, as there is no room for more: try the rest later.";
+  } while (from);
+  return "";
 }
 
-/** A button that replays or drops all that the filter finds; `tell` says what came of it. */
-export function allButton({ id, path, verb, button, text }, { wanted, page, tell, refresh }) {
+/** A button that replays or drops all that the filter finds; `told` says in words what came of it. */
+export function allButton({ id, path, verb, button, text }, { wanted, page, told, refresh }) {
   const open = async () => {
-    let stopped = false;
-    const stop = h("button", { type: "button", hidden: true, click: () => (stopped = true) }, "Stop behind this page");
-    const act = async (data) => {
+    let handled = 0;
+    const act = async (data, { signal, show }) => {
       const done = [];
-      stop.hidden = false;
-      // What fails anew meanwhile is not replayed again and again.
-      await each(wanted, page.now_ms + 1, () => stopped, async (ids) => {
-        done.push(...(await ask(path, { method: "POST", body: { ids, reason: data.get("reason") } })));
-        say(`${done.length} so far …`);
-      });
-      tell(done, verb);
+      const handle = async (ids) => {
+        const answers = await ask(path, { method: "POST", body: { ids, reason: data.get("reason") } });
+        done.push(...answers);
+        handled += answers.length;
+        show(`${done.length} so far …`);
+        return answers;
+      };
+      try {
+        // What fails anew meanwhile is not replayed again and again.
+        const why = await each(wanted, page.now_ms + 1, signal, handle);
+        say(`${told(done, verb)}${why}`);
+      } catch (error) {
+        // The pages before this one are done with.
+        throw done.length ? new Error(`${told(done, verb)} Then: ${error.message}`, { cause: error }) : error;
+      }
     };
     const some = page.dead.slice(0, 5).map((one) => one.id).join(", ");
     const shown = `All that the filter finds: ${page.dead.length}${page.next ? " on this page, and maybe more" : ""}, as ${some}. ${text}`;
-    if (await confirm({ title: `${button}?`, text: shown, fields: [reasonField(), stop], button, act })) refresh();
+    const isDone = await confirm({ title: `${button}?`, text: shown, fields: [reasonField()], button, stop: "Stop behind this page", act });
+    if (isDone || handled) refresh();
   };
   return h("button", { id, disabled: !page.dead.length, click: open }, `${button} …`);
 }

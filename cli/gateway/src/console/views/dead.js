@@ -26,12 +26,13 @@ function filters(query) {
     h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
 }
 
-function tell(done, verb) {
+/** What came of some of them, in words. */
+function told(done, verb) {
   const ok = done.filter((one) => one.answer === "ok").length;
   const others = new Map();
   for (const { answer, why } of done) if (answer !== "ok") others.set(why ?? WORDS[answer] ?? answer, (others.get(why ?? WORDS[answer] ?? answer) ?? 0) + 1);
   const rest = [...others].map(([why, count]) => ` ${count} not: ${why}.`).join("");
-  say(`${ok} of ${done.length} ${verb}.${rest}`);
+  return `${ok} of ${done.length} ${verb}.${rest}`;
 }
 
 /** Replays or drops by ids; `message` is what is sent instead. */
@@ -40,7 +41,7 @@ async function handle(ids, { path, verb, button, text, fields = [] }, view, refr
     const body = { ids, reason: data.get("reason") };
     if (data.has("message")) body.message = JSON.parse(data.get("message"));
     if (data.get("may") === "yes") body.although_it_may_have_run = true;
-    tell(await ask(path, { method: "POST", body }), verb);
+    say(told(await ask(path, { method: "POST", body }), verb));
     view.chosen.clear();
   };
   const shown = `${ids.slice(0, 5).join(", ")}${ids.length > 5 ? ` and ${ids.length - 5} more` : ""}`;
@@ -72,7 +73,7 @@ async function edit(id, view, refresh) {
 /** Replays or drops all that the filter finds, where there is one. */
 function allButtons(page, wanted, refresh) {
   if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
-  const context = { wanted, page, tell, refresh };
+  const context = { wanted, page, told, refresh };
   return [
     allButton({ id: "replay-all", path: "dead/replay", verb: "replayed", button: "Replay all that fit", text: "Calls become new turns of their agents, under their caps. What may have run, or needs another message, stays here." }, context),
     allButton({ id: "drop-all", path: "dead/drop", verb: "dropped", button: "Drop all that fit", text: "Letters go; calls stay in the audit log, and are not listed here any more." }, context),
