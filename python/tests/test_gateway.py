@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -69,13 +70,18 @@ def test_patience_ends_before_a_pause_that_is_longer() -> None:
 Answers = Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
 
 
+def stub(fleet: AsyncFleet, answers: Answers) -> None:
+    """Has a gateway answer so."""
+    transport = httpx.MockTransport(answers)
+    getattr(fleet._transport, "http")._client = httpx.AsyncClient(base_url="http://gateway", transport=transport)
+
+
 def with_gateway(answers: Answers, work: Callable[[AsyncFleet], Awaitable[None]]) -> None:
     """Does something with a fleet whose gateway answers so."""
 
     async def run() -> None:
         async with AsyncFleet("http://gateway", api_key="tfk_x", patience=0.2) as fleet:
-            http = getattr(fleet._transport, "http")
-            http._client = httpx.AsyncClient(base_url="http://gateway", transport=httpx.MockTransport(answers))
+            stub(fleet, answers)
             await work(fleet)
 
     asyncio.run(run())
@@ -98,21 +104,70 @@ def test_a_time_is_waited_once_by_whichever_requests() -> None:
 
 
 def test_a_turn_that_was_taken_in_outlasts_a_gateway_where_too_many_wait() -> None:
-    reply = {"turn_id": "t", "tenant": "demo", "agent": "kelly", "status": "done", "dialect": "raw", "results": [], "messages": []}
+    reply = {"turn_id": "t", "tenant": "demo", "status": "done", "dialect": "raw", "results": []}
     asked: list[str] = []
 
     async def answers(request: httpx.Request) -> httpx.Response:
         asked.append(f"{request.method} {request.url.query.decode()}")
         if len(asked) > 2:
             return httpx.Response(200, json=reply)
+        if len(asked) == 2:
+            return httpx.Response(202, json={})
         error = {"error": {"code": "too_many_waiting", "message": "ask without waiting"}}
-        return httpx.Response(202, json={}) if len(asked) == 2 else httpx.Response(429, json=error, headers={"retry-after": "7"})
+        return httpx.Response(429, json=error, headers={"retry-after": "7"})
 
     async def work(fleet: AsyncFleet) -> None:
         assert (await fleet.run("kelly", answer="hi", timeout=30)).id == "t"
 
     with_gateway(answers, work)
     assert asked[:2] == ["POST wait=25", "POST "], asked
+
+
+def test_an_answer_of_a_proxy_is_no_list_of_tools_and_no_cancel() -> None:
+    async def answers(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text="<html>a proxy</html>")
+
+    async def work(fleet: AsyncFleet) -> None:
+        for asked in (fleet.tools("kelly"), fleet.cancel("t")):
+            with pytest.raises(FleetError, match="no JSON"):
+                await asked
+
+    with_gateway(answers, work)
+
+
+class OneNote(httpx.AsyncByteStream):
+    """A stream that tells one event, and goes on."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b'event: note\ndata: {"position": 1}\n\n'
+        await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+def test_whoever_listens_no_more_ends_the_request() -> None:
+    streams = OneNote(), OneNote()
+
+    async def answers(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=streams["sync" in request.url.path])
+
+    async def work(fleet: AsyncFleet) -> None:
+        events = fleet.follow("t")
+        assert (await anext(events)).kind == "note"
+        await events.aclose()
+        assert streams[0].closed.is_set()
+
+    with_gateway(answers, work)
+    with client.Fleet("http://gateway", api_key="tfk_x") as fleet:
+        stub(fleet._running().fleet, answers)
+        events = fleet.follow("sync")
+        assert next(events).kind == "note"
+        del events
+        assert streams[1].closed.wait(60)
 
 
 def told(*pieces: bytes) -> list[Any]:

@@ -109,6 +109,10 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
   assert.deepEqual(wire.seen.slice(0, 2), Array(2).fill("POST /v1/turns"));
   wire.fates = Array(9).fill({ status: 502, headers: {}, body: "<html>a proxy</html>" });
   await fails(hasty.run({ ...turn, turnId: "t" }), Unavailable, { id: "t" });
+  for (const work of [() => hasty.tools("kelly"), () => hasty.cancel("t")]) {
+    wire.fates = [{ status: 200, headers: {}, body: "<html>a proxy</html>" }];
+    await fails(work(), FleetError, { code: "unreadable" });
+  }
   wire.fates = [{ status: 302, headers: { location: "http://127.0.0.1:1/" }, body: "" }];
   await assert.rejects(hasty.tools("kelly"), /leads elsewhere/);
 }

@@ -77,12 +77,13 @@ export class Gateway implements Transport {
   async tools(tenant: string | undefined, agent: string, dialect: string): Promise<unknown> {
     const answer = await this.#http.ask("GET", `/v1/agents/${segment(agent)}/tools?format=${encodeURIComponent(dialect)}`, tenant);
     if (answer.status === 404) throw new NoDefinitions(answer.message);
-    return JSON.parse(good(answer).text);
+    return good(answer).parsed();
   }
 
   async cancel(kind: Kind, tenant: string | undefined, id: string, reason: string): Promise<void> {
     const body = JSON.stringify(reason ? { reason } : {});
     const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${segment(id)}/cancel`, tenant, { body }));
+    answer.parsed();
     if (answer.json["answer"] === "full") {
       throw new Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept");
     }

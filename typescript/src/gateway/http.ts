@@ -47,6 +47,16 @@ export class Answer {
     }
   }
 
+  /** The JSON that it is, for programs: its numbers are those of JavaScript. */
+  parsed(): unknown {
+    try {
+      return JSON.parse(this.text);
+    } catch (cause) {
+      const message = "what answers is no gateway: a proxy, or another service, whose answer is no JSON";
+      throw new FleetError("unreadable", message, { cause });
+    }
+  }
+
   /** The word for what is wrong. */
   get code(): string {
     return String((this.json["error"] as { code?: unknown } | undefined)?.code ?? "");

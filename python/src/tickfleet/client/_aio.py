@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Literal
 
@@ -75,10 +76,11 @@ class SubmittedTask(Submitted):
 
     _kind = "task"
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """What happens to the task, from its beginning to its end."""
-        async for event in self._fleet.follow(self.id, tenant=self.tenant or None):
-            yield event
+        async with aclosing(self._fleet.follow(self.id, tenant=self.tenant or None)) as events:
+            async for event in events:
+                yield event
 
 
 class AsyncFleet:
@@ -265,15 +267,17 @@ class AsyncFleet:
         kind: Kind = "task" if task else "turn"
         await self._transport.cancel(kind, self._whose(tenant), name(id, f"{kind}_id", ID_BYTES_MAX), reason)
 
-    async def follow(self, task_id: str, *, tenant: str | None = None, position: int = 0) -> AsyncIterator[Event]:
+    async def follow(self, task_id: str, *, tenant: str | None = None, position: int = 0) -> AsyncGenerator[Event, None]:
         """What happens to a task, from a position on to its end. The last event is an ``ended``.
 
         Raises:
             NotFound: A gateway has known nothing of it for as long as there is patience.
         """
         id = name(task_id, "task_id", ID_BYTES_MAX)
-        async for event in self._transport.follow(self._whose(tenant), id, position):
-            yield event
+        # Whoever stops listening ends the request.
+        async with aclosing(self._transport.follow(self._whose(tenant), id, position)) as events:
+            async for event in events:
+                yield event
 
     def _whose(self, tenant: str | None) -> str | None:
         return self._transport.whose(tenant if tenant is not None else self._tenant)

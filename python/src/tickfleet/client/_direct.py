@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from tickfleet.client import _events
@@ -138,7 +138,7 @@ class Direct:
         message = {"op": "cancel", "tenant": tenant, f"{kind}_id": id} | ({"reason": reason} if reason else {})
         await self._redis.add(f"{self._prefix(tenant)}tasks", "task", written(message))
 
-    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         tenant = self.whose(tenant)
         return _events.follow(self._redis, self._prefix(tenant), tenant, task_id, position)
 

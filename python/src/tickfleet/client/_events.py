@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,7 +65,7 @@ def step(entry: str, position: int) -> Event:
         return Event(kind="other", position=position)
 
 
-async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncIterator[Event]:
+async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """The events of a task from a position on."""
     place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
     while True:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -55,6 +55,13 @@ class _Thread:
             # Ctrl-C: nobody waits any more.
             future.cancel()
             raise
+
+    def leave(self, work: Coroutine[Any, Any, None]) -> None:
+        """Has something done that nobody waits for: what nobody holds may be collected in the thread itself."""
+        if self.thread.is_alive():
+            asyncio.run_coroutine_threadsafe(work, self.loop)
+        else:
+            work.close()
 
     def close(self) -> None:
         # After a fork the thread is the parent's, and so are its connections.
@@ -239,14 +246,17 @@ class SyncReplies:
                 yield reply
 
 
-def _each(fleet: Fleet, thread: _Thread, events: Any) -> Iterator[Event]:
-    """The events, one at a time. The fleet is held meanwhile."""
+def _each(fleet: Fleet, thread: _Thread, events: AsyncGenerator[Event, None]) -> Iterator[Event]:
+    """The events, one at a time, until nobody listens any more. The fleet is held meanwhile."""
 
     async def one() -> Event | None:
         return await anext(events, None)
 
-    while (event := thread.run(one())) is not None:
-        yield event
+    try:
+        while (event := thread.run(one())) is not None:
+            yield event
+    finally:
+        thread.leave(events.aclose())
 
 
 def _quietly(thread: _Thread) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -80,8 +80,8 @@ class Transport(Protocol):
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         """Asks for the end of a turn or task."""
 
-    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
-        """What happens to a task, from a position on."""
+    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
+        """What happens to a task, from a position on. Whoever listens no more closes it."""
 
     def replies(self, tenant: str | None, inbox: str) -> Replies:
         """A reader of an inbox."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -83,15 +83,16 @@ class Gateway:
         answer = await self.http.ask("GET", f"/v1/agents/{segment(agent)}/tools?format={quote(dialect)}", tenant)
         if answer.status == 404:
             raise NoDefinitions(answer.message)
-        return json.loads(_good(answer).text)
+        return _good(answer).read()
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         body = json.dumps({"reason": reason} if reason else {})
         answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{segment(id)}/cancel", tenant, body=body))
-        if json.loads(answer.text).get("answer") == "full":
+        answer.read()
+        if answer.json.get("answer") == "full":
             raise Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept")
 
-    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+    def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         return follow(self.http, tenant, task_id, position)
 
     def replies(self, tenant: str | None, inbox: str) -> Replies:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx2 as httpx
@@ -36,7 +36,7 @@ class _Later(Exception):
         self.seconds = seconds
 
 
-async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncIterator[Event]:
+async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
     tries = Tries(http.patience)
     while True:

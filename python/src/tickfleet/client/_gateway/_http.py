@@ -65,6 +65,18 @@ class Answer:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def read(self) -> Any:
+        """The JSON that it is.
+
+        Raises:
+            FleetError: It is none.
+        """
+        try:
+            return json.loads(self.text)
+        except ValueError as error:
+            said = "what answers is no gateway: a proxy, or another service, whose answer is no JSON"
+            raise FleetError(said, "unreadable") from error
+
     @property
     def code(self) -> str:
         """The word for what is wrong."""
