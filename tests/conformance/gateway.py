@@ -39,7 +39,7 @@ TENANT = sys.argv[1]
 ECHO = [{"name": "echo", "arguments": {"text": "hi"}}]
 
 Fate = str | tuple[int, dict[str, str], str]
-# What becomes of a request: `through`; `cut`, when the gateway has answered; `half`, in the middle of the answer; or an answer.
+# What becomes of a request: `through`; `cut`, when the gateway has answered; `half`, in the middle of the answer; `hang`; or an answer.
 
 
 class Wire:
@@ -84,6 +84,8 @@ class Wire:
                 size = len(text.encode())
                 answer = f"HTTP/1.1 {status} X\r\n{lines}content-length: {size}\r\nconnection: close\r\n\r\n{text}"
                 writer.write(answer.encode())
+            elif fate == "hang":
+                await reader.read()
             else:
                 await self.forward(head, body, writer, fate)
             await writer.drain()
@@ -201,6 +203,22 @@ async def what_waits_outlasts_trouble_and_keeps_to_its_time(wire: Wire) -> None:
     await raises(FleetError, fleet.run("kelly", calls=ECHO))
 
 
+async def whatever_is_open_when_a_client_is_closed_is_told(wire: Wire) -> None:
+    async with wire.fleet(patience=300) as fleet:
+        # In a pause, and in requests that nobody answers.
+        wire.fates = [refusal(503, "unavailable", "60")]
+        open_works: list[Any] = [asyncio.ensure_future(fleet.submit("kelly", calls=ECHO))]
+        await wire.spent.wait()
+        works: list[Any] = [fleet.run("kelly", calls=ECHO), fleet.tools("kelly"), fleet.wait("t"), anext(fleet.follow("t"))]
+        wire.fates, wire.spent = ["hang"] * len(works), asyncio.Event()
+        open_works += [asyncio.ensure_future(work) for work in works]
+        await wire.spent.wait()
+        began = time.monotonic()
+    for work in [*open_works, fleet.run("kelly", calls=ECHO), anext(fleet.follow("t"))]:
+        await raises(FleetError, work, code="closed")
+    assert time.monotonic() - began < 30
+
+
 async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire) -> None:
     async with wire.fleet() as fleet:
         task = await fleet.delegate("absent", "Wait.", task_id="steps")
@@ -281,6 +299,7 @@ async def main() -> None:
         a_refusal_that_another_gateway_heard_is_told,
         a_gateway_that_is_busy_is_asked_again_when_it_says,
         what_waits_outlasts_trouble_and_keeps_to_its_time,
+        whatever_is_open_when_a_client_is_closed_is_told,
         keys_open_what_they_are_for,
         what_a_gateway_cannot_do_is_said,
     ):

@@ -72,7 +72,7 @@ class Gateway:
         await _Awaited(self.http, kind, tenant, message).submit(0)
 
     async def wait(self, tenant: str | None, id: str, timeout: float | None) -> Reply | None:
-        return await _polled(lambda wait, tries: _look(self.http, tenant, id, wait, tries), timeout)
+        return await _polled(self.http, lambda wait, tries: _look(self.http, tenant, id, wait, tries), timeout)
 
     async def reply(self, tenant: str | None, id: str) -> Reply | None:
         answer = await self.http.ask("GET", f"/v1/turns/{segment(id)}", tenant)
@@ -144,7 +144,7 @@ class _Awaited:
             # As long as it is not known to be taken in, it is the sending that may fail, and not the waiting.
             self._reply = await self.submit(_seconds(timeout))
         if self._reply is None:
-            self._reply = await _polled(self._look, None if end is None else end - time.monotonic())
+            self._reply = await _polled(self._http, self._look, None if end is None else end - time.monotonic())
         return self._reply
 
     async def _look(self, wait: int, tries: Tries) -> Reply | None:
@@ -196,7 +196,9 @@ def _seconds(timeout: float | None) -> int:
     return _POLL_S if timeout is None else max(0, int(min(_POLL_S, timeout)))
 
 
-async def _polled(look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None) -> Reply | None:
+async def _polled(
+    http: Http, look: Callable[[int, Tries], Awaitable[Reply | None]], timeout: float | None
+) -> Reply | None:
     """Looks, again and again, until there is a reply or the time is over. Trouble on the way passes."""
     end = None if timeout is None else time.monotonic() + timeout
     try:
@@ -206,7 +208,7 @@ async def _polled(look: Callable[[int, Tries], Awaitable[Reply | None]], timeout
                 began = time.monotonic()
                 left = None if end is None else end - began
                 wait = _seconds(left)
-                found = await look(wait, Tries(None))
+                found = await look(wait, http.tries(None))
                 if found is not None or (left is not None and left <= 0):
                     return found
                 # Whoever answers before the time, as a gateway that ends does, does not let us wait.

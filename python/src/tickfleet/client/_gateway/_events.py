@@ -12,7 +12,7 @@ import httpx2 as httpx
 
 from tickfleet.client._errors import FleetError, NotFound, Unavailable
 from tickfleet.client._events import Event, Kind
-from tickfleet.client._gateway._http import Http, Tries, answer_of, checked, passing, segment
+from tickfleet.client._gateway._http import Http, answer_of, checked, passing, segment
 from tickfleet.client._reply import Reply, read_reply
 
 # The steps of a task's history. What else a gateway tells (accepted, execute, waiting, capped) is no step, and has no position
@@ -38,7 +38,7 @@ class _Later(Exception):
 
 async def follow(http: Http, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
-    tries = Tries(http.patience)
+    tries = http.tries(http.patience)
     while True:
         trouble = _Later(Unavailable("the gateway ends the stream of events before the task's end"))
         began, came_from = time.monotonic(), position
@@ -53,11 +53,12 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
                         position = int(value["position"])
                         yield _step(_STEPS[kind], position, value)
         except httpx.RequestError as error:
+            http.check_open()
             trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
         except _Later as later:
             trouble = later
         if position > came_from or time.monotonic() - began > _GOOD_S:
-            tries = Tries(http.patience)
+            tries = http.tries(http.patience)
         await tries.pause(trouble.error, trouble.seconds)
 
 

@@ -8,7 +8,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -94,8 +94,10 @@ class Answer:
 class Tries:
     """How long it is tried again: so many seconds from the first failure; for as long as it takes where none are given."""
 
-    def __init__(self, patience: float | None) -> None:
+    def __init__(self, patience: float | None, closed: asyncio.Event | None = None) -> None:
         self._patience = patience
+        # Ends a pause.
+        self._closed = closed or asyncio.Event()
         self._end: float | None = None
         self._tries = 0
 
@@ -109,7 +111,9 @@ class Tries:
             self._end = time.monotonic() + self._patience
         if self._end is not None and time.monotonic() + pause >= self._end:
             raise error
-        await asyncio.sleep(min(pause, _PAUSE_MAX_S))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(pause, _PAUSE_MAX_S)):
+                await self._closed.wait()
 
 
 class Http:
@@ -124,6 +128,7 @@ class Http:
         if not callable(api_key):
             self._authorization()
         self.patience = patience
+        self._closed = asyncio.Event()
         # However many wait, each on a connection of its own: the bound is the gateway's.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
         # A redirect is not followed: a key goes where it was meant to go.
@@ -131,10 +136,15 @@ class Http:
 
     async def close(self) -> None:
         """Ends what is open. Whoever waits is told."""
+        self._closed.set()
         await self._client.aclose()
 
+    def tries(self, patience: float | None) -> Tries:
+        """Tries that end when this is closed."""
+        return Tries(patience, self._closed)
+
     def check_open(self) -> None:
-        if self._client.is_closed:
+        if self._closed.is_set():
             raise FleetError("the fleet's client was closed", "closed")
 
     async def ask(
@@ -157,7 +167,7 @@ class Http:
             QueueFull, Pressure, Throttled: It was not taken, as often as it was tried.
             Unavailable: No answer, as often as it was tried.
         """
-        tries = tries or Tries(self.patience)
+        tries = tries or self.tries(self.patience)
         while True:
             self.check_open()
             try:
@@ -169,6 +179,7 @@ class Http:
                     timeout=httpx.Timeout(wait + _ANSWER_S, connect=_ANSWER_S, pool=None),
                 )
             except httpx.RequestError as error:
+                self.check_open()
                 await tries.pause(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
                 path, wait = (path, wait) if again is None else (again, 0)
                 continue
