@@ -21,7 +21,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{event, named, respond};
 use crate::problem::{Problem, ProblemBody};
-use crate::progress::{Listener, Listening};
+use crate::serving::listening::{Listener, Listening};
 use crate::turns::{path, whole};
 use crate::verbs::Verb;
 

@@ -12,7 +12,7 @@ use tickfleet_client::{Progress, StoreError, Watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
-use crate::progress::Listening;
+use crate::serving::listening::Listening;
 
 /// A line that says nothing, so that proxies keep a quiet connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

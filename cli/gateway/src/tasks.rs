@@ -20,7 +20,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::problem::{Problem, ProblemBody};
-use crate::progress::{Listener, Listening};
+use crate::serving::listening::{Listener, Listening};
 use crate::turns::{Reason, Wait, ended, given, named, owned, query, reason, whole};
 use crate::verbs::Verb;
 use crate::waiting::Found;

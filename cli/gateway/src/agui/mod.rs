@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 use crate::Shared;
 use crate::events::respond;
 use crate::problem::{Problem, ProblemBody};
-use crate::progress::{Listener, Listening};
+use crate::serving::listening::{Listener, Listening};
 use crate::turns::{path, whole};
 use crate::verbs::Verb;
 use told::{Run, events};

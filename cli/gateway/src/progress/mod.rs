@@ -2,9 +2,8 @@
 //! reply.
 //!
 //! START HERE: [`events`] answers whoever follows a turn; `look` is the one task of a gateway that looks at Redis for all of
-//! them, `told` what one of them is told of what was seen; `listening` bounds streams, those of tasks and conversations, too.
+//! them, `told` what one of them is told of what was seen.
 
-mod listening;
 mod look;
 mod told;
 
@@ -19,10 +18,10 @@ use axum::response::Response;
 use crate::Shared;
 use crate::events::{position, respond};
 use crate::problem::{Problem, ProblemBody};
+use crate::serving::listening::{Listener, Listening};
 use crate::turns::{named, told};
 use crate::verbs::Verb;
 
-pub(crate) use listening::{Listener, Listening, Streams};
 pub(crate) use look::Followed;
 
 /// How a turn goes on, as server-sent events, until its reply: first where it stands now, then what changes. With the header

@@ -1,5 +1,6 @@
-//! How requests come in: over TLS where that is wanted, and counted.
+//! How requests come in: over TLS where that is wanted, and counted; and by what streams last that answer them.
 
+pub(crate) mod listening;
 pub(crate) mod observed;
 pub(crate) mod public;
 pub(crate) mod tls;
