@@ -124,6 +124,30 @@ async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_positi
         told.push(words(&progress.event));
     }
     assert_eq!(told, expected[4..]);
+    // Behind whichever event somebody goes on, what comes after it is told; that calls are out may be told once more.
+    let news = |told: &[String]| -> Vec<String> {
+        let is_news = |word: &&String| !word.starts_with("execute") && !word.starts_with("accepted");
+        told.iter().filter(is_news).cloned().collect()
+    };
+    let mut whole = client(&fleet).watch(&name("job"));
+    let mut places = Vec::new();
+    while let Some(progress) = whole.next().await.unwrap() {
+        places.push(progress.position);
+    }
+    assert_eq!(places.len(), expected.len());
+    for (at, position) in places.into_iter().enumerate().take(expected.len() - 1) {
+        let mut rest = client(&fleet).watch_from(&name("job"), position);
+        let mut told = Vec::new();
+        while let Some(progress) = rest.next().await.unwrap() {
+            told.push(words(&progress.event));
+        }
+        assert_eq!(
+            news(&told),
+            news(&expected[at + 1..].iter().map(ToString::to_string).collect::<Vec<_>>()),
+            "behind {}",
+            expected[at]
+        );
+    }
     fleet.stop().await;
 }
 

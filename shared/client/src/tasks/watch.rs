@@ -243,7 +243,8 @@ impl Watch {
             // A turn that came back at once was not seen while it was out.
             Step::Result(_) => {
                 if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
-                    self.execute(turn.turn.as_str());
+                    // Whoever goes on behind it has not heard the result.
+                    self.execute(turn.turn.as_str(), self.position.saturating_sub(1));
                 }
             }
             Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
@@ -253,11 +254,11 @@ impl Watch {
         }
     }
 
-    /// Tells that the calls of the last plan are out, once.
-    fn execute(&mut self, turn: &str) {
+    /// Tells that the calls of the last plan are out, once, as what lies behind the first `position` entries.
+    fn execute(&mut self, turn: &str, position: usize) {
         if !self.executed {
             self.executed = true;
-            self.tell(TaskEvent::Execute { turn: turn.to_owned() });
+            self.ready.push_back(Progress { position, event: TaskEvent::Execute { turn: turn.to_owned() } });
         }
     }
 
@@ -292,7 +293,7 @@ impl Watch {
         }
         // That the turn is out is told before why it waits.
         if let Some(turn) = reason.turn() {
-            self.execute(turn);
+            self.execute(turn, self.position);
         }
         match &reason {
             WaitReason::Turn { .. } => {}
