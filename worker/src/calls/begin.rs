@@ -57,7 +57,8 @@ impl Calls {
                 self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
                 if self.claims.rounds() != rounds && !self.claims.begun_for_sure(name, position).await {
                     self.metrics.fenced("begin");
-                    // Nothing of it was sent: nobody has to hear of it. Redis has it as another's, so there is nothing to take back.
+                    // Nothing of it was sent, so no other Redis has to hear of it. What this one may have heard is not taken back:
+                    // the call is another's there, or nobody answers any more.
                     drop(self.claims.undone(name, position));
                     Disposition::Lost
                 } else {

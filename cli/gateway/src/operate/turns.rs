@@ -14,7 +14,7 @@ use tickfleet_client::operate::{Operator as Who, TurnFilter, TurnState, TurnSumm
 use tickfleet_client::tasks::Word;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Operator, because, body, optional, within};
+use super::{Operator, because, body, optional, placed, within};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{query, whole};
@@ -110,11 +110,7 @@ pub(crate) async fn list(
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
     };
-    let from: Option<TurnsAt> = wanted
-        .from
-        .map(|from| from.parse())
-        .transpose()
-        .map_err(|error: String| Problem::invalid(format!("from: {error}")))?;
+    let from: Option<TurnsAt> = placed(wanted.from)?;
     let page = list_turns(shared.client.stores(), &filter, from.unwrap_or_default()).await?;
     let now_ms = super::views::now_ms(&shared).await?;
     Ok(Json(Page { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
