@@ -60,7 +60,7 @@ pub(super) async fn run(args: &BenchArgs, extra: Extra, mut say: impl FnMut(&str
 }
 
 async fn measure(args: &BenchArgs, extra: Option<Extra>) -> Result<Cost> {
-    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape { extra, ..Shape::of(args, args.agents()) }).await;
     let fleet = fleet.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;

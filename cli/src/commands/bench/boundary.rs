@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::BenchArgs;
 use super::load::{Load, now};
 use super::nodes::{Fleet, Shape};
+use super::pin::Cores;
 use super::scripts::Slow;
 use super::server::{PREFIX, Server};
 
@@ -54,8 +55,13 @@ impl Boundary {
 }
 
 /// Runs it with `agents`.
-pub(super) async fn run(args: &BenchArgs, agents: usize, mut say: impl FnMut(&str)) -> Result<Boundary> {
-    let server = Server::start(None, args.aof).await?;
+pub(super) async fn run(
+    args: &BenchArgs,
+    agents: usize,
+    cores: Option<&Cores>,
+    mut say: impl FnMut(&str),
+) -> Result<Boundary> {
+    let server = Server::start(None, args.aof, cores).await?;
     let shape = Shape::of(args, agents);
     say("starting the fleet");
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;

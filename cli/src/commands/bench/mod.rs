@@ -8,6 +8,7 @@ mod extra;
 mod lanes;
 mod load;
 mod nodes;
+mod pin;
 mod raw;
 mod report;
 mod scripts;
@@ -29,6 +30,7 @@ use extra::Extra;
 use lanes::Lanes;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
+use pin::Cores;
 use report::{Costs, WithoutLimits};
 use scripts::{Scripts, Slow};
 use server::{Cpu, Server};
@@ -112,6 +114,9 @@ pub(crate) struct BenchArgs {
     /// Whole runs; figures are medians.
     #[arg(long, default_value_t = 1)]
     pub(crate) runs: usize,
+    /// Redis alone on the first core, all else on the others: what is slow then is Redis' own work.
+    #[arg(long, conflicts_with_all = ["on", "primaries", "beside", "via"])]
+    pub(crate) pin: bool,
     /// The Redis to measure on (its data stays; a namespace of its own is used); none: a private one.
     #[arg(long, conflicts_with = "aof")]
     pub(crate) on: Option<String>,
@@ -157,6 +162,7 @@ Examples:
   tickfleet bench --runs 5 --json        medians of five runs, for programs
   tickfleet bench --capped               half of the turns wait for their agents' next windows
   tickfleet bench --limits 20            twenty limits, of which three count every call
+  tickfleet bench --pin                  Redis alone on a core, all else on the others
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --primaries 3          a cluster beside one primary, by Redis' CPU time
   tickfleet bench --beside seal --runs 5   what a sealed audit log costs; likewise rule, fact and all
@@ -174,8 +180,9 @@ Every figure is also a ratio: the raw stream cycle is measured in the same run. 
 /// As [`run`].
 pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner("starting".to_owned());
+    let cores = args.pin.then(Cores::leave_the_first).transpose().map_err(Failure::failed)?;
     if let Some(agents) = args.boundary {
-        let found = boundary::run(args, agents, |what| spinner.set_message(what.to_owned())).await;
+        let found = boundary::run(args, agents, cores.as_ref(), |what| spinner.set_message(what.to_owned())).await;
         spinner.finish_and_clear();
         return output.show(&found.map_err(Failure::failed)?, Boundary::text);
     }
@@ -194,7 +201,7 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
         spinner.finish_and_clear();
         return output.show(&found.map_err(Failure::failed)?, Via::text);
     }
-    let report = run(args, |what| spinner.set_message(what.to_owned())).await;
+    let report = run(args, cores.as_ref(), |what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();
     output.show(&report.map_err(Failure::failed)?, Report::text)
 }
@@ -203,19 +210,19 @@ pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Fai
 ///
 /// # Errors
 /// Redis or a process of the fleet cannot be started, or stops answering.
-pub(crate) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Report> {
+async fn run(args: &BenchArgs, cores: Option<&Cores>, mut say: impl FnMut(&str)) -> Result<Report> {
     let mut reports = Vec::with_capacity(args.runs);
     for run in 1..=args.runs.max(1) {
         say(&format!("run {run} of {}: starting Redis and the fleet", args.runs.max(1)));
-        reports.push(one_run(args, &mut say).await?);
+        reports.push(one_run(args, cores, &mut say).await?);
     }
     Ok(Report::median(reports))
 }
 
-async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
+async fn one_run(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<Report> {
     // What limits cost is told by one run with and without them: each has a Redis of its own, as full as the other's.
-    let without_limits = if args.limits > 0 { Some(without_limits(args, say).await?) } else { None };
-    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let without_limits = if args.limits > 0 { Some(without_limits(args, cores, say).await?) } else { None };
+    let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     say("measuring the raw stream cycle");
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
@@ -241,10 +248,10 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
 }
 
 /// The saturation phase without limits.
-async fn without_limits(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
+async fn without_limits(args: &BenchArgs, cores: Option<&Cores>, say: &mut impl FnMut(&str)) -> Result<WithoutLimits> {
     say("measuring throughput without limits");
     let args = BenchArgs { limits: 0, ..args.clone() };
-    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let server = Server::start(args.on.as_deref(), args.aof, cores).await?;
     let fleet = Fleet::start(&server, &Shape::of(&args, args.agents())).await.context("starting the fleet")?;
     let load = Load::connect(&server, &args).await?;
     load.warm_up().await.context("warming up")?;

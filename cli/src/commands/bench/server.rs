@@ -9,6 +9,7 @@ use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_store::Connection;
 
 use super::Aof;
+use super::pin::Cores;
 
 /// Namespace of the bench's keys: nothing else on the server is touched.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
@@ -36,8 +37,8 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    /// Somebody's server, or a private one with such an append-only file.
-    pub(super) async fn start(on: Option<&str>, aof: Aof) -> Result<Self> {
+    /// Somebody's server, or a private one with such an append-only file, on a core of its own where there is one for it.
+    pub(super) async fn start(on: Option<&str>, aof: Aof, cores: Option<&Cores>) -> Result<Self> {
         if let Some(url) = on {
             if url.contains("+cluster://") {
                 bail!(
@@ -52,6 +53,9 @@ impl Server {
         let extra_args = vec!["--appendfsync".to_owned(), fsync.to_owned()];
         let options = ServerOptions { appendonly: aof != Aof::No, extra_args, ..ServerOptions::new(&dir) };
         let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
+        if let Some(cores) = cores {
+            cores.give_the_first(server.pid())?;
+        }
         Ok(Self { url: server.url(), private: Some((server, dir)), node: None })
     }
 

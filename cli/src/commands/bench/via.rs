@@ -46,7 +46,7 @@ pub(crate) struct Via {
 
 /// Runs it: for `--steady-seconds` a way, at `--rate` turns a second.
 pub(super) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Via> {
-    let server = Server::start(args.on.as_deref(), args.aof).await?;
+    let server = Server::start(args.on.as_deref(), args.aof, None).await?;
     let fleet = Fleet::start(&server, &Shape::of(args, args.agents())).await.context("starting the fleet")?;
     let gateway = Gateway::start(&server, &fleet).await.context("starting a gateway")?;
     let load = Load::connect(&server, args).await?;

@@ -1,0 +1,132 @@
+//! `--pin`: Redis alone on one core, and all else on the others. A command that is slow then is Redis' own work, not the turn of
+//! another process on the same core.
+
+#[cfg(not(target_os = "linux"))]
+use anyhow::{Result, bail};
+#[cfg(target_os = "linux")]
+pub(super) use on_linux::Cores;
+
+/// Other systems let nobody say on which core a process runs.
+#[cfg(not(target_os = "linux"))]
+pub(super) struct Cores(std::convert::Infallible);
+
+#[cfg(not(target_os = "linux"))]
+impl Cores {
+    pub(super) fn leave_the_first() -> Result<Self> {
+        bail!("--pin is for Linux: this system lets nobody say on which core a process runs")
+    }
+
+    pub(super) const fn give_the_first(&self, _process: u32) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod on_linux {
+    use std::fs::read_dir;
+
+    use anyhow::{Context, Result, bail, ensure};
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    /// The cores that this process may use, in two parts.
+    pub(in super::super) struct Cores {
+        first: CpuSet,
+        others: CpuSet,
+    }
+
+    impl Cores {
+        /// # Errors
+        /// There is one core only.
+        fn split() -> Result<Self> {
+            let all = sched_getaffinity(None).context("asking for this process' cores")?;
+            let mut found = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+            let (mut first, mut others) = (CpuSet::new(), CpuSet::new());
+            if let Some(core) = found.next() {
+                first.set(core);
+            }
+            found.for_each(|core| others.set(core));
+            ensure!(others.count() > 0, "--pin needs two cores: one for Redis, the others for the rest");
+            Ok(Self { first, others })
+        }
+
+        /// Leaves the first core to Redis: this process, and what it starts from now on, uses the others.
+        ///
+        /// # Errors
+        /// There is one core only, or the system refuses.
+        pub(in super::super) fn leave_the_first() -> Result<Self> {
+            let cores = Self::split()?;
+            each_thread(std::process::id(), &cores.others)?;
+            Ok(cores)
+        }
+
+        /// Moves a process to the first core.
+        ///
+        /// # Errors
+        /// It has ended, or the system refuses.
+        pub(in super::super) fn give_the_first(&self, process: u32) -> Result<()> {
+            each_thread(process, &self.first)
+        }
+    }
+
+    /// Lets each thread of a process run on these cores; threads that it starts later inherit that.
+    fn each_thread(process: u32, cores: &CpuSet) -> Result<()> {
+        let threads = read_dir(format!("/proc/{process}/task")).with_context(|| format!("process {process}"))?;
+        for thread in threads {
+            let name = thread?.file_name();
+            let Some(thread) = name.to_str().and_then(|name| rustix::thread::Pid::from_raw(name.parse().ok()?)) else {
+                bail!("the system names a thread {}", name.display());
+            };
+            match sched_setaffinity(Some(thread), cores) {
+                // It has ended meanwhile.
+                Err(rustix::io::Errno::SRCH) => {}
+                done => done.with_context(|| format!("choosing the cores of process {process}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use std::collections::BTreeSet;
+        use std::process::{Child, Command};
+
+        use super::*;
+
+        /// A process that waits, and ends with the test.
+        struct Waiting(Child);
+
+        impl Waiting {
+            fn start() -> Self {
+                Self(Command::new("sleep").arg("60").spawn().unwrap())
+            }
+
+            fn cores(&self) -> BTreeSet<usize> {
+                let id = rustix::thread::Pid::from_raw(self.0.id().try_into().unwrap());
+                let may = sched_getaffinity(id).unwrap();
+                (0..CpuSet::MAX_CPU).filter(|core| may.is_set(*core)).collect()
+            }
+        }
+
+        impl Drop for Waiting {
+            fn drop(&mut self) {
+                drop(self.0.kill());
+                drop(self.0.wait());
+            }
+        }
+
+        #[test]
+        fn one_core_is_of_one_process_and_the_others_are_of_the_rest() {
+            let (one, other) = (Waiting::start(), Waiting::start());
+            let all = one.cores();
+            let Ok(cores) = Cores::split() else {
+                assert_eq!(all.len(), 1, "only where there is one core is there none for the rest");
+                return;
+            };
+            cores.give_the_first(one.0.id()).unwrap();
+            each_thread(other.0.id(), &cores.others).unwrap();
+            assert_eq!(one.cores().len(), 1);
+            assert!(one.cores().is_disjoint(&other.cores()));
+            assert_eq!(&one.cores() | &other.cores(), all);
+        }
+    }
+}
