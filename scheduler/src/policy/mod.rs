@@ -131,7 +131,7 @@ impl PolicyClock {
         let known = self.steps.swap(steps, Ordering::Relaxed);
         if steps > known && step_ms >= LARGE_STEP_MS {
             metrics.clock_stepped();
-            tracing::error!(step_ms, "Redis' clock stepped back; shard time waits until it has caught up");
+            tracing::error!(step_ms, "Redis' clock stepped back; shard time goes on, and is ahead of it from now on");
         }
     }
 

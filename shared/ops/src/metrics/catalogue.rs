@@ -264,7 +264,7 @@ catalogue! {
     STATE_LOST = "state_lost_total", Counter, Everyone, [],
         "Times that Redis had lost its streams or groups.";
     LOOP_PROGRESS = "loop_progress_timestamp_seconds", Gauge, Everyone,
-        ["loop": Bounded("loops of the code: `turns`, `tasks`, `tick`, `reap`, `collect`, `lease`, `beat`")],
+        ["loop": Bounded("loops of the code: `turns`, `tasks`, `tick`, `reap`, `collect`, `weigh`, `seal`, `lease`, `lease_suspects`, `beat`, `export`, `notify`")],
         "When a loop last advanced, seconds since the epoch. Absent while it does not run. Of several with one name (one a shard) the one that is furthest behind.";
     INVARIANT_VIOLATIONS = "invariant_violations_total", Counter, Schedulers,
         ["invariant": Words(labels::invariants)],
