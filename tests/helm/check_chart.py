@@ -159,8 +159,8 @@ class Checks:
             archive = os.path.join(scratch, next(name for name in os.listdir(scratch) if name.endswith(".tgz")))
             with tarfile.open(archive) as package:
                 held = {member.name: member for member in package.getmembers()}
-                for path in files("../../config", ".yaml"):
-                    name = f"tickfleet/files/config/{os.path.basename(path)}"
+                for path in files("../../config", ".yaml") + files("../../config/prompts", ".txt"):
+                    name = f"tickfleet/files/config/{os.path.relpath(path, os.path.join(HERE_CHART, '../../config'))}"
                     with open(path, "rb") as file:
                         if name not in held or package.extractfile(name).read() != file.read():
                             self.complain("helm package", [f"{name} is not the project's own"])
@@ -203,7 +203,7 @@ class Checks:
             place = values
             for key in path.split("."):
                 place = place.get(key, {}) if isinstance(place, dict) else None
-            if place in ({}, None) and path not in ("workerPools", "config.settings", "config.files"):
+            if place in ({}, None) and path not in ("workerPools", "config.settings", "config.files", "config.prompts"):
                 self.complain("README.md", [f"there is no value {path}"])
         print(f"README and icon: {len(named)} values named")
 

@@ -43,6 +43,9 @@ def check(toolbox, scratch):
     os.makedirs(os.path.join(scratch, "conf"))
     for name in CONFIGURATION:
         shutil.copy(os.path.join(ROOT, "config", name), os.path.join(scratch, "conf", name))
+    os.makedirs(os.path.join(scratch, "conf", "prompts"))
+    prompt = os.path.join(ROOT, "config", "prompts", "agent.guidance.txt")
+    shutil.copy(prompt, os.path.join(scratch, "conf", "prompts", "agent.desk.txt"))
     whole = [block for block in blocks("yaml") if block.startswith("# fleet.yaml")]
     with open(os.path.join(scratch, "fleet.yaml"), "w", encoding="utf-8") as file:
         file.write(whole[0])

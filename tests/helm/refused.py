@@ -58,6 +58,16 @@ REFUSED = [
     (["--set", "config.settings.http.address=0.0.0.0:1"], "config.settings.http.address has no effect here"),
     (["--set", r"config.files.agent\.yaml=x"], 'nothing reads "agent.yaml"; expected one of agents.yaml'),
     (["--set", r"config.files.tickfleet\.yaml=x"], "tickfleet.yaml is made of config.settings"),
+    # Prompts that nothing would read, or that have no place of their own.
+    (["--set", r"config.prompts.desk\.txt=x"], 'config.prompts: nothing reads "desk.txt"; expected agent.<name>.txt'),
+    (["--set", r"config.prompts.agent\.txt=x"], 'nothing reads "agent.txt"'),
+    (["--set", r"config.prompts.agent\.desk\.md=x"], "or one of no_tools.txt, tool.txt, tools.txt"),
+    (["--set-json", 'config.prompts={"agent.my desk.txt":"x"}'], "with letters, digits, - _ and . in its name"),
+    (["--set-json", 'config.prompts={"prompts/agent.desk.txt":"x"}'], 'nothing reads "prompts/agent.desk.txt"'),
+    (["--set", "config.existingConfigMap=policy", "--set", r"config.prompts.desk\.txt="], 'nothing reads "desk.txt"'),
+    (["--set", r"config.files.tool\.txt=x,config.prompts.tool\.txt=x"], '"tool.txt" stands in config.files too'),
+    (["--set", r"config.files.prompts=x,config.prompts.tool\.txt=x"], "where the folder of config.prompts has its place"),
+    (["--set-json", 'config.prompts={"tool.txt":["x"]}'], "at '/config/prompts/tool.txt': got array, want string"),
     # Gateways.
     (["--set", "gateway.enabled=true"], "gateway.keysSecret.name is empty"),
     (["--set", "gateway.enabled=true,gateway.oidc.issuer=https://id.example.com"], "gateway.oidc needs audience"),

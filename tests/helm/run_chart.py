@@ -100,13 +100,26 @@ class Redis:
         self.process.wait()
 
 
-def mount(configmap, folder):
-    """Writes a ConfigMap as a kubelet does: files behind two links, so that all of them change at once."""
+def held(volume, configmaps):
+    """Path → text of what a volume takes from ConfigMaps (name → data), one of them or several."""
+    sources = [source["configMap"] for source in volume.get("projected", {"sources": [volume]})["sources"]]
+    files = {}
+    for source in sources:
+        data = configmaps[source["name"]]
+        items = source.get("items", [{"key": key, "path": key} for key in data])
+        files |= {item["path"]: data[item["key"]] for item in items}
+    return files
+
+
+def mount(files, folder):
+    """Writes a volume as a kubelet does: files and folders behind two links, so that all of them change at once."""
     version = os.path.join(folder, "..2026_11_22_00_00_00.1")
-    os.makedirs(version)
-    for name, text in configmap["data"].items():
-        with open(os.path.join(version, name), "w", encoding="utf-8") as file:
+    for path, text in files.items():
+        place = os.path.join(version, path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "w", encoding="utf-8") as file:
             file.write(text)
+    for name in {path.split("/")[0] for path in files}:
         os.symlink(os.path.join("..data", name), os.path.join(folder, name))
     os.symlink(os.path.basename(version), os.path.join(folder, "..data"))
 
@@ -125,6 +138,13 @@ class Pod:
         if "TICKFLEET_HTTP_ADDRESS" in self.environment:
             self.environment["TICKFLEET_HTTP_ADDRESS"] = f"127.0.0.1:{self.port}"
         self.arguments = list(container["args"])
+
+    def volume_at(self, path):
+        """The volume that is mounted there."""
+        mounted = {mount["mountPath"]: mount["name"] for mount in self.container["volumeMounts"]}
+        if path not in mounted:
+            raise Wrong(f"{self.name} looks for files at {path}, where nothing is mounted")
+        return next(volume for volume in self.spec["volumes"] if volume["name"] == mounted[path])
 
     def is_gateway(self):
         return self.arguments[0] == "gateway"
@@ -146,9 +166,7 @@ class Pod:
         """The rules about tokens, as the chart mounts them: the process reads the very text."""
         at = self.arguments.index("--oidc-rules") + 1
         place, name = os.path.split(self.arguments[at])
-        mounted = {mount["mountPath"]: mount["name"] for mount in self.container["volumeMounts"]}
-        volumes = {volume["name"]: volume for volume in self.spec["volumes"]}
-        source = volumes[mounted[place]]["configMap"]["name"]
+        source = self.volume_at(place)["configMap"]["name"]
         path = os.path.join(folder, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(next(m for m in configmaps if m["metadata"]["name"] == source)["data"][name])
@@ -249,14 +267,18 @@ class Shape:
 
     def pods(self, binary, folder, url):
         """Every container of schedulers, workers and the test."""
-        mount(next(m for m in self.of_kind("ConfigMap") if m["metadata"]["name"].endswith("-config")), folder)
+        configmaps = {m["metadata"]["name"]: m["data"] for m in self.of_kind("ConfigMap")}
         environment = {"REDIS_URL": url, "HOSTNAME": "pod", "PATH": "/nowhere"}
+        laid_out = None
         for manifest in self.of_kind("Deployment") + self.of_kind("Pod"):
             spec = manifest["spec"].get("template", manifest)["spec"]
             pod = Pod(binary, manifest, spec["containers"][0], environment)
-            mounted = {m["mountPath"] for m in pod.container["volumeMounts"]}
-            if pod.environment["TICKFLEET_CONFIG"] not in mounted:
-                raise Wrong(f"{pod.name} looks for its configuration where none is mounted")
+            files = held(pod.volume_at(pod.environment["TICKFLEET_CONFIG"]), configmaps)
+            if laid_out is None:
+                mount(files, folder)
+                laid_out = files
+            if files != laid_out:
+                raise Wrong(f"{pod.name} has another configuration mounted than the pods before it")
             pod.environment["TICKFLEET_CONFIG"] = folder
             if pod.is_gateway():
                 pod.give_keys(os.path.dirname(folder))

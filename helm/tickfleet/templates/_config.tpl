@@ -14,6 +14,10 @@
 {{- include "tickfleet.checkFileName" (dict "root" $ "name" $name) -}}
 {{- $_ := set $files $name $text -}}
 {{- end -}}
+{{- range $name, $text := .Values.config.prompts -}}
+{{- include "tickfleet.checkPromptName" (dict "root" $ "name" $name) -}}
+{{- $_ := set $files $name $text -}}
+{{- end -}}
 {{- $_ := set $files "tickfleet.yaml" (printf "# Over the defaults that are built into the binary.\n%s\n" (toYaml .Values.config.settings)) -}}
 {{- toJson $files -}}
 {{- end -}}
@@ -31,6 +35,47 @@
 {{- else if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9._-]*$" .name) -}}
 {{- fail (printf "config.files: %q is no name for a file; expected letters, digits, - _ and ." .name) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Fails on a prompt that nothing would read, or that has its place twice. Takes root and name. */}}
+{{- define "tickfleet.checkPromptName" -}}
+{{- $known := list -}}
+{{- range $path, $_ := .root.Files.Glob "files/config/prompts/*.txt" -}}
+{{- if not (hasPrefix "agent." (base $path)) -}}
+{{- $known = append $known (base $path) -}}
+{{- end -}}
+{{- end -}}
+{{- $files := .root.Values.config.files | default dict -}}
+{{- if not (or (has .name $known) (regexMatch "^agent\\.[A-Za-z0-9._-]+\\.txt$" .name)) -}}
+{{- fail (printf "config.prompts: nothing reads %q; expected agent.<name>.txt, with letters, digits, - _ and . in its name, or one of %s" .name (join ", " $known)) -}}
+{{- else if hasKey $files .name -}}
+{{- fail (printf "config.prompts: %q stands in config.files too; leave it out there, where nothing reads a prompt" .name) -}}
+{{- else if hasKey $files "prompts" -}}
+{{- fail "config.files: a file \"prompts\" would stand where the folder of config.prompts has its place; give it another name" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The volume of the configuration folder: its files, and below it those of `prompts`, where processes look for them. */}}
+{{- define "tickfleet.configVolume" -}}
+{{- $configMap := default (printf "%s-config" (include "tickfleet.fullname" .)) .Values.config.existingConfigMap -}}
+- name: config
+  {{- if .Values.config.prompts }}
+  # One ConfigMap twice: a change of it still swaps all files at once.
+  projected:
+    sources:
+      - configMap:
+          name: {{ $configMap }}
+      - configMap:
+          name: {{ $configMap }}
+          items:
+            {{- range $name, $_ := .Values.config.prompts }}
+            {{- include "tickfleet.checkPromptName" (dict "root" $ "name" $name) }}
+            - {key: {{ $name }}, path: prompts/{{ $name }}}
+            {{- end }}
+  {{- else }}
+  configMap:
+    name: {{ $configMap }}
+  {{- end }}
 {{- end -}}
 
 {{/* Settings that have their place elsewhere in the values: in the ConfigMap they would have no effect. */}}

@@ -149,9 +149,7 @@ spec:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   volumes:
-    - name: config
-      configMap:
-        name: {{ default (printf "%s-config" (include "tickfleet.fullname" $root)) $values.config.existingConfigMap }}
+    {{- include "tickfleet.configVolume" $root | nindent 4 }}
     {{- if dig "tmp" "enabled" false $spec }}
     - name: tmp
       emptyDir:
