@@ -19,6 +19,7 @@ import tempfile
 
 import install_doc
 import manifests as rules
+import resting
 import scaling
 import tool_hosts
 import workspaces
@@ -220,6 +221,12 @@ class Checks:
         self.complain("scaling", complaints)
         print(f"scaling: {count} queries count ready and running work once, and nothing else")
 
+    def resting(self):
+        """When a fleet without workers is a fault."""
+        count, complaints = resting.check(self.toolbox)
+        self.complain("resting", complaints)
+        print(f"resting: {count} fleets without workers page where they should have some")
+
     def workspaces(self):
         """The volume that shell and file tools work in."""
         count, complaints = workspaces.check(self.rendered)
@@ -258,6 +265,7 @@ def main():
         checks.documents()
         checks.about()
         checks.scaling()
+        checks.resting()
         checks.workspaces()
         checks.tool_hosts()
     if checks.complaints:

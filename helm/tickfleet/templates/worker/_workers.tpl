@@ -75,6 +75,17 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where the fleet may have no worker at all: KEDA may take the last pod of a pool, and no other pool keeps one. */}}
+{{- define "tickfleet.mayRest" -}}
+{{- $keda := false -}}
+{{- $least := 0 -}}
+{{- range $pool := include "tickfleet.pools" . | fromJson -}}
+{{- $keda = or $keda (eq $pool.autoscaling.kind "keda") -}}
+{{- $least = max $least (ternary $pool.replicas $pool.autoscaling.minReplicas (eq $pool.autoscaling.kind "off") | int) -}}
+{{- end -}}
+{{- if and $keda (eq (int $least) 0) }}true{{ end -}}
+{{- end -}}
+
 {{/* Ready and running work that one pod should have: its slots, filled as wished. */}}
 {{- define "tickfleet.workPerPod" -}}
 {{- max 1 (div (mul (int .slots) (int .autoscaling.targetSlotsPercent)) 100) -}}
