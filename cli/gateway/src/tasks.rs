@@ -1,5 +1,6 @@
 //! Tasks: delegated, listed, told, watched, ended.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,10 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary};
-use tickfleet_model::AgentId;
+use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary, TasksAt, task_page_of};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{Reason, Wait, ended, given, named, owned, query, reason, whole};
+use crate::turns::{Reason, Wait, ended, given, named, optional, owned, placed, query, reason, whole, within};
 use crate::verbs::Verb;
 use crate::waiting::Found;
 
@@ -31,6 +31,11 @@ const LISTED: (usize, usize) = (20, 500);
 /// A task that nobody has decided about is looked for so often, and after such a pause each time.
 const LOOKS: usize = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Where a list of tasks goes on.
+const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
+/// Where a list has begun anew.
+const BEGUN_ANEW: HeaderName = HeaderName::from_static("tickfleet-begun-anew");
 
 /// A task that was taken in.
 #[derive(Debug, Serialize, ToSchema)]
@@ -76,6 +81,8 @@ pub(crate) struct Wanted {
     /// So many at most, from 1 to 500; 20 unless said otherwise.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
+    /// Go on where a page has ended: its header `tickfleet-next`.
+    from: Option<String>,
 }
 
 /// Delegate a task to an agent. The body is a task as the protocol has it, without its tenant, which is the key's. Sent
@@ -127,9 +134,12 @@ pub(crate) async fn delegate(
     Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
 }
 
-/// The tenant's tasks that the key may see, the newest first.
+/// The tenant's tasks that the key may see, the newest first. A page looks at some 2,000 tasks of the tenant, and says where to
+/// go on: it may be short, or empty, although more come behind it.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(Wanted),
-    responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>),
+    responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>,
+            headers(("tickfleet-next" = String, description = "Where the list goes on, for `from`; none at its end"),
+                ("tickfleet-begun-anew" = String, description = "`true` where the place to go on from is kept no longer: the list has begun anew"))),
         (status = 400, description = "That cannot be asked", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
@@ -138,20 +148,28 @@ pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
     wanted: Result<Query<Wanted>, QueryRejection>,
-) -> Result<Json<Vec<TaskSummary>>, Problem> {
+) -> Result<(HeaderMap, Json<Vec<TaskSummary>>), Problem> {
     caller.may(Verb::Read)?;
     let wanted = query(wanted)?;
-    let agent =
-        wanted.agent.map(AgentId::new).transpose().map_err(|error| Problem::invalid(format!("agent: {error}")))?;
-    let limit = wanted.limit.unwrap_or(LISTED.0);
-    if !(1..=LISTED.1).contains(&limit) {
-        return Err(Problem::invalid(format!("limit: expected a number from 1 to {}", LISTED.1)));
+    let filter = TaskFilter {
+        agent: optional("agent", wanted.agent)?,
+        state: wanted.state.map(Into::into),
+        limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,
+        ..TaskFilter::default()
+    };
+    let from: Option<TasksAt> = placed(wanted.from)?;
+    let tenants = BTreeSet::from([caller.tenant().clone()]);
+    let sees = |agent: Option<&str>| caller.sees(agent);
+    let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
+    let mut headers = HeaderMap::new();
+    // A place is a tenant's name and a task's, which headers can say.
+    if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
+        headers.insert(NEXT, next);
     }
-    let state = wanted.state.map(Into::into);
-    let mut tasks =
-        shared.client.tasks(caller.tenant(), &TaskFilter { agent, state, limit, ..TaskFilter::default() }).await?;
-    tasks.retain(|task| caller.sees(task.agent.as_deref()));
-    Ok(Json(tasks))
+    if page.begun_anew {
+        headers.insert(BEGUN_ANEW, HeaderValue::from_static("true"));
+    }
+    Ok((headers, Json(page.tasks)))
 }
 
 /// The story of a task: its steps, its calls, what it waits for, the tasks below it.

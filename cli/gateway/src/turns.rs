@@ -243,6 +243,26 @@ pub(crate) fn path(path: Result<Path<String>, PathRejection>) -> Result<String, 
     path.map(|Path(text)| text).map_err(|rejection| Problem::invalid(rejection.body_text()))
 }
 
+/// Reads something that may be left out.
+pub(crate) fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
+    let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
+    read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
+}
+
+/// Reads the place where a list goes on.
+pub(crate) fn placed<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
+    text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
+}
+
+/// Reads a number that has a default and bounds.
+pub(crate) fn within(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let found = found.unwrap_or(default);
+    if (1..=max).contains(&found) {
+        return Ok(found);
+    }
+    Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
+}
+
 /// The whole body.
 pub(crate) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {

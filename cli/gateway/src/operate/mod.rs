@@ -17,7 +17,6 @@ pub(crate) mod turns;
 pub(crate) mod views;
 pub(crate) mod workers;
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -27,13 +26,14 @@ use axum::{Json, Router};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tickfleet_model::{IdError, TenantId, TurnId, limits};
+use tickfleet_model::{TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
 use crate::Shared;
 use crate::caller::asked_by;
 use crate::problem::{Problem, ProblemBody};
+use crate::turns::{optional, placed, within};
 use crate::verbs::{Grant, Verb};
 
 /// The paths of operators.
@@ -191,26 +191,6 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
         expires: grant.expires.map(|end| end.to_rfc3339_opts(SecondsFormat::Secs, true)),
         approver: grant.approver.clone(),
     })
-}
-
-/// Reads something that may be left out.
-fn optional<T: FromStr<Err = IdError>>(name: &str, text: Option<String>) -> Result<Option<T>, Problem> {
-    let read = text.filter(|text| !text.is_empty()).map(|text| text.parse()).transpose();
-    read.map_err(|error| Problem::invalid(format!("{name}: {error}")))
-}
-
-/// Reads the place where a list goes on.
-fn placed<T: FromStr<Err = String>>(text: Option<String>) -> Result<Option<T>, Problem> {
-    text.map(|text| text.parse()).transpose().map_err(|error: String| Problem::invalid(format!("from: {error}")))
-}
-
-/// Reads a number that has a default and bounds.
-fn within(name: &str, found: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
-    let found = found.unwrap_or(default);
-    if (1..=max).contains(&found) {
-        return Ok(found);
-    }
-    Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
 }
 
 /// Reads a body.

@@ -132,6 +132,9 @@ pub struct TaskPage {
     pub begun_anew: bool,
 }
 
+/// Whether somebody sees what is an agent's; none: of a task whose agent is not known.
+pub type Sees<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
+
 /// A page of the tasks of these tenants. At most some 2,000 tasks (and tenants) are looked at a page, so that a filter that
 /// nothing passes costs no more. Tasks that come meanwhile are at their tenant's beginning.
 ///
@@ -143,6 +146,20 @@ pub async fn task_page(
     filter: &TaskFilter,
     from: Option<&TasksAt>,
 ) -> Result<TaskPage, StoreError> {
+    task_page_of(client, tenants, filter, from, &|_| true).await
+}
+
+/// As [`task_page`], of those tasks alone whose agent somebody `sees`: what that one does not see takes no place of the page.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn task_page_of(
+    client: &Client,
+    tenants: &BTreeSet<TenantId>,
+    filter: &TaskFilter,
+    from: Option<&TasksAt>,
+    sees: Sees<'_>,
+) -> Result<TaskPage, StoreError> {
     let (mut page, mut looked_at) = (TaskPage::default(), 0);
     for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
         if looked_at >= LOOKED_AT_MAX {
@@ -151,7 +168,7 @@ pub async fn task_page(
         }
         looked_at += 1;
         let behind = from.filter(|from| from.tenant == *tenant).and_then(|from| from.behind.as_ref());
-        if !of_tenant(client.store(tenant), (tenant, behind), filter, &mut page, &mut looked_at).await? {
+        if !of_tenant(client.store(tenant), (tenant, behind), (filter, sees), &mut page, &mut looked_at).await? {
             break;
         }
     }
@@ -162,7 +179,7 @@ pub async fn task_page(
 async fn of_tenant(
     store: &Store,
     (tenant, behind): (&TenantId, Option<&TaskId>),
-    filter: &TaskFilter,
+    (filter, sees): (&TaskFilter, Sees<'_>),
     page: &mut TaskPage,
     looked_at: &mut usize,
 ) -> Result<bool, StoreError> {
@@ -182,7 +199,7 @@ async fn of_tenant(
                 let summary = summary?;
                 *looked_at += 1;
                 page.next = Some(TasksAt { tenant: tenant.clone(), behind: Some(summary.id.clone()) });
-                if filter.takes(&summary, now_ms) {
+                if filter.takes(&summary, now_ms) && sees(summary.agent.as_deref()) {
                     page.tasks.push(summary);
                 }
                 if page.tasks.len() >= filter.limit {

@@ -11,7 +11,7 @@ mod watch;
 
 pub use cancel::{CancelledTask, CancelledTurn, Word, cancel_task};
 pub use history::{PlanStep, PlannedCall, ResultStep, Step, SummaryStep, step_of};
-pub use list::{TaskFilter, TaskPage, TaskState, TaskSummary, TasksAt, task_page, task_summary};
+pub use list::{TaskFilter, TaskPage, TaskState, TaskSummary, TasksAt, task_page, task_page_of, task_summary};
 pub use story::{Round, StoryCall, TaskStory, TaskWait, WaitReason, task_story};
 pub use watch::{Progress, TaskEvent, Watch};
 

@@ -377,7 +377,20 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let conf = folder.path().join("conf");
     std::fs::create_dir(&conf).unwrap();
     let files = [
-        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}}\n"),
+/// The tasks that a key sees, one on a page.
+fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
+    let (mut found, mut from) = (Vec::new(), String::new());
+    for _ in 0..10 {
+        let page = gateway.get(key, &format!("/v1/tasks?limit=1{from}"));
+        assert_eq!(page.status, 200, "{page:?}");
+        found.extend(page.json().as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page.head.lines().find_map(|line| line.strip_prefix("tickfleet-next: ")) else { return found };
+        from = format!("&from={}", next.trim());
+    }
+    panic!("the list does not end: {found:?}");
+}
+
+        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
         ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
     ];
     files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
@@ -403,3 +416,16 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
 }
+    // What a key does not see takes no place of its page.
+    let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    for id in ["of-petra", "of-petra-2"] {
+        let task = json!({"target_agent": "petra", "task_id": id, "task_description": "rest"});
+        assert_eq!(gateway.ask(&all, "POST", "/v1/tasks?wait=60", &task).status, 200);
+    }
+    for (key, expected) in [(&key, &["job"][..]), (&all, &["of-petra-2", "of-petra", "job"])] {
+        assert_eq!(listed(&gateway, key), expected);
+    }
+    for refused in ["limit=0", "from=x", "agent=:"] {
+        assert_eq!(gateway.get(&key, &format!("/v1/tasks?{refused}")).status, 400, "{refused}");
+    }
