@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -11,6 +10,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use tickfleet_client::Undecided;
 use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary, TasksAt, task_page_of};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
@@ -27,10 +27,6 @@ use crate::waiting::Found;
 
 /// Tasks that are listed where nobody says how many, and at most.
 const LISTED: (usize, usize) = (20, 500);
-
-/// A task that nobody has decided about is looked for so often, and after such a pause each time.
-const LOOKS: usize = 20;
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 /// Where a list of tasks goes on.
 const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
@@ -210,28 +206,21 @@ pub(crate) async fn events(
     listener.caller.may(Verb::Read)?;
     let name = named(&listener.caller, id)?;
     let position = position(&headers)?;
-    // It may take some seconds until the task is known: these are bounded, too.
     let caller = listener.caller.clone();
     let listening = Listening::begin(&shared, listener, Verb::Read)?;
     seen(&shared, &caller, &name).await?;
     Ok(events::of_task(listening, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
-/// Lets pass whoever may watch a task: also one that was taken in a moment ago, and that nobody has decided about so far.
-/// Whose that is, is not known yet: a key for some agents waits until it is.
+/// Lets pass whoever may watch a task: also one that was taken in a moment ago, and that nobody has decided about so far. It is
+/// looked for in the order in which it goes: what is decided between the two looks has its record by the second.
 async fn seen(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<(), Problem> {
-    for look in 0..LOOKS {
-        // Before the task: it may be accepted between the two looks.
-        let is_queued = shared.client.store(&name.tenant).waits_for_admission(name).await?;
-        match shared.client.task(name).await? {
-            Some(story) if caller.sees(story.summary.agent.as_deref()) => return Ok(()),
-            None if is_queued && caller.sees(None) => return Ok(()),
-            // What ends between two reads of one look is found by neither: nobody is told of it by one look alone.
-            None if is_queued || look == 0 => tokio::time::sleep(LOOK_AGAIN).await,
-            Some(_) | None => break,
-        }
+    let agent = |agent: &Undecided| agent.agent.as_ref().map(ToString::to_string);
+    if shared.client.undecided(name).await?.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
+        return Ok(());
     }
-    Err(unknown(name))
+    let story = shared.client.task(name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
+    story.map(drop).ok_or_else(|| unknown(name))
 }
 
 /// End a task, its turn that is out, and the tasks below it.

@@ -176,7 +176,10 @@ impl Inner {
         if let Some(reply) = self.refusal(name) {
             return Ok(Found::Ended(reply));
         }
-        if self.client.store(&name.tenant).waits_for_admission(name).await? {
+        // Cheap for those with an id of their own; the rest is in the stream.
+        if self.client.store(&name.tenant).waits_for_admission(name).await?
+            || self.client.undecided(name).await?.is_some()
+        {
             return Ok(Found::UnderWay);
         }
         // It may have been admitted between the two looks.

@@ -38,6 +38,7 @@ pub mod session;
 pub mod stands;
 pub mod stats;
 pub mod tasks;
+mod undecided;
 pub mod usage;
 pub mod workers;
 
@@ -54,6 +55,7 @@ pub use tasks::{Progress, TaskEvent, Watch};
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
+pub use undecided::Undecided;
 
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
@@ -195,7 +197,8 @@ impl Client {
             let (found, max) = (message.len(), limits::TURN_BYTES_MAX);
             return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
         }
-        let entry = match self.store(&task.tenant).enqueue_task(&message).await? {
+        let given = task.id.as_ref().map(|id| TurnName::task(&task.tenant, id));
+        let entry = match self.store(&task.tenant).enqueue_task(&message, given.as_ref()).await? {
             Enqueued::Accepted { entry } => entry,
             Enqueued::QueueFull => return Err(SubmitError::QueueFull),
             Enqueued::Pressure => return Err(SubmitError::Pressure),
@@ -221,6 +224,15 @@ impl Client {
     /// [`StoreError`].
     pub async fn reply(&self, name: &TurnName) -> Result<Recorded, StoreError> {
         replies::recorded(self.store(&name.tenant), name).await
+    }
+
+    /// What was taken in under this name, and nobody has decided about so far; none of what nobody has taken in, or somebody
+    /// has decided about. Whoever asks for this first, and for the record then, misses nothing in between.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn undecided(&self, name: &TurnName) -> Result<Option<Undecided>, StoreError> {
+        undecided::undecided(self.store(&name.tenant), name).await
     }
 
     /// Watches a task: what happens to it as a stream of events, from the beginning to its end.

@@ -148,6 +148,7 @@ const WORKER: &[Verb] = &[
 ];
 const OPERATOR: &[Verb] = &[
     Verb::Submit,
+    Verb::Enqueue,
     Verb::Cancel,
     Verb::Delegate,
     Verb::Say,
@@ -194,6 +195,7 @@ impl Role {
             Self::Gateway => {
                 vec![
                     Verb::Submit,
+                    Verb::Enqueue,
                     Verb::Cancel,
                     Verb::Say,
                     Verb::AtRunTime,
@@ -207,7 +209,7 @@ impl Role {
                     Verb::DecideApproval,
                 ]
             }
-            Self::Producer => vec![Verb::Submit],
+            Self::Producer => vec![Verb::Submit, Verb::Enqueue],
             Self::Onlooker => Vec::new(),
             Self::Exporter => vec![Verb::Checkpoint, Verb::Notices],
         }

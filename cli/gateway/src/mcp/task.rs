@@ -28,7 +28,14 @@ impl McpServer {
         let store = self.client.store(&who.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
-        match store.look(&name).await.map_err(failed)? {
+        let mut view = store.look(&name).await.map_err(failed)?;
+        let is_unknown = matches!(view, TurnView::Unknown);
+        let is_queued = is_unknown && store.waits_for_admission(&name).await.map_err(failed)?;
+        if is_unknown && !is_queued {
+            // It may have been admitted between the two looks.
+            view = store.look(&name).await.map_err(failed)?;
+        }
+        match view {
             TurnView::Live(live) if live.record.agent.as_deref() == Some(who.agent.as_str()) => {
                 let mut told = working(&name, &live, retain_ms);
                 if let Some(asked) = self.asked(&name, &live).await {
@@ -43,7 +50,7 @@ impl McpServer {
             }
             TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
             // It was taken in, and nobody has decided about it so far.
-            TurnView::Unknown if store.waits_for_admission(&name).await.map_err(failed)? => {
+            TurnView::Unknown if is_queued => {
                 let now = instant(store.now_ms().await.map_err(failed)?);
                 let task = Task::new(task_id, TaskStatus::Working, now.clone(), now);
                 let task = task.with_status_message("waits to be admitted").with_poll_interval_ms(POLL_MS);

@@ -71,8 +71,6 @@ questions! {
     Knowledge: "knowledge",
     /// The newest entries of the audit log.
     AuditLog: "audit_log",
-    /// A task's message is put on the inbound stream.
-    EnqueueTask: "enqueue_task",
     /// An inbox is removed.
     ForgetInbox: "forget_inbox",
     /// An inbox is trimmed.

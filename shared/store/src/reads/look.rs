@@ -50,6 +50,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn look(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let mut pipe = redis::pipe();
+        // In the order in which a turn goes: one that ends between two of these is found where it has gone.
         pipe.cmd("HGETALL").arg(self.keys.turn(name));
         pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("t:{name}"));
         pipe.cmd("GET").arg(self.keys.done(name));

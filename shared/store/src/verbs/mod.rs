@@ -44,6 +44,7 @@ verbs! {
     Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
+    Enqueue: "tasks" / "enqueue" [],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
     Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],
@@ -91,7 +92,7 @@ pub(crate) mod turns {
 
     pub use admit::*;
     pub use cancel::*;
-    pub use inbound::Inbound;
+    pub use inbound::{Inbound, Waits};
     pub use limit::{CounterDebits, LimitRow};
     pub use policy::{Generations, PolicyRow};
     pub use reject::*;

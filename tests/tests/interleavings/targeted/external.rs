@@ -6,15 +6,22 @@ use super::*;
 
 /// A task of an outside runtime with a lease of 5 s and a deadline in 60 s.
 async fn external(shard: &Shard) -> (TurnName, Queue) {
+    let delegation = delegation("k1", None);
+    let (name, queue) = (TurnName::task(&delegation.tenant, &delegation.task), delegation.queue.clone());
+    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
+    (name, queue)
+}
+
+/// That task by another id, as it comes in an entry where there is one.
+pub(super) fn delegation(task: &str, entry: Option<String>) -> Delegation {
     let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("far").unwrap());
-    let (task, queue) = (TaskId::new("k1").unwrap(), Queue::External(tenant.clone(), agent.clone()));
-    let delegation = Delegation {
-        entry: None,
-        tenant: tenant.clone(),
-        task: task.clone(),
+    Delegation {
+        entry,
+        queue: Queue::External(tenant.clone(), agent.clone()),
+        tenant,
+        task: TaskId::new(task).unwrap(),
         given: true,
         digest: "d".into(),
-        queue: queue.clone(),
         agent,
         deadline_ms: START_MS + 60_000,
         budget: 3,
@@ -23,9 +30,7 @@ async fn external(shard: &Shard) -> (TurnName, Queue) {
         call: "c0".into(),
         reply_to: None,
         external_lease_ms: 5_000,
-    };
-    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
-    (TurnName::task(&tenant, &task), queue)
+    }
 }
 
 /// Redis reckons idle times by its own clock: it is told that the entry has been held for so long.

@@ -1,5 +1,7 @@
 //! Inbound entries: what kills its readers, what comes back, and ids that are forged.
 
+use tickfleet_store::{Enqueued, Submitted, TurnView};
+
 use super::*;
 
 #[tokio::test]
@@ -92,4 +94,78 @@ async fn each_inbound_stream_has_a_mark_of_its_own_for_what_is_read_alone() {
     let marks: HashMap<String, String> =
         redis::cmd("HGETALL").arg(shard.store.keys().key("suspects")).query_async(&mut redis).await.unwrap();
     assert_eq!(marks, HashMap::from([("turns s".to_owned(), turns[0].entry.clone())]));
+}
+
+/// The turn of [`Shard::inbound`], submitted again.
+fn again() -> Submission {
+    Submission {
+        tenant: TenantId::new("acme").unwrap(),
+        turn: TurnId::new("t0").ok(),
+        digest: "d".into(),
+        reply_to: None,
+        payload: "{}".into(),
+    }
+}
+
+/// A task's entry that cannot be accepted.
+fn refused(entry: &Entry) -> Rejection {
+    Rejection {
+        entry: entry.id.clone(),
+        reason: "unknown_agent".into(),
+        raw: entry.field("task").unwrap().to_vec(),
+        reply_to: None,
+        reply: String::new(),
+        given: None,
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_was_taken_in_is_found_at_every_step_until_somebody_has_decided_and_leaves_nothing() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let tenant = TenantId::new("acme").unwrap();
+    let task = |id: &str| TurnName::task(&tenant, &TaskId::new(id).unwrap());
+    let message = |id: &str| format!(r#"{{"task_id":"{id}","tenant":"acme","target_agent":"far"}}"#);
+    let found = async |id: &str| shard.store.undecided(&task(id)).await.unwrap().map(|waits| waits.message);
+    for id in ["job", "refused"] {
+        let enqueued = shard.store.enqueue_task(&message(id), Some(&task(id))).await.unwrap();
+        assert!(matches!(enqueued, Enqueued::Accepted { .. }), "{enqueued:?}");
+        assert_eq!(found(id).await, Some(message(id)), "nobody has read it");
+    }
+    // A turn of that name is another thing, and keeps its own.
+    let [turn] = shard.inbound(1).await.try_into().unwrap();
+    let waits = shard.store.undecided(&TurnName::parse("acme:t0").unwrap()).await.unwrap().unwrap();
+    assert_eq!((waits.from, waits.is_minted), (Inbound::Turns, false), "{turn:?}");
+    shard.store.enqueue_task(&message("t0"), Some(&task("t0"))).await.unwrap();
+    assert_eq!(shard.store.submit(&[again()]).await.unwrap(), [Submitted::Duplicate], "its own entry is known");
+
+    // Whoever reads it ends in order, and whoever reads it then dies: it comes anew each time.
+    let mut reader = shard.reader("s1");
+    shard.beat("s1").await;
+    assert_eq!(reader.take("tasks", 10).await.unwrap().len(), 3);
+    assert_eq!(found("job").await, Some(message("job")), "somebody holds it");
+    assert_eq!(shard.store.put_back(&ConsumerId::new("s1").unwrap()).await.unwrap(), 3);
+    assert_eq!(found("job").await, Some(message("job")), "it was put back");
+    shard.beat("s2").await;
+    assert_eq!(shard.reader("s2").take("tasks", 10).await.unwrap().len(), 3);
+    for _ in 0..6 {
+        shard.advance(4_000);
+        shard.beat("s3").await;
+        shard.store.reap(10).await.unwrap();
+    }
+    assert_eq!(found("job").await, Some(message("job")), "it was taken back from a dead one");
+
+    // Somebody decides: its record tells from then on, or nothing does.
+    let entries = shard.reader("s3").take("tasks", 10).await.unwrap();
+    let of = |id: &str| entries.iter().find(|entry| entry.field("task") == Some(message(id).as_bytes())).unwrap();
+    shard.store.reject(Inbound::Tasks, &[refused(of("refused")), refused(of("t0"))]).await.unwrap();
+    let delegation = external::delegation("job", Some(of("job").id.clone()));
+    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
+    assert!(matches!(shard.store.look(&task("job")).await.unwrap(), TurnView::Live(_)));
+    for id in ["job", "refused"] {
+        assert_eq!(found(id).await, None, "{id}");
+    }
+    let mut redis = shard.server.connection().await;
+    let left: Vec<String> =
+        redis::cmd("HKEYS").arg(shard.store.keys().key("queued")).query_async(&mut redis).await.unwrap();
+    assert_eq!(left, ["acme:t0"], "what waits is the turn");
 }

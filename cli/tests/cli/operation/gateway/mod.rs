@@ -193,6 +193,12 @@ impl Events {
         Self { lines: BufReader::new(stream).lines(), names: Vec::new(), id: String::new() }
     }
 
+    /// Reads the beginning of the answer: it is a stream.
+    pub(super) fn opened(&mut self) {
+        let status = self.lines.next().unwrap().unwrap();
+        assert!(status.contains(" 200 "), "{status}");
+    }
+
     /// The next one with its name; none at the end of the stream.
     pub(super) fn next(&mut self) -> Option<(String, Value)> {
         let (mut name, mut data) = (String::new(), None);

@@ -39,6 +39,51 @@ fn follow(gateway: &Gateway, key: &str, id: &str) -> Events {
     Events::of(gateway.send(key, "GET", &format!("/v1/turns/{id}/events"), "", ""))
 }
 
+/// Follows what was taken in while nobody decides about anything, through another gateway: a task and a turn, each by an id of
+/// its own and by the one that was made for it. Each with the last event that will come.
+fn taken_in(one: &Gateway, two: &Gateway, [all, fran]: [&str; 2]) -> Vec<(Events, &'static str)> {
+    let sent = |path: &str, body: Value| {
+        let answer = one.ask(all, "POST", path, &body);
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let id = ["task_id", "turn_id"].into_iter().find_map(|id| answer.json()[id].as_str().map(ToOwned::to_owned));
+        format!("{path}/{}/events", id.unwrap())
+    };
+    let task = |agent: &str| json!({"target_agent": agent, "task_description": "look"});
+    let mut given = task("fran");
+    given["task_id"] = "job".into();
+    let mut unnamed = turn("kelly", "x", &["echo"]);
+    unnamed.as_object_mut().unwrap().remove("turn_id");
+    let of_fran = sent("/v1/tasks", given);
+    // None of these agents takes tasks: a scheduler will say so.
+    let all_of_them = [
+        (of_fran.clone(), "failed"),
+        (sent("/v1/tasks", task("kelly")), "failed"),
+        (sent("/v1/turns", unnamed), "reply"),
+    ];
+    // The key for an agent hears of its own alone, and at once.
+    let asked = |path: &str| two.send(fran, "GET", path, "", "");
+    let followed = Events::of(asked(&of_fran));
+    for path in [&all_of_them[1].0, "/v1/tasks/never/events", "/v1/tasks/k1-0/events", "/v1/turns/t1-0/events"] {
+        assert_eq!(received(asked(path)).status, 404, "{path}");
+    }
+    let mut streams = vec![(followed, "failed")];
+    for (path, end) in all_of_them {
+        streams.push((Events::of(two.send(all, "GET", &path, "", "")), end));
+    }
+    for (events, _) in &mut streams {
+        events.opened();
+    }
+    streams
+}
+
+/// Somebody decides: each stream goes on to its end.
+fn all_end(streams: Vec<(Events, &str)>) {
+    for (mut events, end) in streams {
+        events.until(end);
+        assert!(events.next().is_none(), "nothing comes after it: {:?}", events.names);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_may_see_it() {
     let (redis, folder) = (RedisServer::start().await, configured());
@@ -57,7 +102,9 @@ async fn a_turn_is_told_from_its_queue_to_its_reply_by_any_gateway_and_to_who_ma
     // Whose it is, nobody knows yet: whoever may not see it hears no more once that is known.
     let mut others = follow(&one, &fran, "first");
     others.until("queued");
+    let taken_in = taken_in(&one, &two, [&key, &fran]);
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
+    all_end(taken_in);
     for events in [&mut here, &mut there] {
         let [first, second] = [0, 1].map(|_| events.until("result"));
         assert_eq!((&first["call"], &first["outcome"]), (&json!("first/0"), &json!("ok")), "{first}");

@@ -21,6 +21,8 @@ local function cached_key(tenant) return P .. 'cached:' .. tenant end
 local function cached_order_key(tenant) return P .. 'cached_order:' .. tenant end
 local function row_key(row) return P .. 'row:' .. row end
 local function id_key(tt) return P .. 'id:' .. tt end
+-- By what a task's id is told from a turn's in `queued` and in its entry. No turn has such a name.
+local function task_id_of(tt) return 'k:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
 -- Cancels of what has not come yet: of a tenant, its marks by their end; of a turn or task, the reason.

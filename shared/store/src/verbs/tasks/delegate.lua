@@ -11,7 +11,7 @@
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; ZADD tasks and children; XACK of the inbound
---       entry
+--       entry, HDEL queued
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
 local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
@@ -112,7 +112,12 @@ for i = 1, num(ARGV[8]) do
   local at = 9 + (i - 1) * 14
   local word = delegate(at)
   replies[i + 1] = word
-  if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end
+  if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then
+    acked[#acked + 1] = ARGV[at]
+    -- Its record tells of it from now on.
+    local given = ARGV[at + 3] ~= '' and task_id_of(ARGV[at + 1] .. ':' .. ARGV[at + 2])
+    if given and call('HGET', QUEUED, given) == ARGV[at] then call('HDEL', QUEUED, given) end
+  end
 end
 save_tenants()
 end_inbound(P .. 'tasks', acked)

@@ -1,7 +1,8 @@
 //! A message for the inbound stream of tasks, as services in other languages write it.
 
-use crate::connection::question::Question;
-use crate::records::shard::is_set;
+use crate::keys::TurnName;
+use crate::script::reply::{text_of, unexpected};
+use crate::verbs::Verb;
 use crate::{Store, StoreError};
 
 /// The outcome of a message for the `tasks` stream.
@@ -20,23 +21,23 @@ pub enum Enqueued {
 
 impl Store {
     /// Puts a message on the inbound `tasks` stream, as services in other languages do: a scheduler validates it
-    /// before an agent sees it. Its bounds are looked at just before, so that producers at the same time may pass them
-    /// by a few.
+    /// before an agent sees it. `given` is the task, where its producer gave the id: [`Self::undecided`] finds it by that
+    /// until somebody has decided about it.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn enqueue_task(&self, message: &str) -> Result<Enqueued, StoreError> {
-        let key = self.keys.key("tasks");
-        let mut pipe = redis::pipe();
-        pipe.cmd("XLEN").arg(&key).cmd("HGET").arg(self.keys.key("meta")).arg("pressure");
-        let (length, pressure): (u64, Option<String>) = self.connection.pipeline(Question::EnqueueTask, &pipe).await?;
-        if pressure.as_deref().is_some_and(is_set) {
-            return Ok(Enqueued::Pressure);
-        }
-        if length >= self.options.turns_max {
-            return Ok(Enqueued::QueueFull);
-        }
-        let command = redis::cmd("XADD").arg(&key).arg("*").arg("task").arg(message).to_owned();
-        self.connection.query(Question::EnqueueTask, &command).await.map(|entry| Enqueued::Accepted { entry })
+    pub async fn enqueue_task(&self, message: &str, given: Option<&TurnName>) -> Result<Enqueued, StoreError> {
+        let mut args = self.args();
+        args.show(self.options.turns_max).maybe(given).text(message);
+        let value = self.run(Verb::Enqueue, args).await?;
+        let word = text_of(&value).unwrap_or_default();
+        Ok(match word.as_str() {
+            "QUEUE_FULL" => Enqueued::QueueFull,
+            "PRESSURE" => Enqueued::Pressure,
+            other => match other.strip_prefix("OK ") {
+                Some(entry) => Enqueued::Accepted { entry: entry.to_owned() },
+                None => return Err(unexpected(Verb::Enqueue.as_str(), &value)),
+            },
+        })
     }
 }

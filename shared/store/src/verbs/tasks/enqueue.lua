@@ -1,0 +1,15 @@
+#!lua
+-- enqueue: puts a message on the shard's inbound stream of tasks, unless that is full. Where a producer gave the task's id, it
+-- is known from then on in which entry the task waits: until somebody has decided about it, nothing else tells that it came.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock (unused) · 2 turns_max · 3 tenant:task that its producer gave, or '' · 4 message, JSON
+-- reply OK <entry> · QUEUE_FULL · PRESSURE
+-- effect XADD tasks, HSET queued
+local stream = P .. 'tasks'
+if call('HGET', META, 'pressure') == '1' then return 'PRESSURE' end
+if call('XLEN', stream) >= num(ARGV[2]) then return 'QUEUE_FULL' end
+if ARGV[3] == '' then return 'OK ' .. call('XADD', stream, '*', INBOUND.task, ARGV[4]) end
+local given = task_id_of(ARGV[3])
+local entry = call('XADD', stream, '*', INBOUND.task, ARGV[4], INBOUND.given, given)
+call('HSET', QUEUED, given, entry)
+return 'OK ' .. entry
