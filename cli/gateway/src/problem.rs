@@ -14,7 +14,13 @@ const TRY_AGAIN_S: u64 = 1;
 /// The code of what comes faster than its key's rate.
 const RATE: &str = "rate_exceeded";
 
-/// Stands beside the answer to a request that came faster than its key's rate: metrics tell it from a full queue.
+/// The code of what is kept in Redis, and cannot be read.
+const DAMAGED: &str = "damaged";
+
+/// The code of what comes from where too many wrong keys have come from.
+const WRONG_KEYS: &str = "too_many_wrong_keys";
+
+/// Stands beside the answer to a request that came too fast: metrics tell it from a full queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OverRate;
 
@@ -104,6 +110,11 @@ impl Problem {
     }
 
     /// Whether a token is good cannot be known now.
+    /// Returns true if what Redis keeps cannot be read: asked again, it cannot either, and nothing else is the worse for it.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.code == DAMAGED
+    }
+
     pub(crate) fn issuer_away() -> Self {
         let message = "the issuer's keys cannot be had now: whether this token is good is not known";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
@@ -157,6 +168,11 @@ impl From<SubmitError> for Problem {
             SubmitError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", message),
             SubmitError::QueueFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
             SubmitError::InboxFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "inbox_full", message),
+        if error.is_script_error() {
+            // Sent again, it would fail again.
+            let message = "what Redis keeps of this cannot be read: the gateway's log says why";
+            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
+        }
             SubmitError::Pressure => Self::later(StatusCode::SERVICE_UNAVAILABLE, "pressure", message),
             SubmitError::Store(error) => {
                 tracing::warn!(%error, "a turn was not submitted");

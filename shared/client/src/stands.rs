@@ -117,17 +117,20 @@ impl From<&CallResult> for CallEnded {
 }
 
 /// Where these turns of one shard stand, each with the ends of its calls from that one on; none for each that is not under
-/// way.
+/// way, and an error for each of which cannot be read what is kept: that is its own alone.
 ///
 /// # Errors
-/// [`StoreError`].
-pub async fn stands(store: &Store, turns: &[(TurnName, usize)]) -> Result<Vec<Option<Stood>>, StoreError> {
+/// [`StoreError`]: none of them could be looked at.
+pub async fn stands(
+    store: &Store,
+    turns: &[(TurnName, usize)],
+) -> Result<Vec<Result<Option<Stood>, StoreError>>, StoreError> {
     let found = store.stands(turns).await?;
-    let told = turns.iter().zip(found).map(async |((name, _), stand)| match stand {
+    let told = turns.iter().zip(found).map(async |((name, _), stand)| match stand? {
         Some(stand) => stood(store, name, stand).await.map(Some),
         None => Ok(None),
     });
-    join_all(told).await.into_iter().collect()
+    Ok(join_all(told).await)
 }
 
 async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, StoreError> {

@@ -13,6 +13,7 @@ use tickfleet_store::TurnName;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::problem::Problem;
 use crate::waiting::{Found, Waiting};
 
 /// Between two looks.
@@ -41,13 +42,15 @@ pub(super) enum Seen {
     Ended(Arc<Reply>),
     /// Nothing is known of it any more; of one that has ended while memory was short, its inbox alone knows.
     Gone,
+    /// What is kept of it cannot be read: the gateway's log says why. It is not looked at again.
+    Damaged,
     /// It could not be looked at: the gateway's log says why.
     Away,
 }
 
 impl Seen {
     const fn is_last(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Gone)
+        matches!(self, Self::Ended(_) | Self::Gone | Self::Damaged)
     }
 
     fn ended(&self) -> usize {
@@ -166,11 +169,17 @@ impl Inner {
             }
         };
         let told = names.iter().zip(stood).map(async |((name, _), stood)| match stood {
-            Some(stood) => {
+            Ok(Some(stood)) => {
                 self.saw(name, |seen| seen.after(stood));
                 true
             }
-            None => self.look_for(name).await,
+            Ok(None) => self.look_for(name).await,
+            Err(error) => {
+                let is_damaged = error.is_script_error();
+                tracing::warn!(%error, turn = %name, "a turn that is followed could not be looked at");
+                self.saw(name, |_| if is_damaged { Seen::Damaged } else { Seen::Away });
+                is_damaged
+            }
         });
         join_all(told).await.into_iter().all(|looked| looked)
     }
@@ -178,13 +187,14 @@ impl Inner {
     /// Looks for a turn that is not under way: it has ended, or has not been admitted.
     async fn look_for(&self, name: &TurnName) -> bool {
         let found = self.waiting.reply(name, Duration::ZERO).await;
-        let looked = found.is_ok();
+        let looked = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.saw(name, |seen| match found {
             Ok(Found::Ended(reply)) => Seen::Ended(reply),
             // It may have been admitted between the two looks: the next one tells.
             Ok(Found::UnderWay) if matches!(seen, Seen::Underway { .. }) => seen.clone(),
             Ok(Found::UnderWay) => Seen::Queued,
             Ok(Found::InInbox | Found::Unknown) => Seen::Gone,
+            Err(problem) if problem.is_damaged() => Seen::Damaged,
             Err(_) => Seen::Away,
         });
         looked

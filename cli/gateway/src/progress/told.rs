@@ -66,7 +66,9 @@ impl Told {
                 self.push("reply", &*reply);
                 self.over = true;
             }
-            Seen::Gone => self.gone(),
+            // Whose it is cannot be read: only who sees all is told.
+            Seen::Damaged if self.caller.sees(None) => self.damaged(),
+            Seen::Damaged | Seen::Gone => self.gone(),
             Seen::Away if self.is_away => {}
             Seen::Away => self.push("away", &json!({"message": "Redis does not answer the gateway now"})),
         }
@@ -95,6 +97,12 @@ impl Told {
         let message =
             format!("nothing is known of {} any more: refused, or its record is no longer kept", self.name.turn);
         self.push("gone", &json!({"message": message}));
+        self.over = true;
+    }
+
+    fn damaged(&mut self) {
+        let message = format!("what is kept of {} cannot be read: the gateway's log says why", self.name.turn);
+        self.push("damaged", &json!({"message": message}));
         self.over = true;
     }
 

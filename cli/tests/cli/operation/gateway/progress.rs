@@ -185,8 +185,15 @@ async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
     assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "lost", &["echo"])).status, 202);
-    let mut events = follow(&gateway, &key, "lost");
+    assert_eq!(gateway.ask(&key, "POST", "/v1/turns", &turn("kelly", "hurt", &["echo"])).status, 202);
+    let [mut events, mut hurt] = ["lost", "hurt"].map(|id| follow(&gateway, &key, id));
     events.until("queued");
+    hurt.until("queued");
+    // A hand makes a key something else: that costs the one turn, which is told so.
+    let set = redis::cmd("SET").arg("{tickfleet:0}:turn:demo:hurt").arg("x").to_owned();
+    let () = set.query_async(&mut redis.connection().await).await.unwrap();
+    assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
+    assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
     redis.kill9();
     assert!(events.until("away")["message"].as_str().unwrap().contains("Redis does not answer"));
     // It comes back with nothing: what is told is what is so.

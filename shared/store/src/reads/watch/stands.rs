@@ -1,6 +1,6 @@
 //! Where many turns stand, for those who follow them: two round trips for all of a look.
 
-use redis::Value;
+use redis::{RedisResult, Value};
 
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, TurnName};
@@ -34,89 +34,136 @@ pub struct Stand {
     pub is_held: bool,
 }
 
+/// What one look found of a turn: none where it has ended, or nothing is known of it; an error where what is kept of it
+/// cannot be read, which costs that turn alone (rule 18).
+type Found = Result<Option<Stand>, StoreError>;
+
 impl Store {
-    /// Where these turns stand, each with its results from that one on; none for each that has ended, or that nothing is
-    /// known of. A few hundred at once, for Redis answers nobody else meanwhile.
+    /// Where these turns stand, each with its results from that one on. A few hundred at once, for Redis answers nobody else
+    /// meanwhile.
     ///
     /// # Errors
-    /// [`StoreError`].
-    pub async fn stands(&self, turns: &[(TurnName, usize)]) -> Result<Vec<Option<Stand>>, StoreError> {
+    /// [`StoreError`]; of one turn, where what is kept of it cannot be read.
+    pub async fn stands(&self, turns: &[(TurnName, usize)]) -> Result<Vec<Found>, StoreError> {
         let mut pipe = redis::pipe();
         for (name, from) in turns {
             let results = (*from..from.saturating_add(RESULTS_READ)).map(|at| format!("{}{at}", turn::RESULT));
             pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(&STANDS).arg(results.collect::<Vec<_>>());
             pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("t:{name}"));
         }
-        let found: Vec<Value> = self.connection.pipeline(Question::Look, &pipe).await?;
-        let stands = turns.iter().zip(found.chunks(2)).map(|((_, from), found)| stand(found, *from));
-        let mut stands: Vec<Option<Stand>> = stands.collect();
+        let mut found = self.connection.answers(Question::Look, &pipe).await?.into_iter();
+        let mut stands: Vec<Found> = Vec::with_capacity(turns.len());
+        for (_, from) in turns {
+            let (fields, timer) = (found.next(), found.next());
+            stands.push(fields.map_or(Ok(None), |fields| stand(fields, timer, *from)));
+        }
         self.look_further(turns, &mut stands).await?;
         Ok(stands)
     }
 
     /// Finds out who is on a lane until when, and whose slice somebody holds.
-    async fn look_further(&self, turns: &[(TurnName, usize)], stands: &mut [Option<Stand>]) -> Result<(), StoreError> {
+    async fn look_further(&self, turns: &[(TurnName, usize)], stands: &mut [Found]) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         let mut asked = Vec::new();
-        for ((name, _), stand) in turns.iter().zip(stands) {
-            let Some(stand) = stand.as_mut().filter(|stand| !stand.record.is_ending()) else { continue };
-            match stand.record.fence.clone() {
-                Some(fence) => {
-                    let Some(queue) = stand.record.queue.as_deref().and_then(Queue::parse) else { continue };
-                    // A slice whose holder has died is on the queue of suspects.
-                    let suspect = match &queue {
-                        Queue::Ready(priority) => Queue::Suspect(*priority),
-                        other => other.clone(),
-                    };
-                    for queue in [queue, suspect] {
-                        pipe.cmd("XPENDING").arg(self.keys.key(queue)).arg(GROUP).arg(&fence).arg(&fence).arg(1);
-                    }
-                    // As many as the other kind has.
-                    pipe.cmd("EXISTS").arg(self.keys.turn(name));
-                }
-                None => {
-                    let agent = format!("{}:{}", name.tenant, stand.record.agent.as_deref().unwrap_or_default());
-                    let lane = stand.record.lane.as_ref().map_or_else(|| agent.clone(), ToString::to_string);
-                    pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("l:{lane}"));
-                    pipe.cmd("HGET").arg(self.keys.key("budgets")).arg(&agent);
-                    pipe.cmd("HMGET").arg(self.keys.key("pauses")).arg(&agent).arg(format!("{}:", name.tenant));
-                }
+        for ((name, _), found) in turns.iter().zip(stands) {
+            let Some(stand) = found.as_mut().ok().and_then(Option::as_mut).filter(|stand| !stand.record.is_ending())
+            else {
+                continue;
+            };
+            if self.ask_further(&mut pipe, name, &stand.record) {
+                asked.push(found);
             }
-            asked.push(stand);
         }
         if asked.is_empty() {
             return Ok(());
         }
-        let found: Vec<Value> = self.connection.pipeline(Question::Look, &pipe).await?;
-        for (stand, found) in asked.into_iter().zip(found.chunks(3)) {
-            let [one, two, three] = found else { continue };
-            if stand.record.fence.is_some() {
-                stand.is_held =
-                    [one, two].into_iter().any(|held| matches!(held, Value::Array(held) if !held.is_empty()));
+        let mut answers = self.connection.answers(Question::Look, &pipe).await?.into_iter();
+        for found in asked {
+            let [one, two, three] = [(); 3].map(|()| answers.next().unwrap_or(Ok(Value::Nil)));
+            let Ok(Some(stand)) = found else { continue };
+            let looked = if stand.record.fence.is_some() {
+                held(one).and_then(|is_held| Ok(is_held | held(two)?)).map(|is_held| stand.is_held = is_held)
             } else {
-                stand.due_ms = score(one);
-                let budget: Option<Vec<u8>> = redis::from_redis_value(two.clone()).unwrap_or_default();
-                stand.budget = AgentBudget::unpack(&budget.unwrap_or_default());
-                let pauses: Vec<Option<String>> = redis::from_redis_value(three.clone()).unwrap_or_default();
-                let pause = pauses.into_iter().flatten().next();
-                stand.pause = pause.map(|note| serde_json::from_str(&note).unwrap_or_default());
+                waits(stand, one, two, three)
+            };
+            if let Err(error) = looked {
+                *found = Err(of_one(error));
             }
         }
         Ok(())
     }
+
+    /// Asks three questions about a turn; false where there is nothing to ask.
+    fn ask_further(&self, pipe: &mut redis::Pipeline, name: &TurnName, record: &TurnRecord) -> bool {
+        if let Some(fence) = &record.fence {
+            let Some(queue) = record.queue.as_deref().and_then(Queue::parse) else { return false };
+            // A slice whose holder has died is on the queue of suspects.
+            let suspect = match &queue {
+                Queue::Ready(priority) => Queue::Suspect(*priority),
+                other => other.clone(),
+            };
+            for queue in [queue, suspect] {
+                pipe.cmd("XPENDING").arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
+            }
+            // As many as the other kind has.
+            pipe.cmd("EXISTS").arg(self.keys.turn(name));
+            return true;
+        }
+        let agent = format!("{}:{}", name.tenant, record.agent.as_deref().unwrap_or_default());
+        let lane = record.lane.as_ref().map_or_else(|| agent.clone(), ToString::to_string);
+        pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("l:{lane}"));
+        pipe.cmd("HGET").arg(self.keys.key("budgets")).arg(&agent);
+        pipe.cmd("HMGET").arg(self.keys.key("pauses")).arg(&agent).arg(format!("{}:", name.tenant));
+        true
+    }
 }
 
 /// A turn by its fields and its timer.
-fn stand(found: &[Value], from: usize) -> Option<Stand> {
-    let [fields, timer] = found else { return None };
-    let mut fields: Vec<Option<String>> = redis::from_redis_value(fields.clone()).ok()?;
+fn stand(fields: RedisResult<Value>, timer: Option<RedisResult<Value>>, from: usize) -> Found {
+    let fields = fields.map_err(of_one)?;
+    let unread = |error| StoreError::Reply { verb: Question::Look.as_str(), found: format!("{error}") };
+    let mut fields: Vec<Option<String>> = redis::from_redis_value(fields).map_err(unread)?;
     let results = fields.split_off(STANDS.len().min(fields.len()));
-    let record = record(fields)?;
+    let Some(record) = record(fields) else { return Ok(None) };
     let results = results.into_iter().take(record.done.saturating_sub(from)).map_while(|result| result).collect();
-    Some(Stand { record, results, timer_ms: score(timer), ..Stand::default() })
+    let timer_ms = timer.and_then(Result::ok).and_then(score);
+    Ok(Some(Stand { record, results, timer_ms, ..Stand::default() }))
 }
 
-fn score(value: &Value) -> Option<i64> {
-    let score: Option<f64> = redis::from_redis_value(value.clone()).ok()?;
+/// Why one turn could not be looked at by a server that answers for others: for what is kept of it.
+fn of_one(error: redis::RedisError) -> StoreError {
+    match error.code() {
+        Some("ERR" | "WRONGTYPE") => StoreError::Reply { verb: Question::Look.as_str(), found: error.to_string() },
+        _ => StoreError::verb(Question::Look.as_str(), error),
+    }
+}
+
+/// Whether somebody holds the entry that was asked about. On a queue that nobody reads, nobody does.
+fn held(pending: RedisResult<Value>) -> RedisResult<bool> {
+    match pending {
+        Ok(pending) => Ok(matches!(pending, Value::Array(held) if !held.is_empty())),
+        Err(error) if error.code() == Some("NOGROUP") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a turn on a lane waits for.
+fn waits(
+    stand: &mut Stand,
+    due: RedisResult<Value>,
+    budget: RedisResult<Value>,
+    pauses: RedisResult<Value>,
+) -> RedisResult<()> {
+    stand.due_ms = score(due?);
+    let budget: Option<Vec<u8>> = redis::from_redis_value(budget?).unwrap_or_default();
+    stand.budget = AgentBudget::unpack(&budget.unwrap_or_default());
+    let pauses: Vec<Option<String>> = redis::from_redis_value(pauses?).unwrap_or_default();
+    let pause = pauses.into_iter().flatten().next();
+    stand.pause = pause.map(|note| serde_json::from_str(&note).unwrap_or_default());
+    Ok(())
+}
+
+fn score(value: Value) -> Option<i64> {
+    let score: Option<f64> = redis::from_redis_value(value).ok()?;
     score.map(|ms| ms as i64)
 }
