@@ -55,6 +55,8 @@ pub(crate) struct Wanted {
     error: Option<String>,
     /// Calls and tasks of which was told this, as their cause has it: with `#` for words that have a digit.
     told: Option<String>,
+    /// Calls and tasks of which nothing was told, as of a cause without `told`.
+    untold: Option<bool>,
     /// Put aside at most so many seconds ago.
     since_s: Option<u32>,
     /// Put aside before this time, ms: the `now_ms` of an earlier answer.
@@ -114,6 +116,7 @@ impl Wanted {
             cause: given(self.cause),
             error: given(self.error),
             told: given(self.told),
+            untold: self.untold.unwrap_or_default(),
             from_ms: self.since_s.map(|seconds| now_ms - i64::from(seconds) * 1_000),
             until_ms: self.before_ms,
             limit: within("limit", self.limit, LISTED.0, LISTED.1)?,
@@ -139,7 +142,7 @@ pub(crate) struct CausesPage {
 }
 
 /// What was put aside, by its cause: what failed alike is one line, with how many, the newest, the oldest and an example. The
-/// same filters, with a cause's `kind`, `cause`, `tool` and `told`, list those of the cause. One answer reads some 20,000
+/// same filters, with a cause's `kind`, `cause`, `tool` and `told` (or `untold` where it has none), list those of the cause. One answer reads some 20,000
 /// entries, and says where to go on; `limit` counts causes.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(Wanted),
     responses((status = 200, description = "`causes`, those of most first, `read`, `others`, `now_ms`, and `next` where it goes on", body = Object),

@@ -3,7 +3,7 @@
 use comfy_table::Cell;
 use serde::Serialize;
 use tickfleet_client::Client;
-use tickfleet_client::dead::{self, Cause, Causes, DeadAt, DeadFilter};
+use tickfleet_client::dead::{self, Cause, Causes, DeadAt, DeadFilter, Kind};
 
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -77,6 +77,10 @@ fn replay(cause: &Cause) -> String {
         if let Some(value) = value {
             text += &format!(" {option} {}", quoted(value));
         }
+    }
+    // Of letters, nothing ever is.
+    if cause.told.is_none() && cause.kind != Kind::Letter {
+        text += " --untold";
     }
     text + " --reason '…'"
 }

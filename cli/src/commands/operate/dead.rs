@@ -82,6 +82,9 @@ struct Filter {
     /// Calls and tasks of which was told this, as list --by-cause has it: with # for words that have a digit.
     #[arg(long, value_name = "TEXT")]
     told: Option<String>,
+    /// Calls and tasks of which nothing was told.
+    #[arg(long, conflicts_with = "told")]
+    untold: bool,
     /// From this time on: 1d (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
@@ -128,7 +131,7 @@ struct Show {
 #[derive(Debug, Args)]
 struct Wish {
     /// Which, as the list says it; none: those of the filter.
-    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "since", "until"])]
+    #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since", "until"])]
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: Filter,
@@ -180,6 +183,7 @@ impl Filter {
             cause: self.cause.clone(),
             error: self.error.clone(),
             told: self.told.clone(),
+            untold: self.untold,
             from_ms: self.since.map(|since| since.at(now_ms)),
             until_ms: self.until.map(|until| until.at(now_ms)),
             limit,
@@ -188,7 +192,7 @@ impl Filter {
 
     const fn is_empty(&self) -> bool {
         let is_of_any = self.tenant.is_none() && self.agent.is_none() && self.tool.is_none();
-        let is_told = self.cause.is_some() || self.error.is_some() || self.told.is_some();
+        let is_told = self.cause.is_some() || self.error.is_some() || self.told.is_some() || self.untold;
         is_of_any && !is_told && self.since.is_none() && self.until.is_none()
     }
 }

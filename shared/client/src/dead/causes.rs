@@ -30,7 +30,7 @@ pub struct Cause {
     /// The tool of calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
-    /// What was told of calls and tasks, [alike](Dead::told) for all of them.
+    /// What was told of calls and tasks, [alike](Dead::told) for all of them; none where nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     /// How many.
@@ -60,6 +60,19 @@ impl Cause {
             oldest_ms: dead.at_ms,
             example: dead.id.clone(),
             tenants: Vec::new(),
+        }
+    }
+
+    /// What finds those of this cause, and no others.
+    #[must_use]
+    pub fn filter(&self) -> DeadFilter {
+        DeadFilter {
+            kind: Some(self.kind),
+            cause: Some(self.cause.clone()),
+            tool: self.tool.clone(),
+            told: self.told.clone(),
+            untold: self.told.is_none(),
+            ..DeadFilter::default()
         }
     }
 
@@ -138,13 +151,14 @@ pub async fn causes(
 
 impl Dead {
     /// What was told of a call or task, without what differs from one to the next: words with a digit are `#`, but for the
-    /// numbers of three digits that services answer with (503). None of letters: of these, their message is told.
+    /// numbers of three digits that services answer with (503). None of letters: of these, their message is told. None, too, where
+    /// nothing of it is short enough to be shown.
     #[must_use]
     pub fn told(&self) -> Option<String> {
         if self.id.kind == Kind::Letter {
             return None;
         }
-        self.error.as_deref().map(alike)
+        self.error.as_deref().map(alike).filter(|told| !told.is_empty())
     }
 }
 
@@ -172,6 +186,7 @@ fn alike(told: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use super::super::list::passes;
     use super::*;
 
     fn dead(at_ms: i64, tool: &str, error: &str) -> Dead {
@@ -204,6 +219,28 @@ mod tests {
         }
         assert!(alike(&"ö ".repeat(500)).len() <= TOLD_BYTES_MAX);
         assert_eq!(alike(&"ö".repeat(500)), "", "one word that is longer than all that is shown");
+    }
+
+    #[test]
+    fn a_cause_finds_its_own_and_no_others_also_where_nothing_was_told() {
+        let mut all = vec![dead(1, "a", "got 503 for x1"), dead(2, "a", "got 503 for x2"), dead(3, "a", "got 404")];
+        // Nothing was told, nothing that is shown, and of another tool.
+        all.extend([dead(4, "a", ""), dead(5, "a", &"ö".repeat(500)), dead(6, "b", "")]);
+        all[3].error = None;
+        for (at_ms, kind) in [(7, "letter"), (8, "task")] {
+            let id = format!("{kind}-0-{at_ms}-0").parse().unwrap();
+            all.push(Dead { id, tool: None, ..dead(at_ms, "a", "got 404") });
+            all.push(Dead { error: None, ..all[all.len() - 1].clone() });
+        }
+        let mut causes = Causes::default();
+        all.iter().for_each(|one| causes.add(one));
+        let mut found = 0;
+        for cause in causes.most(100) {
+            let of_it = all.iter().filter(|one| passes(&cause.filter(), one)).count();
+            assert_eq!(of_it as u64, cause.count, "{cause:?}");
+            found += of_it;
+        }
+        assert_eq!(found, all.len());
     }
 
     #[test]

@@ -116,7 +116,7 @@ async fn take(
     Ok(())
 }
 
-fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
+pub(super) fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
     let told =
         |text: &String| [Some(&dead.cause), dead.error.as_ref()].into_iter().flatten().any(|told| told.contains(text));
     filter.kind.is_none_or(|kind| kind == dead.id.kind)
@@ -126,6 +126,7 @@ fn passes(filter: &DeadFilter, dead: &Dead) -> bool {
         && filter.cause.as_ref().is_none_or(|cause| dead.cause == *cause)
         && filter.error.as_ref().is_none_or(told)
         && filter.told.as_ref().is_none_or(|told| dead.told().as_ref() == Some(told))
+        && (!filter.untold || dead.told().is_none())
 }
 
 /// One by its id; none where it is not there any more. A call that somebody is done with is found all the same.

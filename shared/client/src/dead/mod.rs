@@ -165,6 +165,8 @@ pub struct DeadFilter {
     pub error: Option<String>,
     /// Calls and tasks of which was [told](Dead::told) this, as their [cause](Cause::told) has it.
     pub told: Option<String>,
+    /// Those of which nothing was [told](Dead::told).
+    pub untold: bool,
     /// Put aside from this time on, ms by Redis' clock.
     pub from_ms: Option<i64>,
     /// Put aside before this time, ms.

@@ -6,12 +6,48 @@ import { confirm, fromNow, h, reasonField, say, table } from "../dom.js";
 // What one request replays or drops.
 const PAGE = 100;
 
+/** A cause, which leads to the list of its own within a filter. Of letters, nothing is told. */
+function causeLink(cause, wanted) {
+  const untold = cause.told || cause.kind === "letter" ? undefined : "true";
+  const list = withQuery("dead", { ...wanted, kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told, untold });
+  return h("a", { href: `#/${list}`, id: `cause-${cause.example}` }, cause.cause);
+}
+
+const LATELY = { since_s: 3600 };
+const ERRORS_EVERY_MS = 60_000;
+
+function errorsShown(page) {
+  const columns = [
+    ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind], ["Cause", (cause) => causeLink(cause, LATELY)],
+    ["Tool", (cause) => cause.tool], ["Told", (cause) => cause.told], ["Newest", (cause) => fromNow(cause.newest_ms, page.now_ms)],
+  ];
+  const more = page.next ? ` The newest ${page.read} entries of the log were read.` : "";
+  return [
+    page.causes.length ? table("What failed most often in the last hour", columns, page.causes) : h("p", { class: "good" }, "Nothing was put aside in the last hour."),
+    h("p", { class: "soft" }, h("a", { href: `#/${withQuery("dead", { ...LATELY, by: "cause" })}` }, "All causes"), more),
+  ];
+}
+
+/** What failed most often lately, for the overview: the log is read for it, so it is asked for once a minute. */
+export function errors() {
+  const region = h("div", { id: "errors" }, h("p", { class: "soft" }, "Looking …"));
+  let asked_ms = 0;
+  return () => {
+    if (Date.now() - asked_ms >= ERRORS_EVERY_MS) {
+      asked_ms = Date.now();
+      ask(withQuery("dead/causes", { ...LATELY, limit: 5 })).then(
+        (page) => region.replaceChildren(...errorsShown(page)),
+        (error) => region.replaceChildren(h("p", { class: "bad" }, error.message)),
+      );
+    }
+    return region;
+  };
+}
+
 /** The causes of a filter: each leads to the list of its own. */
 export function byCause(page, view, wanted, refresh) {
-  const listed = (cause) => withQuery("dead", { ...wanted, kind: cause.kind, cause: cause.cause, tool: cause.tool, told: cause.told });
   const columns = [
-    ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind],
-    ["Cause", (cause) => h("a", { href: `#/${listed(cause)}`, id: `cause-${cause.example}` }, cause.cause)],
+    ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind], ["Cause", (cause) => causeLink(cause, wanted)],
     ["Tool", (cause) => cause.tool], ["Told", (cause) => cause.told],
     ["Newest", (cause) => fromNow(cause.newest_ms, page.now_ms)], ["Oldest", (cause) => fromNow(cause.oldest_ms, page.now_ms)],
     ["As they are", (cause) => cause.as_they_are, true], ["Tenants", (cause) => cause.tenants.join(", ")],

@@ -4,7 +4,7 @@ import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
 import { allButton, byCause } from "./causes.js";
 
-const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "since_s"];
+const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since_s"];
 const WORDS = {
   gone: "not there any more", again: "handled before", duplicate: "submitted before", conflict: "its id is another turn's",
   queue_full: "too much waits", pressure: "Redis is nearly full", full: "too many were handled", needs_message: "needs another message",
@@ -23,6 +23,7 @@ function filters(query) {
     field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
     input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
     input("Told as a cause has it", "told"), input("At most so old (s)", "since_s", { type: "number", min: 1 }),
+    h("label", {}, h("input", { type: "checkbox", name: "untold", value: "true", checked: value("untold") === "true" }), " Nothing told"),
     h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
 }
 
