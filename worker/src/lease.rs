@@ -8,7 +8,7 @@ use tickfleet_model::policy::Pause;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Beat, PauseSet, Returned, ShardClock, Slots, Store, StoreError, worker_of};
+use tickfleet_store::{Beat, Restored, Returned, ShardClock, Slots, Store, StoreError, worker_of};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -57,6 +57,14 @@ impl Quiet {
     /// What was lost stands in this Redis again.
     pub(crate) fn put_back(&self, run_id: &str) {
         run_id.clone_into(&mut self.heard.lock().run_id);
+    }
+
+    /// Somebody has resumed the worker, and another Redis process knows it.
+    pub(crate) fn lift(&self, run_id: &str) {
+        tracing::info!("resumed by an operator: new work is taken again");
+        let mut heard = self.heard.lock();
+        heard.drained = None;
+        run_id.clone_into(&mut heard.run_id);
     }
 
     /// Returns true while no new work is to be taken.
@@ -151,10 +159,19 @@ impl Lease {
         let Some(lost) = self.quiet.hear(&beat.drained, &beat.run_id) else { return };
         let Some(worker) = worker_of(consumer.as_str()) else { return };
         let restored = self.store.restore_drain(worker, &lost).await;
-        tracing::error!(?restored, "that this worker is drained was lost in Redis; putting it back");
-        // Where there is no room for it, it is as lost as before, and nobody has resumed this worker.
-        if matches!(restored, Ok(PauseSet::Ok | PauseSet::None)) {
-            self.quiet.put_back(&beat.run_id);
+        match restored {
+            Ok(Restored::Lifted) => self.quiet.lift(&beat.run_id),
+            Ok(Restored::Ok) => {
+                tracing::error!("that this worker is drained was lost in Redis; it was put back");
+                self.quiet.put_back(&beat.run_id);
+            }
+            // It is as lost as before, and nobody has resumed this worker.
+            Ok(Restored::Full) | Err(_) => {
+                tracing::error!(
+                    ?restored,
+                    "that this worker is drained was lost in Redis; it could not be put back yet"
+                );
+            }
         }
     }
 
@@ -244,5 +261,10 @@ mod tests {
         assert!(quiet.hear(&Some(note), "two").is_none() && quiet.is_drained());
         assert!(quiet.hear(&None, "two").is_none() && !quiet.is_drained(), "somebody has lifted it");
         assert!(quiet.hear(&None, "three").is_none() && !quiet.is_drained());
+        // Lifted in the seconds in which Redis was another one.
+        let again = Pause { by: "anna".into(), reason: "a disk".into(), since_ms: 9 };
+        assert!(quiet.hear(&Some(again), "three").is_none() && quiet.hear(&None, "four").is_some());
+        quiet.lift("four");
+        assert!(!quiet.is_drained() && quiet.hear(&None, "four").is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tickfleet_testkit::RedisServer;
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use crate::support::binary::{Said, command};
 use crate::support::process::{Process, pause};
@@ -23,7 +23,11 @@ struct Place {
 
 impl Place {
     async fn new() -> Self {
-        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        Self::on(RedisServer::start().await)
+    }
+
+    fn on(redis: RedisServer) -> Self {
+        let dir = tempfile::tempdir().unwrap();
         let files = [
             ("permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}"),
             ("tenants.yaml", "tenants: {demo: {}, acme: {}}"),
@@ -144,4 +148,21 @@ async fn a_drain_that_redis_has_lost_is_put_back_by_the_worker_that_it_is_about(
     let is_back = |one: &Value| one["alive"] == true && one["heard"] == true && one["drained"]["by"] == "anna";
     place.until("quiet", is_back);
     place.change("resume", "quiet");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_resumes_a_worker_while_redis_is_started_anew_is_not_overruled_by_it() {
+    let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
+    let mut place = Place::on(RedisServer::start_with(options).await);
+    let (_scheduler, quiet) = (place.start("scheduler", "s"), place.start("worker", "quiet"));
+    place.change("drain", "quiet");
+    let name = place.until("quiet", |one| one["alive"] == true)["name"].as_str().unwrap().to_owned();
+    // Redis keeps the drain, and is another process when it is lifted: the worker hears of both at once.
+    quiet.signal(Signal::SIGSTOP);
+    place.redis.kill9();
+    place.redis.restart().await;
+    place.run(&["workers", "resume", &name, "--reason", "it is back", "--by", "anna"]).exits(0).says(&name);
+    quiet.signal(Signal::SIGCONT);
+    place.submit("demo", "goes-on", "echo", &["--wait"]);
+    place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_null());
 }

@@ -227,6 +227,7 @@ pub(crate) mod recovery {
     mod suspect;
 
     pub use beat::*;
+    pub use drain::Restored;
     pub use reap::*;
 }
 

@@ -48,4 +48,10 @@ pub const ASIDE: &[Guard] = &[
         "if worker then drained = call('HGET', P .. 'drains', worker) end",
         "",
     ),
+    (
+        22,
+        "a worker overrules whoever has resumed it",
+        "if (num(call('GET', lifted)) or -1) >= num(ARGV[6]) then return { 'LIFTED' } end",
+        "",
+    ),
 ];

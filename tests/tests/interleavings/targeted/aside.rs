@@ -3,7 +3,7 @@
 use redis::AsyncCommands;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{InboxName, limits};
-use tickfleet_store::{Anew, Aside, Handled, PauseSet};
+use tickfleet_store::{Anew, Aside, Handled, PauseSet, Restored};
 use tickfleet_testkit::guards::ASIDE;
 
 use super::*;
@@ -69,8 +69,20 @@ async fn drains(scripts: &Scripts) -> Result<(), String> {
     let logged = || async { redis.clone().xlen::<_, usize>(shard.store.keys().key("audit")).await.unwrap() };
     let before = logged().await;
     let () = redis.clone().del(shard.store.keys().key("drains")).await.unwrap();
-    is("it is put back", shard.store.restore_drain(WORKER.0, &note("anna")).await.unwrap(), PauseSet::Ok)?;
-    is("entries of the log", logged().await, before)
+    is("it is put back", shard.store.restore_drain(WORKER.0, &note("anna")).await.unwrap(), Restored::Ok)?;
+    is("it stands there", shard.store.restore_drain(WORKER.0, &note("anna")).await.unwrap(), Restored::Ok)?;
+    is("entries of the log", logged().await, before)?;
+    // Whoever resumes it has the last word, also where Redis knows of no drain: the worker may not have heard that.
+    for set in [PauseSet::Ok, PauseSet::None] {
+        shard.advance(10);
+        is("it is resumed", shard.store.resume_worker(WORKER.0, "{}").await.unwrap(), set)?;
+        is("its own is older", shard.store.restore_drain(WORKER.0, &note("anna")).await.unwrap(), Restored::Lifted)?;
+    }
+    is("nobody drains it", shard.store.beat(&consumer).await.unwrap().drained, None::<Pause>)?;
+    let later = Pause { since_ms: START_MS + 20, ..note("ben") };
+    is("drained anew", shard.store.drain_worker(WORKER.0, &later, "{}", &[]).await.unwrap(), PauseSet::Ok)?;
+    let () = redis.clone().del(shard.store.keys().key("drains")).await.unwrap();
+    is("which is lost", shard.store.restore_drain(WORKER.0, &later).await.unwrap(), Restored::Ok)
 }
 
 async fn all(scripts: &Scripts) -> Result<(), String> {

@@ -7,6 +7,17 @@ use crate::verbs::Verb;
 use crate::verbs::run_time::PauseSet;
 use crate::{Store, StoreError};
 
+/// What came of a drain that a worker puts back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// It stands in Redis.
+    Ok,
+    /// Somebody has resumed the worker since.
+    Lifted,
+    /// Too many are drained: it is as lost as before.
+    Full,
+}
+
 impl Store {
     /// Has `worker` take no new work of this shard; `entry` goes into the audit log. `gone` are drained workers of whom
     /// nothing is left: they are forgotten.
@@ -27,8 +38,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; the same may be asked again.
-    pub async fn restore_drain(&self, worker: &str, note: &Pause) -> Result<PauseSet, StoreError> {
-        self.change_drain("drain", worker, Some(note), "", &[]).await
+    pub async fn restore_drain(&self, worker: &str, note: &Pause) -> Result<Restored, StoreError> {
+        let since = note.since_ms.to_string();
+        let word = self.drain_word("restore", worker, Some(note), &since, &[]).await?;
+        Ok(match word.as_str() {
+            "LIFTED" => Restored::Lifted,
+            "FULL" => Restored::Full,
+            _ => Restored::Ok,
+        })
     }
 
     /// Lets `worker` take new work again; `entry` goes into the audit log.
@@ -47,6 +64,17 @@ impl Store {
         entry: &str,
         gone: &[String],
     ) -> Result<PauseSet, StoreError> {
+        self.drain_word(what, worker, note, entry, gone).await.map(|word| PauseSet::of(&word))
+    }
+
+    async fn drain_word(
+        &self,
+        what: &str,
+        worker: &str,
+        note: Option<&Pause>,
+        entry: &str,
+        gone: &[String],
+    ) -> Result<String, StoreError> {
         let note = note.map(|note| serde_json::to_string(note).unwrap_or_default()).unwrap_or_default();
         let mut args = self.args();
         args.text(what).text(worker).text(note).show(limits::DRAINS_MAX).text(entry);
@@ -54,6 +82,6 @@ impl Store {
             args.text(name.as_str());
         }
         let mut reply = self.ask(Verb::Drain, args).await?;
-        Ok(PauseSet::of(&reply.text()?))
+        reply.text()
     }
 }
