@@ -12,7 +12,7 @@ use crate::Shared;
 use crate::keys::KeysFile;
 use crate::problem::Problem;
 use crate::tokens::Tokens;
-use crate::verbs::{Grant, Verb};
+use crate::verbs::{Grant, Rate, Verb};
 
 /// The header in which a request may name its tenant, so that a key for another one is not taken for it.
 const TENANT: &str = "tickfleet-tenant";
@@ -24,11 +24,13 @@ pub struct Credentials {
     pub keys: Option<KeysFile>,
     /// Tokens of an issuer; none where there are only keys.
     pub tokens: Option<Tokens>,
+    /// How many that are not good are looked at from each address; none: any number. It is no bound on what is good.
+    pub wrong: Option<Rate>,
 }
 
 impl From<KeysFile> for Credentials {
     fn from(keys: KeysFile) -> Self {
-        Self { keys: Some(keys), tokens: None }
+        Self { keys: Some(keys), tokens: None, wrong: None }
     }
 }
 
@@ -81,9 +83,17 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 /// What a request was sent with, and may; counted against its rate, once a request.
 ///
 /// # Errors
-/// As [`grant_of`]. 429: its holder sends more than it may.
+/// As [`grant_of`]. 429: its holder sends more than it may, or from there came too much that is not good.
 pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
-    let grant = grant_of(parts, shared).await?;
+    let secret = sent(parts)?;
+    shared.strangers.let_pass(parts, secret)?;
+    let found = shared.credentials.holder(secret).await;
+    match &found {
+        Ok(_) => shared.strangers.knows(parts, secret),
+        Err(problem) if problem.is_unauthorized() => shared.strangers.count(parts),
+        Err(_) => {}
+    }
+    let grant = found?;
     shared.rates.take(&grant)?;
     Ok(grant)
 }
@@ -93,13 +103,18 @@ pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant
 /// # Errors
 /// 401: there is no key or token, or it is not good. 403, 503: it says nothing that a rule knows, or its issuer is away.
 pub(crate) async fn grant_of(parts: &Parts, shared: &Shared) -> Result<Arc<Grant>, Problem> {
+    shared.credentials.holder(sent(parts)?).await
+}
+
+/// The key or token that a request was sent with.
+fn sent(parts: &Parts) -> Result<&str, Problem> {
     let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let secret =
         sent.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let Some((_, secret)) = secret else {
         return Err(Problem::unauthorized("send an API key or a token as the header Authorization: Bearer <key>"));
     };
-    shared.credentials.holder(secret.trim()).await
+    Ok(secret.trim())
 }
 
 impl Caller {

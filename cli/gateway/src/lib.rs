@@ -36,11 +36,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::extract::connect_info::Connected;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{any, get, post};
-use axum::serve::Listener;
+use axum::serve::{IncomingStream, Listener};
 use tickfleet_client::Client;
 use tickfleet_model::limits;
 use tickfleet_ops::metrics::Metrics;
@@ -63,6 +64,7 @@ use problem::Problem;
 use progress::Followed;
 use rates::Rates;
 use serving::listening::Streams;
+use serving::strangers::{Peer, Strangers};
 use serving::tls::TlsListener;
 use serving::{observed, public};
 use waiting::Waiting;
@@ -75,6 +77,7 @@ struct Shared {
     client: Client,
     credentials: Credentials,
     rates: Rates,
+    strangers: Strangers,
     desk: Arc<dyn Desk>,
     waiting: Waiting,
     mcp: mcp::HttpServer,
@@ -126,11 +129,13 @@ impl Gateway {
         );
         let (mcp, live) = (mcp::http_server(server), Live::new());
         let (rates, streams) = (Rates::default(), Streams::default());
+        let strangers = Strangers::new(credentials.wrong);
         let followed = Followed::new(client.clone(), waiting.clone());
         let shared = Shared {
             client,
             credentials,
             rates,
+            strangers,
             desk,
             waiting,
             mcp,
@@ -163,11 +168,15 @@ impl Gateway {
         Ok((bound, serving))
     }
 
-    async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L) {
+    async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L)
+    where
+        for<'a> Peer: Connected<IncomingStream<'a, L>>,
+    {
         let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
         tokio::spawn(shared.live.clone().follow(Arc::clone(&shared.desk), draining.clone()));
         tokio::spawn(shared.followed.clone().look(draining.clone()));
-        let served = axum::serve(listener, self.router()).with_graceful_shutdown(draining.cancelled_owned()).await;
+        let router = self.router().into_make_service_with_connect_info::<Peer>();
+        let served = axum::serve(listener, router).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
             tracing::error!(%error, "the gateway's server ended");
         }

@@ -22,7 +22,12 @@ const WRONG_KEYS: &str = "too_many_wrong_keys";
 
 /// Stands beside the answer to a request that came too fast: metrics tell it from a full queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OverRate;
+pub(crate) enum TooFast {
+    /// For its key's rate.
+    Rate,
+    /// From where too many wrong keys have come from.
+    WrongKeys,
+}
 
 /// Why a request was refused or failed.
 #[derive(Debug)]
@@ -105,16 +110,16 @@ impl Problem {
         (&self.message, self.retry_after_s.is_some())
     }
 
-    fn later(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
-        Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
-    }
-
-    /// Whether a token is good cannot be known now.
     /// Returns true if what Redis keeps cannot be read: asked again, it cannot either, and nothing else is the worse for it.
     pub(crate) fn is_damaged(&self) -> bool {
         self.code == DAMAGED
     }
 
+    fn later(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self { retry_after_s: Some(TRY_AGAIN_S), ..Self::new(status, code, message) }
+    }
+
+    /// Whether a token is good cannot be known now.
     pub(crate) fn issuer_away() -> Self {
         let message = "the issuer's keys cannot be had now: whether this token is good is not known";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
@@ -124,6 +129,17 @@ impl Problem {
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
         let message = format!("{who} may send {per_second} requests a second; send this one again after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
+    }
+
+    /// Too many keys and tokens that are not good came from there; after these seconds one more is looked at.
+    pub(crate) fn too_many_wrong(seconds: u64) -> Self {
+        let message = "too many keys that are not good have come from this address: this one was not looked at; send it again after Retry-After";
+        Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
+    }
+
+    /// Returns true if what was sent is not good.
+    pub(crate) fn is_unauthorized(&self) -> bool {
+        self.status == StatusCode::UNAUTHORIZED
     }
 
     /// So many watch the fleet through this process already.
@@ -152,6 +168,11 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         // What it says of addresses and users is for those who run the fleet.
         tracing::warn!(%error, "a request failed at Redis");
+        if error.is_script_error() {
+            // Sent again, it would fail again.
+            let message = "what Redis keeps of this cannot be read: the gateway's log says why";
+            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
+        }
         Self::later(
             StatusCode::SERVICE_UNAVAILABLE,
             "unavailable",
@@ -168,11 +189,6 @@ impl From<SubmitError> for Problem {
             SubmitError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", message),
             SubmitError::QueueFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
             SubmitError::InboxFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "inbox_full", message),
-        if error.is_script_error() {
-            // Sent again, it would fail again.
-            let message = "what Redis keeps of this cannot be read: the gateway's log says why";
-            return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
-        }
             SubmitError::Pressure => Self::later(StatusCode::SERVICE_UNAVAILABLE, "pressure", message),
             SubmitError::Store(error) => {
                 tracing::warn!(%error, "a turn was not submitted");
@@ -207,14 +223,18 @@ impl From<Box<RejectedMessage>> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let is_over_rate = self.code == RATE;
+        let too_fast = match self.code.as_str() {
+            RATE => Some(TooFast::Rate),
+            WRONG_KEYS => Some(TooFast::WrongKeys),
+            _ => None,
+        };
         let body = ProblemBody { error: ProblemError { code: self.code, message: self.message } };
         let mut response = match self.reply {
             Some(reply) => (self.status, [(header::CONTENT_TYPE, "application/json")], reply).into_response(),
             None => (self.status, Json(body)).into_response(),
         };
-        if is_over_rate {
-            response.extensions_mut().insert(OverRate);
+        if let Some(too_fast) = too_fast {
+            response.extensions_mut().insert(too_fast);
         }
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -2,13 +2,14 @@
 //! gateway; what its agents may do is bounded by caps, in Redis, whichever way a turn comes.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::problem::Problem;
-use crate::verbs::{Grant, Held, Whose};
+use crate::verbs::{Grant, Held, Rate, Whose};
 
 /// Callers that are remembered: each costs some hundred bytes.
 const CALLERS_MAX: usize = 100_000;
@@ -18,12 +19,18 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Who sends requests: the holder of a key by the key's name, of tokens by the name in them, which is one within its tenant.
 type Name = (Held, Whose, String);
 
-/// The allowances of callers that have a rate.
+/// Allowances by name.
 ///
 /// They are kept by the generic cell rate algorithm: an allowance is one instant, at which it is whole again.
-#[derive(Debug, Default)]
-pub(crate) struct Rates {
-    callers: Mutex<HashMap<Name, Allowance>>,
+#[derive(Debug)]
+pub(crate) struct Allowances<N> {
+    of: Mutex<HashMap<N, Allowance>>,
+}
+
+impl<N> Default for Allowances<N> {
+    fn default() -> Self {
+        Self { of: Mutex::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -34,6 +41,71 @@ struct Allowance {
     told: Option<Instant>,
 }
 
+/// An allowance is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Over {
+    /// Seconds after which one more may come.
+    pub(crate) seconds: u64,
+    /// True if nobody was told so for a while: once a minute of each.
+    pub(crate) is_news: bool,
+}
+
+impl<N: Eq + Hash> Allowances<N> {
+    /// Takes one of an allowance.
+    pub(crate) fn take(&self, name: N, rate: Rate) -> Result<(), Over> {
+        let now = Instant::now();
+        let mut all = self.of.lock();
+        make_room(&mut all, now);
+        let allowance = all.entry(name).or_insert_with(|| Allowance { whole_at: now, told: None });
+        allowance.whole_at = allowance.used(rate, now);
+        let used_up = allowance.whole_at + one(rate);
+        match over(used_up, rate, now) {
+            None => {
+                allowance.whole_at = used_up;
+                Ok(())
+            }
+            Some(seconds) => {
+                let is_news = allowance.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+                if is_news {
+                    allowance.told = Some(now);
+                }
+                Err(Over { seconds, is_news })
+            }
+        }
+    }
+
+    /// Whether one more is too much now. Nothing is taken.
+    pub(crate) fn is_used_up(&self, name: &N, rate: Rate) -> bool {
+        let now = Instant::now();
+        let whole_at = self.of.lock().get(name).map(|allowance| allowance.used(rate, now));
+        whole_at.is_some_and(|whole_at| over(whole_at + one(rate), rate, now).is_some())
+    }
+}
+
+impl Allowance {
+    /// When it is whole, by what the rate is now: never later than if all of it were used, so that by a rate that was changed
+    /// nobody waits for what they used before.
+    fn used(&self, rate: Rate, now: Instant) -> Instant {
+        self.whole_at.clamp(now, now + one(rate) * rate.at_once())
+    }
+}
+
+fn one(rate: Rate) -> Duration {
+    Duration::from_secs(1) / rate.per_second.max(1)
+}
+
+/// The seconds by which what is whole then has more taken of it than there is.
+fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
+    let over = whole_at.saturating_duration_since(now).saturating_sub(one(rate) * rate.at_once());
+    (!over.is_zero()).then(|| over.as_secs() + 1)
+}
+
+/// The allowances of callers that have a rate.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    callers: Allowances<Name>,
+}
+
 impl Rates {
     /// Takes one request from the allowance of whoever sends it.
     ///
@@ -41,49 +113,33 @@ impl Rates {
     /// 429, with the time after which one more may come.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
-        let (now, one) = (Instant::now(), Duration::from_secs(1) / rate.per_second.max(1));
-        let mut callers = self.callers.lock();
-        make_room(&mut callers, now);
-        let fresh = || Allowance { whole_at: now, told: None };
-        let allowance = callers.entry((grant.held, grant.tenant.clone(), grant.id.clone())).or_insert_with(fresh);
-        let all = one * rate.at_once();
-        // Never later than if all of it were used: by a rate that was changed, nobody waits for what they used before.
-        allowance.whole_at = allowance.whole_at.clamp(now, now + all);
-        let used_up = allowance.whole_at + one;
-        let over = used_up.saturating_duration_since(now).saturating_sub(all);
-        if over.is_zero() {
-            allowance.whole_at = used_up;
-            return Ok(());
-        }
-        let is_told = allowance.told.is_some_and(|told| now.duration_since(told) < TELL_EVERY);
-        if !is_told {
-            allowance.told = Some(now);
-        }
-        drop(callers);
-        if !is_told {
+        let name = (grant.held, grant.tenant.clone(), grant.id.clone());
+        self.callers.take(name, rate).map_err(|over| {
             let per_second = rate.per_second;
-            tracing::warn!(
-                caller = grant.named(),
-                per_second,
-                "a caller sends more requests than it may; they are refused"
-            );
-        }
-        Err(Problem::over_rate(&grant.named(), rate.per_second, over.as_secs() + 1))
+            if over.is_news {
+                tracing::warn!(
+                    caller = grant.named(),
+                    per_second,
+                    "a caller sends more requests than it may; they are refused"
+                );
+            }
+            Problem::over_rate(&grant.named(), per_second, over.seconds)
+        })
     }
 }
 
 /// Forgets allowances that are whole, where there are very many; and where they are not, those that are nearest to it. Whoever
 /// is forgotten may send what it could have sent a little later.
-fn make_room(callers: &mut HashMap<Name, Allowance>, now: Instant) {
-    if callers.len() < CALLERS_MAX {
+fn make_room<N: Eq + Hash>(all: &mut HashMap<N, Allowance>, now: Instant) {
+    if all.len() < CALLERS_MAX {
         return;
     }
-    callers.retain(|_, allowance| allowance.whole_at > now);
-    if callers.len() > CALLERS_MAX / 2 {
-        let mut whole: Vec<Instant> = callers.values().map(|allowance| allowance.whole_at).collect();
+    all.retain(|_, allowance| allowance.whole_at > now);
+    if all.len() > CALLERS_MAX / 2 {
+        let mut whole: Vec<Instant> = all.values().map(|allowance| allowance.whole_at).collect();
         let (_, middle, _) = whole.select_nth_unstable(CALLERS_MAX / 4);
         let middle = *middle;
-        callers.retain(|_, allowance| allowance.whole_at > middle);
+        all.retain(|_, allowance| allowance.whole_at > middle);
     }
 }
 
@@ -95,7 +151,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::verbs::{Rate, Verb, Whose};
+    use crate::verbs::Verb;
 
     fn grant(id: &str, held: Held, rate: Option<Rate>) -> Grant {
         let tenant = Whose::One(tickfleet_model::TenantId::new("demo").unwrap());
@@ -159,6 +215,6 @@ mod tests {
                 advance(Duration::from_micros(1)).await;
             }
         }
-        assert!(rates.callers.lock().len() < CALLERS_MAX);
+        assert!(rates.callers.of.lock().len() < CALLERS_MAX);
     }
 }

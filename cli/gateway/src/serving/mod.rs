@@ -1,6 +1,7 @@
-//! How requests come in: over TLS where that is wanted, and counted; and by what streams last that answer them.
+//! How requests come in: over TLS where that is wanted, counted, and bounded where keys are wrong; and by what streams last that answer them.
 
 pub(crate) mod listening;
 pub(crate) mod observed;
 pub(crate) mod public;
+pub(crate) mod strangers;
 pub(crate) mod tls;

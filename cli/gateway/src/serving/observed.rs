@@ -12,7 +12,7 @@ use tickfleet_ops::metrics::Metrics;
 use tokio::time::Instant;
 
 use super::public::METADATA;
-use crate::problem::OverRate;
+use crate::problem::TooFast;
 
 /// One request, until its answer begins. Whoever goes away before is counted, too.
 struct Asked<'a> {
@@ -37,8 +37,9 @@ pub(crate) async fn observe(State(metrics): State<Arc<Metrics>>, request: Reques
     let response = next.run(request).await;
     asked.answered = true;
     metrics.gateway.answered(name, response.status().as_u16(), began.elapsed());
-    match response.extensions().get::<OverRate>() {
-        Some(OverRate) => metrics.gateway.over_rate(),
+    match response.extensions().get::<TooFast>() {
+        Some(TooFast::Rate) => metrics.gateway.over_rate(),
+        Some(TooFast::WrongKeys) => metrics.gateway.wrong_keys(),
         None => metrics.gateway.refused(response.status().as_u16()),
     }
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);

@@ -67,6 +67,13 @@ pub(crate) struct GatewayArgs {
     /// Where to answer /metrics, /livez and /readyz, without keys: an address that only scrapes and probes reach.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    /// Keys and tokens that are not good which are looked at from one address (of IPv6, one network of 64 bits), a second in the
+    /// long run; 0: any number. Beyond it, only what was good at this gateway before passes.
+    #[arg(long, value_name = "PER_SECOND", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    wrong_keys: u32,
+    /// So many of them may come at once.
+    #[arg(long, value_name = "REQUESTS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    wrong_keys_burst: u32,
     #[command(flatten)]
     tokens: tokens::TokenArgs,
 }
@@ -172,7 +179,8 @@ impl GatewayArgs {
         if keys.is_none() && tokens.is_none() {
             return Err(Failure::usage("--keys FILE or --oidc-issuer URL is needed"));
         }
-        Ok(Credentials { keys, tokens })
+        let wrong = Rate { per_second: self.wrong_keys, burst: Some(self.wrong_keys_burst) };
+        Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
     }
 
     /// What it speaks TLS with.
@@ -220,7 +228,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
         Some(address) => Some(probed(setup, address, metrics, &ended).await?),
         None => None,
     };
-    let Credentials { keys, tokens } = credentials;
+    let Credentials { keys, tokens, .. } = credentials;
     let (tls, health) = (args.tls_cert.is_some(), health.map(|health| health.to_string()));
     let (issuer, known) = (tokens.as_ref().map(Tokens::issuer), keys.as_ref().map_or(0, |keys| keys.in_force().len()));
     tracing::info!(%address, tls, health, keys = known, issuer, redis = %setup.shown_url(), "the gateway answers");

@@ -223,7 +223,8 @@ catalogue! {
     GATEWAY_REFUSED = "gateway_refused_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
         "Requests that were refused: without a key or with one that is not good (key, 401), with one that is not for this \
          (forbidden, 403), with a body too large (too_large, 413), to be sent again later as queues are full or too many wait \
-         (busy, 429), as Redis is away or nearly full (unavailable, 503) or as its key or token is over its own rate (rate, 429).";
+         (busy, 429), as Redis is away or nearly full (unavailable, 503), as its key or token is over its own rate (rate, 429) or as \
+         too many keys that are not good have come from its address (wrong_keys, 429).";
     GATEWAY_WAITING = "gateway_waiting", Gauge, Gateways, [],
         "Requests that wait for a reply now; at most 10,000.";
     GATEWAY_STREAMS = "gateway_streams", Gauge, Gateways, [],

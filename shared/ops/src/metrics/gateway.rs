@@ -67,7 +67,7 @@ impl GatewayMetrics {
 
     /// A request was answered with this status: counted where that is a refusal.
     pub fn refused(&self, status: u16) {
-        let [key, forbidden, too_large, busy, unavailable, _] = labels::REFUSALS;
+        let [key, forbidden, too_large, busy, unavailable, ..] = labels::REFUSALS;
         let reason = match status {
             401 => key,
             403 => forbidden,
@@ -81,8 +81,14 @@ impl GatewayMetrics {
 
     /// A request was refused as its key or token is over its rate.
     pub fn over_rate(&self) {
-        let [.., rate] = labels::REFUSALS;
+        let [.., rate, _] = labels::REFUSALS;
         self.refused.with_label_values(&[rate]).inc();
+    }
+
+    /// A request was refused unread, as too many wrong keys have come from its address.
+    pub fn wrong_keys(&self) {
+        let [.., wrong_keys] = labels::REFUSALS;
+        self.refused.with_label_values(&[wrong_keys]).inc();
     }
 
     /// Whoever sent a request went away before it was answered.

@@ -365,7 +365,7 @@ pub(super) const REQUESTS: [&str; 19] = [
 pub(super) const STATUSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "gone"];
 
 /// Why a gateway refuses a request.
-pub(super) const REFUSALS: [&str; 6] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate"];
+pub(super) const REFUSALS: [&str; 7] = ["key", "forbidden", "too_large", "busy", "unavailable", "rate", "wrong_keys"];
 
 /// What a call over MCP is answered.
 pub(super) const MCP_ANSWERS: [&str; 4] = ["result", "task", "given_up", "error"];

@@ -80,6 +80,7 @@ fn a_gateway_tells_requests_by_their_answers_and_what_it_refused() {
         gateway.refused(status);
     }
     gateway.over_rate();
+    gateway.wrong_keys();
     gateway.answered("a path that nobody foresaw", 404, Duration::ZERO);
     gateway.gone("submit_wait");
     gateway.mcp_called("task");

@@ -54,6 +54,37 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_whose_key_was_good_here() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let keys = folder.path().join("keys.yaml");
+    let [known, new] = ["known", "new"].map(|id| add_key(&keys, &["--id", id, "--tenant", "demo"]));
+    let gateway = Gateway::start_with(&redis.url(), &keys, &["--wrong-keys", "1", "--wrong-keys-burst", "5"]);
+    assert_eq!(gateway.get(&known, "/v1/turns/none").status, 404);
+
+    // To every kind of path, so many at once that no machine is too slow for it.
+    let paths = ["/v1/turns/none", "/v1/operate/me", "/v1/agents/kelly/mcp", "/v1/tasks/none/events"];
+    let sent: Vec<_> =
+        (0..80).map(|n| gateway.send(&format!("tfk_wrong-{n}"), "GET", paths[n % paths.len()], "", "")).collect();
+    let answers: Vec<Answer> = sent.into_iter().map(received).collect();
+    let (over, looked_at): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 429);
+    assert!(looked_at.len() >= 5 && looked_at.iter().all(|answer| answer.status == 401), "{looked_at:?}");
+    assert!(over.len() > 10, "{} were looked at", looked_at.len());
+    for answer in &over {
+        assert_eq!(answer.code(), "too_many_wrong_keys");
+        assert!((1..=2).contains(&retry_after(answer)), "{answer:?}");
+    }
+    assert!((0..10).all(|_| gateway.get(&known, "/v1/turns/none").status == 404), "a key that was good passes");
+    assert_eq!(received(gateway.send("", "GET", "/v1/openapi.json", "", "")).status, 200);
+    for looks in 0.. {
+        if gateway.get(&new, "/v1/turns/none").status == 404 {
+            break;
+        }
+        assert!(looks < LOOKS, "a key that nobody knows here passes once there is time for it");
+        pause();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_not() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let conf = folder.path().join("conf");

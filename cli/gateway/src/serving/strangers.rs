@@ -1,0 +1,196 @@
+//! Whoever sends keys and tokens that are not good: a bound for each address that they come from, so that nobody tries them as
+//! fast as a gateway answers. What was good here before passes all the same: behind a proxy all come from one address, and
+//! whoever tries keys there holds up nobody who has one.
+
+use std::collections::HashSet;
+use std::mem::take;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::http::request::Parts;
+use axum::serve::IncomingStream;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
+
+use super::tls::TlsListener;
+use crate::problem::Problem;
+use crate::rates::{Allowances, Over};
+use crate::verbs::Rate;
+
+/// Keys and tokens that are remembered to have been good, half of them at least.
+const KNOWN_MAX: usize = 20_000;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Peer(IpAddr);
+
+impl Peer {
+    /// Somebody's address; of IPv6, the network of 64 bits: whoever has one address of it mostly has all.
+    fn of(address: SocketAddr) -> Self {
+        Self(match address.ip().to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+            address @ IpAddr::V4(_) => address,
+        })
+    }
+
+    /// Who sent a request; none where that is not known, as of one that came over no network.
+    fn sent(parts: &Parts) -> Option<Self> {
+        parts.extensions.get::<ConnectInfo<Self>>().map(|peer| peer.0)
+    }
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self::of(*stream.remote_addr())
+    }
+}
+
+impl Connected<IncomingStream<'_, TlsListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
+        Self::of(*stream.remote_addr())
+    }
+}
+
+/// How many keys and tokens that are not good may come from each address.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    /// None: any number.
+    rate: Option<Rate>,
+    wrong: Allowances<Peer>,
+    good: Mutex<Good>,
+}
+
+/// Hashes of what was good. When there are many, those that did not come lately are forgotten.
+#[derive(Debug, Default)]
+struct Good {
+    lately: HashSet<[u8; 32]>,
+    before: HashSet<[u8; 32]>,
+}
+
+impl Good {
+    fn add(&mut self, hash: [u8; 32]) {
+        if self.lately.len() >= KNOWN_MAX / 2 && !self.lately.contains(&hash) {
+            self.before = take(&mut self.lately);
+        }
+        self.lately.insert(hash);
+    }
+
+    fn has(&self, hash: &[u8; 32]) -> bool {
+        self.lately.contains(hash) || self.before.contains(hash)
+    }
+}
+
+impl Strangers {
+    pub(crate) fn new(rate: Option<Rate>) -> Self {
+        Self { rate, wrong: Allowances::default(), good: Mutex::default() }
+    }
+
+    /// Lets a request pass to be looked at, before anything is said about what it was sent with.
+    ///
+    /// # Errors
+    /// 429: too much that is not good came from there, and this was not good here before.
+    pub(crate) fn let_pass(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
+        let (Some(rate), Some(peer)) = (self.rate, Peer::sent(parts)) else { return Ok(()) };
+        if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
+            return Ok(());
+        }
+        self.wrong.take(peer, rate).map_err(|Over { seconds, is_news }| {
+            if is_news {
+                let from = peer.0;
+                tracing::warn!(%from, "so many keys that are not good come from there that others are not looked at");
+            }
+            Problem::too_many_wrong(seconds)
+        })
+    }
+
+    /// What was sent is good.
+    pub(crate) fn knows(&self, parts: &Parts, secret: &str) {
+        if self.rate.is_some() && Peer::sent(parts).is_some() {
+            self.good.lock().add(Sha256::digest(secret).into());
+        }
+    }
+
+    /// What was sent is not.
+    pub(crate) fn count(&self, parts: &Parts) {
+        if let (Some(rate), Some(peer)) = (self.rate, Peer::sent(parts)) {
+            // Where it is used up, the next one is not looked at.
+            _ = self.wrong.take(peer, rate);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use axum::http::Request;
+    use axum::response::IntoResponse;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn from(address: &str) -> Parts {
+        let peer = ConnectInfo(Peer::of(address.parse().unwrap()));
+        Request::builder().extension(peer).body(()).unwrap().into_parts().0
+    }
+
+    fn strangers(per_second: u32, burst: u32) -> Strangers {
+        Strangers::new(Some(Rate { per_second, burst: Some(burst) }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_wrong_keys_is_looked_at_so_often_and_holds_up_nobody_with_a_key_that_was_good() {
+        let (strangers, here) = (strangers(1, 3), from("192.0.2.7:1000"));
+        strangers.knows(&here, "good");
+        for _ in 0..3 {
+            strangers.let_pass(&here, "wrong").unwrap();
+            strangers.count(&here);
+        }
+        // From whichever port; also what may be good, of which nobody knows: else it could be found so.
+        for (parts, secret) in
+            [(&from("192.0.2.7:2000"), "wrong"), (&here, "other"), (&from("[::ffff:192.0.2.7]:1"), "x")]
+        {
+            let refused = strangers.let_pass(parts, secret).unwrap_err().into_response();
+            let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+            assert!(refused.status() == 429 && (1..=2).contains(&after), "{secret}: {after}");
+        }
+        strangers.let_pass(&here, "good").unwrap();
+        strangers.let_pass(&from("192.0.2.8:1000"), "wrong").unwrap();
+        advance(Duration::from_secs(2)).await;
+        strangers.let_pass(&here, "wrong").unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_of_a_network_of_ipv6_is_one_and_where_nothing_is_bounded_nothing_is_counted() {
+        let strangers = strangers(1, 1);
+        strangers.count(&from("[2001:db8:1:2::1]:1"));
+        assert!(strangers.let_pass(&from("[2001:db8:1:2:ffff::9]:1"), "x").is_err());
+        strangers.let_pass(&from("[2001:db8:1:3::1]:1"), "x").unwrap();
+        let unbounded = Strangers::new(None);
+        for _ in 0..10_000 {
+            unbounded.count(&from("192.0.2.7:1"));
+        }
+        unbounded.let_pass(&from("192.0.2.7:1"), "x").unwrap();
+        // Of what came over no network, nobody knows from where.
+        let nowhere = Request::builder().body(()).unwrap().into_parts().0;
+        (0..3).for_each(|_| strangers.count(&nowhere));
+        strangers.let_pass(&nowhere, "x").unwrap();
+    }
+
+    #[test]
+    fn what_was_good_is_remembered_within_bounds_and_what_comes_again_longest() {
+        let mut good = Good::default();
+        let hash = |number: usize| Sha256::digest(number.to_string()).into();
+        for number in 1..=KNOWN_MAX * 2 {
+            good.add(hash(number));
+            if number % 1_000 == 0 {
+                good.add(hash(0));
+            }
+        }
+        assert!(good.lately.len() + good.before.len() <= KNOWN_MAX);
+        assert!(good.has(&hash(0)) && good.has(&hash(KNOWN_MAX * 2)) && !good.has(&hash(1)));
+    }
+}
