@@ -298,6 +298,9 @@ async function live(page, fleet) {
   const hand = hands(page, fleet);
   await hand.open("overview");
   await page.waitForSelector('html[data-live="yes"]');
+  // What failed lately is asked for when the view opens, and once a minute.
+  await page.waitForSelector("#errors a");
+  check(await page.locator("#errors a", { hasText: "All causes" }).count() === 1, "the overview leads to all causes");
   let asked = 0;
   const count = (request) => (asked += request.url().includes("/v1/operate/"));
   page.on("request", count);

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use clap::Args;
 use comfy_table::Cell;
 use serde::Serialize;
-use tickfleet_client::rules::{RuleRow, rule_rows, rules_of};
+use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows, rules_of};
 use tickfleet_model::TenantId;
 
 use crate::commands::operate::stats::{DAY_MS, count};
@@ -29,7 +29,7 @@ Examples:
 
 Rules are those of the configuration here. Behind them stands what has denied calls and is none of them: rows of the matrix,
 disabled tools, rules that are not in the configuration any more. What limits hold up waits, and is no denial: tickfleet
-limits, and tickfleet top, tell of it. Days are UTC; what builds before this one have counted has no rules in it.")]
+limits, and tickfleet top, tell of it. Days are UTC; of calls that a build before this one has counted, what rules did is not known, and said so.")]
 pub(crate) struct Rules {
     /// Only those of this mode: enforce, ask or shadow.
     #[arg(long, value_parser = ["enforce", "ask", "shadow"])]
@@ -50,6 +50,10 @@ fn days(text: &str) -> Result<NonZeroU16, String> {
 #[derive(Serialize)]
 struct Told {
     rules: Vec<RuleRow>,
+    /// Calls of these days that were counted.
+    calls: u64,
+    /// Those of them that a build has counted which does not look at rules.
+    not_looked_at: u64,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if entries may have left the log before they were counted.
@@ -66,12 +70,19 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = rules_of(&setup.configuration.policy);
     let span = (today - i64::from(args.days.get()) + 1, today);
-    let mut rules = rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
+    let RuleCounts { mut rules, calls, not_looked_at } =
+        rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
     rules.retain(|row| args.mode.as_deref().is_none_or(|mode| row.here.mode == Some(mode)));
     if counted.gap {
         output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
     }
-    let told = Told { rules, counted_upto_ms: counted.upto_ms, gap: counted.gap };
+    if not_looked_at > 0 {
+        let told = format!(
+            "{not_looked_at} of {calls} calls of these days were counted by a build that does not look at rules: what rules did with them is not in here"
+        );
+        output.note(&told);
+    }
+    let told = Told { rules, calls, not_looked_at, counted_upto_ms: counted.upto_ms, gap: counted.gap };
     output.show(&told, |told| in_words(&told.rules, output))
 }
 

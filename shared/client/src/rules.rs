@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use tickfleet_model::limit::LimitMode;
 use tickfleet_model::policy::{FactCondition, Policy, Rule, RuleMode, ToolGrant};
-use tickfleet_model::{Limit, TenantId};
+use tickfleet_model::{Limit, Outcome, TenantId};
 use tickfleet_store::{Store, StoreError};
 
 /// What is between the parts of a field: nothing that a tenant's name may have.
 const BETWEEN: char = '|';
+/// What a field begins with that counts calls of which was looked at what rules did.
+const LOOKED_AT: &str = "looked";
 
 /// What a rule did with a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,23 @@ impl Did {
 pub(crate) fn field(did: Did, tenant: &str, rule: &str) -> String {
     // With three colons it would be a count of calls.
     format!("{}{BETWEEN}{tenant}{BETWEEN}{}", did.word(), rule.replace(':', "/"))
+}
+
+/// The field that counts the calls of a tenant of which was looked at what rules did: builds before this one do not.
+pub(crate) fn looked_at(tenant: &str) -> String {
+    format!("{LOOKED_AT}{BETWEEN}{tenant}{BETWEEN}")
+}
+
+/// The tenant whose calls a field counts that were looked at.
+fn looked_at_of(field: &str) -> Option<&str> {
+    field.strip_prefix(LOOKED_AT)?.strip_prefix(BETWEEN)?.strip_suffix(BETWEEN)
+}
+
+/// The tenant whose calls a field counts, by how they ended; none of any other count.
+pub(crate) fn call_of(field: &str) -> Option<&str> {
+    let (tenant, rest) = field.split_once(':')?;
+    let (_, what) = rest.split_once(':')?.1.rsplit_once(':')?;
+    Outcome::ALL.into_iter().any(|outcome| outcome.as_str() == what).then_some(tenant)
 }
 
 /// What a field counts; none where it is no count of rules.
@@ -72,6 +91,17 @@ pub struct RuleRow {
     /// The last day (UTC) with one of these, days since the epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_day: Option<i64>,
+}
+
+/// Rules with what they did.
+#[derive(Debug, Clone, Default)]
+pub struct RuleCounts {
+    /// The rules.
+    pub rules: Vec<RuleRow>,
+    /// Calls that were counted.
+    pub calls: u64,
+    /// Those of them that a build has counted which does not look at rules: what rules did with these is not known.
+    pub not_looked_at: u64,
 }
 
 const fn mode(mode: RuleMode) -> &'static str {
@@ -133,22 +163,27 @@ pub async fn rule_rows(
     here: Vec<RuleHere>,
     tenant: Option<&TenantId>,
     (from_day, until_day): (i64, i64),
-) -> Result<Vec<RuleRow>, StoreError> {
+) -> Result<RuleCounts, StoreError> {
     let mut counts: BTreeMap<String, (u64, u64, i64)> = BTreeMap::new();
+    let (mut calls, mut looked_at) = (0_u64, 0_u64);
+    let is_wanted = |of: &str| tenant.is_none_or(|tenant| tenant.as_str() == of);
     for store in shards.iter().filter(|store| tenant.is_none_or(|tenant| store.is_home_of(tenant))) {
         for day in from_day..=until_day {
             for (text, amount) in store.day_counts(day).await? {
-                let Some((did, of, rule)) = read(&text) else { continue };
-                if tenant.is_some_and(|tenant| tenant.as_str() != of) {
-                    continue;
+                if call_of(&text).is_some_and(is_wanted) {
+                    calls += amount;
+                } else if looked_at_of(&text).is_some_and(is_wanted) {
+                    looked_at += amount;
                 }
+                let Some((did, _, rule)) = read(&text).filter(|(_, of, _)| is_wanted(of)) else { continue };
                 let (shadow, denied, last) = counts.entry(rule.to_owned()).or_default();
                 *if did == Did::Shadow { shadow } else { denied } += amount;
                 *last = day.max(*last);
             }
         }
     }
-    Ok(joined(here, counts))
+    let not_looked_at = calls.saturating_sub(looked_at);
+    Ok(RuleCounts { rules: joined(here, counts), calls, not_looked_at })
 }
 
 fn joined(here: Vec<RuleHere>, mut counts: BTreeMap<String, (u64, u64, i64)>) -> Vec<RuleRow> {
@@ -191,6 +226,8 @@ mod tests {
             assert!(!text.contains(':'), "{text} would be a count of calls");
             assert_eq!(read(&text), Some((Did::Shadow, "demo", counted_as(rule).as_str())));
         }
+        assert_eq!(looked_at_of(&looked_at("demo")), Some("demo"));
+        assert!(read(&looked_at("demo")).is_none() && looked_at_of(&field(Did::Deny, "demo", "x")).is_none());
         assert!(read("demo:kelly:x:ok").is_none() && read("since").is_none() && read("nod|demo|x").is_none());
     }
 

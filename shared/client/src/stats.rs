@@ -12,7 +12,7 @@ use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
-use crate::rules::{Did, field};
+use crate::rules::{Did, field, looked_at};
 
 /// Entries that are counted in one step: what a script then adds stays far below 10 ms.
 const STEP: usize = 1_000;
@@ -188,6 +188,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
         let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
+        *sums.entry((day, looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
         for (did, rule) in logged.meta.rules() {
             *sums.entry((day, field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
         }
@@ -325,6 +326,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::rules::call_of;
 
     #[test]
     fn a_duration_is_told_by_at_most_a_fifth_too_long() {
@@ -346,6 +348,23 @@ mod tests {
         assert!(
             key[1].is_none() && key_of(&query, 0, "demo:fran:x:ok").is_none() && key_of(&query, 0, "since").is_none()
         );
+    }
+
+    #[test]
+    fn each_call_is_counted_once_as_one_whose_rules_were_looked_at() {
+        let entry = |outcome: &str| LogEntry {
+            id: "1764130000000-0".into(),
+            text: format!(
+                r#"{{"action":"TOOL_CALL","entity_id":"mcp:a:b","actor_id":"kelly","tenant":"demo","meta":{{"outcome":"{outcome}","duration_ms":7,"retry_count":1}}}}"#
+            ),
+            admitted: String::new(),
+        };
+        let counts = additions(&[entry("ok"), entry("ok"), entry("denied")]);
+        let sum = |is_so: &dyn Fn(&str) -> bool| -> u64 {
+            counts.iter().filter(|one| is_so(&one.field)).map(|one| one.amount).sum()
+        };
+        assert_eq!(sum(&|field| call_of(field) == Some("demo")), 3);
+        assert_eq!(sum(&|field| field == looked_at("demo")), 3);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::rules::{RuleRow, rule_rows};
+use tickfleet_client::rules::{RuleCounts, RuleRow, rule_rows};
 use utoipa::IntoParams;
 
 use super::stats::{DAY_MS, DAYS, counted};
@@ -35,6 +35,10 @@ pub(crate) struct Wanted {
 #[derive(Debug, Serialize)]
 pub(crate) struct Told {
     rules: Vec<RuleRow>,
+    /// Calls of these days that were counted.
+    calls: u64,
+    /// Those of them that a build has counted which does not look at rules: what rules did with these is not known.
+    not_looked_at: u64,
     /// Up to when the log of every shard is counted, ms.
     counted_upto_ms: i64,
     /// True if the log has more that is not counted yet: ask again.
@@ -49,7 +53,7 @@ pub(crate) struct Told {
 /// or would have if it were not in shadow. Behind them stands what has denied calls and is none of them. The audit log is
 /// counted first, as for statistics. For keys of all tenants.
 #[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`rules`, each with `mode`, `shadow` and `denied`; how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
+    responses((status = 200, description = "`rules`, each with `mode`, `shadow` and `denied`; `calls` that were counted, and those of them `not_looked_at` by older builds; how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
         (status = 400, description = "That cannot be asked", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
@@ -67,7 +71,8 @@ pub(crate) async fn show(
     let counted = counted(&shared, tenant.as_ref()).await?;
     let today = counted.now_ms.div_euclid(DAY_MS);
     let here = shared.desk.rules().await?;
-    let rules = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
+    let found = rule_rows(shared.client.stores(), here, tenant.as_ref(), (today - days + 1, today)).await?;
     let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
-    Ok(Json(Told { rules, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
+    let RuleCounts { rules, calls, not_looked_at } = found;
+    Ok(Json(Told { rules, calls, not_looked_at, counted_upto_ms, more, gap, now_ms: counted.now_ms }))
 }

@@ -25,7 +25,7 @@ pub(super) struct Served {
     fleet: DevFleet,
     pub(super) gateway: Gateway,
     folder: tempfile::TempDir,
-    redis: RedisServer,
+    pub(super) redis: RedisServer,
     pub(super) keys: Keys,
 }
 

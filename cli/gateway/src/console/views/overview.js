@@ -2,6 +2,7 @@
 
 import { ask, whoami } from "../api.js";
 import { h, span, storyLink, table } from "../dom.js";
+import { errors } from "./causes.js";
 
 const tile = (name, value, more) => h("li", {}, name, h("b", {}, String(value)), h("small", {}, more ?? ""));
 const rate = (found) => (found === null || found === undefined ? "–" : `${found}/s`);
@@ -45,20 +46,21 @@ const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns
   ["First turn", (agent) => (agent.first ? storyLink(agent.first) : "")],
 ], found);
 
-const fleet = {
+const fleet = (failed) => ({
   every_ms: 2000,
   is_fleet: true,
   load: () => ask("overview"),
   draw: (found) => [
     tiles(found), h("h2", {}, "To look at"), warnings(found.warnings),
+    h("h2", {}, "Errors by cause"), failed(),
     h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No agent's turns wait for a tick, a day or a limit."),
     h("h2", {}, "Processes"), nodes(found.nodes),
     h("p", { class: "soft" }, `Redis ${found.server.version} at ${found.redis}; policy generation ${found.policy_generation}`),
   ],
-};
+});
 
 /** What a key of one tenant sees: its own, and no figures of others. */
-const ofTenant = {
+const ofTenant = (failed) => ({
   every_ms: 5000,
   load: async () => ({ page: await ask("turns?limit=200"), approvals: await ask("approvals?limit=500"), pauses: await ask("pauses") }),
   draw: ({ page, approvals, pauses }) => {
@@ -71,11 +73,12 @@ const ofTenant = {
         tile("approvals", approvals.approvals.length, "wait for people"), tile("paused", pauses.pauses.length, "tenant or agents")),
       h("h2", {}, "Running"),
       running.length ? h("ul", {}, running.map((turn) => h("li", {}, storyLink(`${turn.tenant}:${turn.id}`)))) : h("p", {}, "Nothing runs."),
+      h("h2", {}, "Errors by cause"), failed(),
     ];
   },
-};
+});
 
 export const overview = {
   title: "Overview",
-  open: () => ({ ...(whoami().tenant ? ofTenant : fleet) }),
+  open: () => (whoami().tenant ? ofTenant : fleet)(errors()),
 };

@@ -30,7 +30,7 @@ function draw(found, mode, refresh) {
   ];
   return [
     rules.length ? table(`${rules.length} rules and limits, days in UTC`, columns, rules) : h("p", {}, "No such rule or limit."),
-    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""} What limits hold up waits, and is no denial.`),
+    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""} ${found.not_looked_at ? ` ${found.not_looked_at} of ${found.calls} calls of these days were counted by a build that does not look at rules.` : ""} What limits hold up waits, and is no denial.`),
     found.more ? h("button", { id: "count-rules", click: refresh }, "Count on") : null,
   ];
 }

@@ -377,12 +377,6 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
-    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let files = [
 /// The tasks that a key sees, one on a page.
 fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     let (mut found, mut from) = (Vec::new(), String::new());
@@ -396,6 +390,12 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     panic!("the list does not end: {found:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let files = [
         ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
         ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
     ];
@@ -418,10 +418,6 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
             || events.body.contains("event: answer"),
         "{events:?}"
     );
-    let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
-    assert_eq!(late.status, 400);
-    assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
-}
     // What a key does not see takes no place of its page.
     let all = add_key(&keys, &["--id", "everybody", "--tenant", "demo"]);
     let gateway = Gateway::start(&redis.url(), &keys);
@@ -435,3 +431,7 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     for refused in ["limit=0", "from=x", "agent=:"] {
         assert_eq!(gateway.get(&key, &format!("/v1/tasks?{refused}")).status, 400, "{refused}");
     }
+    let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
+    assert_eq!(late.status, 400);
+    assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
+}
