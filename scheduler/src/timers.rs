@@ -127,7 +127,7 @@ impl Timers {
             failed = self.release(chunk, &mut fired).await.err().or(failed);
         }
         for chunk in turns.chunks(LANES_MAX) {
-            failed = self.promote(chunk).await.err().or(failed);
+            failed = self.promote(chunk, &mut fired).await.err().or(failed);
         }
         failed.map_or(Ok(fired), Err)
     }
@@ -210,13 +210,16 @@ impl Timers {
         Ok(batch.collect())
     }
 
-    async fn promote(&self, turns: &[TurnName]) -> Result<(), StoreError> {
+    /// Acts on turns whose own timer is due, and adds what came of it.
+    async fn promote(&self, turns: &[TurnName], fired: &mut Fired) -> Result<(), StoreError> {
         let promoted = self.store.promote(turns).await?;
         let mut endings = Vec::new();
         for (turn, promoted) in turns.iter().zip(promoted) {
             match promoted {
                 Promoted::Ending(ending) => endings.push(*ending),
                 Promoted::Promoted => self.metrics.promoted(1),
+                // Its lane is due: it need not wait for the next round.
+                Promoted::Queues => fired.full = true,
                 Promoted::Lapsed => self.metrics.lease_lost("external"),
                 Promoted::Restored => {
                     self.metrics.reaped(1);

@@ -190,7 +190,7 @@ fn summary(name: &TurnName, live: &LiveTurn) -> TurnSummary {
 pub fn turn_state(live: &LiveTurn) -> TurnState {
     let record = &live.record;
     match record.fence {
-        None if record.done < record.admitted => TurnState::Parked,
+        None if record.is_parked() => TurnState::Parked,
         None => TurnState::Lane,
         Some(_) if record.is_ending() => TurnState::Ending,
         Some(_) if live.holder.is_some() => TurnState::Running,

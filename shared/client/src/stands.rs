@@ -136,7 +136,7 @@ pub async fn stands(
 async fn stood(store: &Store, name: &TurnName, stand: Stand) -> Result<Stood, StoreError> {
     let record = &stand.record;
     let standing = match record.fence {
-        None if record.done < record.admitted => Standing::Waiting(parked(store, name, &stand).await?),
+        None if record.is_parked() => Standing::Waiting(parked(store, name, &stand).await?),
         None => Standing::Waiting(capped(&stand)),
         Some(_) if record.is_ending() => Standing::Ending,
         Some(_) if stand.is_held => Standing::Running { call: format!("{}/{}", name.turn, record.done) },

@@ -4,12 +4,14 @@
 mod aside;
 mod followers;
 mod governance;
+mod places;
 mod rests;
 mod sealed;
 
 pub use aside::ASIDE;
 pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
+pub use places::PLACES;
 pub use rests::{RESTS, WAITS};
 pub use sealed::SEALED;
 
@@ -399,6 +401,7 @@ pub const ALL: &[&[Guard]] = &[
     KEPT,
     PROMISES,
     SEALED,
+    PLACES,
 ];
 
 /// Those that show where calls are governed.
@@ -417,7 +420,8 @@ pub fn is_of_governance(number: usize) -> bool {
     (first_of_governance()..first_of_sealing()).contains(&number)
 }
 
-/// Returns true if the guard with this number shows only in a log that is sealed: one of [`SEALED`].
+/// Returns true if the guard with this number shows only in a log that is sealed, which governed calls wrote: one of [`SEALED`],
+/// or of [`PLACES`].
 #[must_use]
 pub fn is_of_sealing(number: usize) -> bool {
     number >= first_of_sealing()
@@ -428,7 +432,7 @@ fn count(groups: &[&[Guard]]) -> usize {
 }
 
 fn first_of_sealing() -> usize {
-    count(ALL) - SEALED.len()
+    count(ALL) - PLACES.len() - SEALED.len()
 }
 
 fn first_of_governance() -> usize {

@@ -16,6 +16,9 @@ pub struct Live<R> {
     pub deadline_ms: i64,
     /// How many calls were admitted so far.
     pub admitted: usize,
+    /// Up to which position calls have debited what has a window: those that are not admitted gave their places back while one
+    /// of them waited, and debit no window again.
+    pub paid: usize,
     /// Results so far, in call order.
     pub results: Vec<R>,
     /// Whether somebody has asked for its end.
@@ -144,6 +147,17 @@ pub enum Event<R> {
         /// Tries that the call has behind it.
         attempt: u32,
     },
+    /// A holder parks the slice, for its next call waits for somebody else and has begun nothing.
+    Wait {
+        /// Its fence.
+        fence: Fence,
+        /// That call.
+        position: usize,
+        /// How long it waits at most, ms.
+        delay_ms: i64,
+        /// Whether its calls hold places of limits, which they give back.
+        gives: bool,
+    },
     /// A holder returns the slice unstarted.
     HandBack {
         /// Its fence.
@@ -196,6 +210,8 @@ pub enum Answer {
     Hold,
     /// The slice is on its queue (again).
     Queued,
+    /// It is on the lane of a limit whose place it gave back.
+    Queues,
     /// Its slice was nowhere, and is on its queue again.
     Restored,
     /// Nothing to do yet.
@@ -248,6 +264,7 @@ impl<R> State<R> {
             calls,
             deadline_ms,
             admitted: 0,
+            paid: 0,
             results,
             cancelled: false,
             settled: None,
@@ -262,6 +279,16 @@ impl<R> State<R> {
         match self {
             Self::Queued(live) | Self::Out(live, _) | Self::Parked { live, .. } | Self::Ending(live, _) => Some(live),
             Self::Ended { .. } => None,
+        }
+    }
+
+    /// Whether its calls keep places of limits: those that are out, or wait for their next try.
+    #[must_use]
+    pub const fn keeps_places(&self) -> bool {
+        match self {
+            Self::Out(..) => true,
+            Self::Parked { live, .. } => live.results.len() < live.admitted,
+            _ => false,
         }
     }
 

@@ -5,8 +5,9 @@
 //!   Queued ───────────────────────▶ Out ───────────────────────▶ Ended
 //!     ▲ │ ◀──────────────────────── │ ▲                            ▲
 //!     │ │   Settle (calls left)     │ │ Timer                      │
-//!     │ │                     Retry ▼ │                            │
-//!     │ │                          Parked                          │
+//!     │ │               Retry, Wait ▼ │                            │
+//!     │ │ ◀──────────────────────  Parked                          │
+//!     │ │  Timer (gave places back)                                │
 //!     │ │ Timer, Release(End)       │  Timer (expired, cancelled)  │
 //!     │ └─────────────▶ Ending ◀────┴── Reap (quarantine)          │
 //!     └───────────────────┴────────────────────────────────────────┘
@@ -44,6 +45,9 @@ pub fn next<R: Clone>(
         Event::Retry { fence, position, delay_ms, attempt } => {
             Ok(retry(state, fence, position, now_ms + delay_ms, attempt))
         }
+        Event::Wait { fence, position, delay_ms, gives } => {
+            Ok(wait(retry(state, fence, position, now_ms + delay_ms, 0), position, gives))
+        }
         Event::HandBack { fence } => Ok(hand_back(state, fence)),
         Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, lease_of_ending)),
         Event::Lose => lose(state),
@@ -59,6 +63,7 @@ fn give_out<R>(
     begun: Option<usize>,
     (now_ms, lease): (i64, Lease),
 ) -> (State<R>, Effects) {
+    live.admitted = live.admitted.max(live.paid.min(upto));
     let ending = Ending { fence: live.fence(), reason, upto, info, begun };
     let spoken_ms = if lease.epoch_ms > 0 { lease.epoch_ms + lease.ms } else { 0 };
     let (answer, timer_ms) =
@@ -210,6 +215,21 @@ fn retry<R>(state: State<R>, fence: Fence, position: usize, due_ms: i64, attempt
     (State::Parked { live, attempt, crashes: slice.crashes }, effects)
 }
 
+/// What else becomes of a slice that was parked, for its next call waits for somebody else: of crashes and tries nothing is known
+/// any more, and places are given back.
+fn wait<R>((state, effects): (State<R>, Effects), position: usize, gives: bool) -> (State<R>, Effects) {
+    match state {
+        State::Parked { mut live, .. } if effects.answer == Answer::Ok => {
+            if gives {
+                live.paid = live.paid.max(live.admitted);
+                live.admitted = position;
+            }
+            (State::Parked { live, attempt: 0, crashes: 0 }, effects)
+        }
+        other => (other, effects),
+    }
+}
+
 /// The slice under a fresh fence on its queue, less what is settled.
 fn requeue<R>(mut live: Live<R>, slice: &Slice, crashes: u32) -> State<R> {
     let first = slice.first.max(live.results.len());
@@ -305,6 +325,10 @@ fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease: Lease) -> (St
         },
         State::Parked { live, attempt, crashes } => match live.over(now_ms) {
             Some(over) => leave(live, over, (now_ms, lease)),
+            None if live.results.len() >= live.admitted => {
+                let (answer, lane, timer_ms) = (Answer::Queues, Some(LaneMove::Join), Some(live.deadline_ms));
+                (State::Queued(live), Effects { answer, out: 0, lane, timer_ms })
+            }
             None => {
                 let mut live = live;
                 let (first, fence, deadline_ms) = (live.results.len(), live.fence(), live.deadline_ms);

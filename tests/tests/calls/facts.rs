@@ -126,7 +126,7 @@ async fn run(fleet: &mut Fleet, turn: Value) -> Value {
 }
 
 /// Until the turn waits for another one.
-async fn waits(fleet: &Fleet, turn: &str) -> String {
+pub(crate) async fn waits(fleet: &Fleet, turn: &str) -> String {
     let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
     loop {
         if let TurnView::Live(live) = fleet.store.look(&name).await.unwrap()

@@ -11,5 +11,6 @@ mod formats;
 mod mcp;
 mod outcomes;
 mod permission;
+mod places;
 mod rules;
 mod users;

@@ -21,6 +21,7 @@ mod effects;
 mod external;
 mod facts;
 mod followers;
+mod given_back;
 mod governed;
 mod inbound;
 mod kept;

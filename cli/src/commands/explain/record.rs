@@ -77,6 +77,9 @@ pub(super) struct Wait {
     /// The limit that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<LimitWait>,
+    /// True if it had a place of such a limit, and gave that back while its call waited for somebody else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) gave_places: bool,
     /// The approval that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) approval: Option<Approval>,
@@ -246,7 +249,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
 fn state(live: &LiveTurn) -> State {
     let record = &live.record;
     match record.fence {
-        None if record.done < record.admitted => State::Retry,
+        None if record.is_parked() => State::Retry,
         None => State::Lane,
         Some(_) if record.is_ending() => State::Ending,
         Some(_) if live.holder.is_some() => State::Running,
@@ -291,6 +294,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         pause: None,
         next_try: (rule == Rule::Backoff).then(|| u64::from(live.record.attempts) + 1),
         limit: None,
+        gave_places: rule == Rule::Limit && live.record.gave_places,
         approval: None,
         rests: resting.filter(|_| rule == Rule::ToolRests).map(|rest| rest.why.clone()),
     })

@@ -349,7 +349,11 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
         }
-        Rule::Limit => wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up),
+        Rule::Limit => {
+            let why = wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up);
+            let again = if wait.gave_places { ", and it gave its own back while a call of it waited" } else { "" };
+            format!("{why}{again}")
+        }
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
         Rule::Approval => "people have to decide about the next call".into(),
@@ -466,6 +470,7 @@ mod tests {
             limit: None,
             approval: None,
             rests: None,
+            gave_places: false,
         };
         let said = waiting(&wait, 1_000);
         assert!(
@@ -490,6 +495,9 @@ mod tests {
             said.contains("every place of the limit mails is taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
+        let again = Wait { rule: Rule::Limit, limit: Some(limit.clone()), gave_places: true, ..wait.clone() };
+        let said = waiting(&again, 1_000);
+        assert!(said.contains("demo:u1), and it gave its own back while a call of it waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
         assert!(said.contains("the limit mails is used up (5 used)"), "{said}");

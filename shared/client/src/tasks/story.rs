@@ -283,7 +283,7 @@ pub(super) async fn wait_of(
 /// The wait for people's consent to a call of a turn; none where nobody is asked now.
 async fn asked(store: &Store, turn: &TurnName, wait: &LaneWait) -> Result<Option<TaskWait>, StoreError> {
     let record = &wait.record;
-    let is_parked = record.fence.is_none() && record.done < record.admitted;
+    let is_parked = record.is_parked();
     let Some(id) = record.approval.as_deref().filter(|_| is_parked) else { return Ok(None) };
     let asked = crate::approvals::find(store, &turn.tenant, id).await?.filter(|asked| asked.state == "waiting");
     Ok(asked.map(|asked| {

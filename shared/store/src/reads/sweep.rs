@@ -9,7 +9,7 @@ use crate::connection::question::Question;
 use crate::keys::{GROUP, Lane, Queue, TurnName};
 use crate::records::schema::{slice, turn};
 use crate::records::slice::entry_ms;
-use crate::records::turn::{is_ending, whole};
+use crate::records::turn::{is_ending, paid_of, whole};
 use crate::script::reply::text_of;
 use crate::{Store, StoreError};
 use tickfleet_model::AgentId;
@@ -33,6 +33,7 @@ const FIELDS: &[&str] = &[
     turn::QUEUE,
     turn::CRASHES,
     turn::LANE,
+    turn::PAID,
 ];
 /// Turns that one pipeline asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
@@ -72,6 +73,8 @@ struct Record {
     calls: i64,
     admitted: i64,
     done: i64,
+    /// Up to which position calls gave their places of limits back, which are on a lane once they need them again.
+    paid: i64,
     since_ms: i64,
 }
 
@@ -88,7 +91,8 @@ impl Record {
 
     /// It waits on its lane for calls to be admitted; else it is parked for a try, or an ending is given out.
     fn is_on_lane(&self) -> bool {
-        self.fence.is_none() && self.done >= self.admitted && self.done < self.calls
+        let waits_elsewhere = self.paid > self.done && self.lane.is_none();
+        self.fence.is_none() && self.done >= self.admitted && self.done < self.calls && !waits_elsewhere
     }
 }
 
@@ -304,8 +308,8 @@ impl Store {
 /// A record as its fields say; none where the turn has ended, or has no calls left.
 fn record(name: TurnName, fields: Value) -> Option<Record> {
     let fields: Vec<Option<String>> = redis::from_redis_value(fields).ok()?;
-    let [agent, fence, calls, admitted, done, since, queue, crashes, lane] =
-        <[Option<String>; 9]>::try_from(fields).ok()?;
+    let [agent, fence, calls, admitted, done, since, queue, crashes, lane, paid] =
+        <[Option<String>; 10]>::try_from(fields).ok()?;
     let number = |text: Option<String>| text.as_deref().and_then(whole);
     let record = Record {
         name,
@@ -316,6 +320,7 @@ fn record(name: TurnName, fields: Value) -> Option<Record> {
         calls: number(calls)?,
         admitted: number(admitted)?,
         done: number(done).unwrap_or(0),
+        paid: paid.map_or(0, |text| i64::try_from(paid_of(&text)).unwrap_or(0)),
         since_ms: number(since).unwrap_or(0),
     };
     (record.done < record.calls).then_some(record)

@@ -115,6 +115,9 @@ records! {
         /// The places of limits that its calls hold while they are out: counter, number, counter, number, with blanks
         /// between. Absent where there are none.
         HOLDS = "ho",
+        /// Of one whose call waited, or waits, without having begun: up to which position calls have debited what has a window,
+        /// though they are not admitted: they need places again. And a counter that they had one of: `<position> <counter>`.
+        PAID = "pd",
         /// A note for each admission, each wait for a limit, each try that failed and each row of rests.
         LOG = "lg",
         /// `task` of a task; else absent.

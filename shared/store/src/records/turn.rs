@@ -23,8 +23,10 @@ pub struct TurnRecord {
     pub queue: Option<String>,
     /// The number of its calls.
     pub calls: usize,
-    /// Calls admitted.
+    /// Calls admitted, those that gave their places of limits back since among them.
     pub admitted: usize,
+    /// True if its next calls gave their places back, and have none again yet.
+    pub gave_places: bool,
     /// Calls that have their result.
     pub done: usize,
     /// When it was admitted, ms of shard time.
@@ -82,9 +84,11 @@ impl TurnRecord {
         // A hand may have written any number of results there.
         let results = (0..done.min(fields.len())).filter_map(|at| fields.get(&format!("{}{at}", turn::RESULT)));
         let log = fields.get(turn::LOG).map_or("", String::as_str);
+        let paid = fields.get(turn::PAID).map_or(0, |text| paid_of(text));
         let record = Self {
             calls: count(turn::CALLS),
-            admitted: count(turn::ADMITTED),
+            admitted: count(turn::ADMITTED).max(paid),
+            gave_places: paid > count(turn::ADMITTED).max(done),
             done,
             admitted_ms: number(turn::ADMITTED_MS),
             deadline_ms: number(turn::DEADLINE_MS),
@@ -125,11 +129,22 @@ impl TurnRecord {
         serde_json::from_str(self.meta.as_deref()?).ok()
     }
 
+    /// Returns true if nothing of it is out, and its next call waits for something else than its lane: a try, a turn, people.
+    #[must_use]
+    pub const fn is_parked(&self) -> bool {
+        self.fence.is_none() && self.done < self.admitted && !(self.gave_places && self.lane.is_some())
+    }
+
     /// Returns true if its fence is that of an ending, which a scheduler was given.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.fence.as_deref().is_some_and(is_ending)
     }
+}
+
+/// Up to which position calls have debited what has a window, though they are not admitted now.
+pub(crate) fn paid_of(text: &str) -> usize {
+    text.split_once(' ').and_then(|(upto, _)| upto.parse().ok()).unwrap_or(0)
 }
 
 /// The tools of the calls from the `done`th on. What cannot be read of one says none.

@@ -20,7 +20,7 @@ struct Tally {
 }
 
 /// The fields that are looked at.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     turn::AGENT,
     turn::CALLS,
     turn::ADMITTED,
@@ -30,6 +30,7 @@ const FIELDS: [&str; 9] = [
     turn::PARKED_FENCE,
     turn::DEADLINE_MS,
     turn::KIND,
+    turn::PAID,
 ];
 
 impl Rules {
@@ -62,7 +63,7 @@ impl Rules {
         let mut found = look.fields(&format!("turn:{name}"), &FIELDS).into_iter();
         let mut next = || found.next().flatten();
         let (agent, calls, admitted, done, fence, queue) = (next(), next(), next(), next(), next(), next());
-        let (parked, deadline, kind) = (next(), next(), next());
+        let (parked, deadline, kind, paid) = (next(), next(), next(), next());
         let whole = |value: Option<String>| value.and_then(|value| value.parse::<i64>().ok());
         tally.turns += 1;
         let (Some(agent), Some(calls), Some(admitted)) = (agent, whole(calls), whole(admitted)) else {
@@ -95,8 +96,13 @@ impl Rules {
         }
         if fence.is_none() && done >= admitted {
             let (of, id) = name.split_once(':').unwrap_or_default();
-            // Where a limit stopped it, it waits for that.
+            // Where a limit stopped it, it waits for that; where it gave its places back, it may wait for something else.
             let limit = look.fields(&format!("turn:{name}"), &[turn::LANE]).remove(0);
+            let gave =
+                paid.and_then(|paid| paid.split(' ').next()?.parse::<i64>().ok()).is_some_and(|upto| upto > done);
+            if gave && limit.is_none() {
+                return;
+            }
             let (lane, member) = match &limit {
                 Some(lane) => (format!("lane:{lane}"), name),
                 None => (format!("lane:{of}:{agent}"), id),

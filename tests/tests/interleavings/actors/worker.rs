@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use tickfleet_model::ConsumerId;
 use tickfleet_store::fields::slice as fields;
-use tickfleet_store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
+use tickfleet_store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName, Wait};
 use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
 use crate::interleavings::actors::endings::settle;
@@ -364,6 +364,54 @@ impl Holding {
             self.result(game, "transient");
             return Ok(true);
         }
+        // An even delay: it waits for somebody else's call.
+        let (expected, word) = if delay_ms % 2 == 0 {
+            self.wait(game, who, delay_ms).await?
+        } else {
+            self.try_later(game, who, (delay_ms, attempt)).await?
+        };
+        same("park", &expected, &word)?;
+        if game.rng.random_bool(0.08) {
+            return Ok(true);
+        }
+        match word {
+            Answer::Cancelled => {
+                self.retry = None;
+                self.stop = Some("cancelled");
+                // It did not take effect, or it may be run twice: nothing is hidden by saying so.
+                self.result(game, "cancelled");
+                Ok(true)
+            }
+            Answer::Gap => Err(format!("park {}: results before {} are missing", self.name, self.next)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Parks the slice in both worlds until what its next call waits for has ended, or a while has passed.
+    async fn wait(&self, game: &mut Game<'_>, who: &str, delay_ms: i64) -> Result<(Answer, Answer), Violation> {
+        let expected = game.world.wait(game.raw_now_ms, &self.name, (self.fence.1, self.next), delay_ms)?;
+        game.note(|| format!("{who} has {}/{} wait for {delay_ms}: {expected:?}", self.name, self.next));
+        let wait = Wait {
+            name: TurnName::parse(&self.name).unwrap(),
+            fence: self.fence.0.clone(),
+            queue: self.queue.clone(),
+            position: self.next,
+            awaits: Some(tickfleet_model::TurnId::new("somebody").unwrap()),
+            at_most: Duration::from_millis(delay_ms.unsigned_abs()),
+            has_begun: false,
+            beside: false,
+        };
+        let found = game.table.store.wait(&[wait]).await.map_err(|e| e.to_string())?.remove(0);
+        Ok((expected, answer_of(found)))
+    }
+
+    /// Parks the slice in both worlds until its next call is tried again.
+    async fn try_later(
+        &self,
+        game: &mut Game<'_>,
+        who: &str,
+        (delay_ms, attempt): (i64, u32),
+    ) -> Result<(Answer, Answer), Violation> {
         let now_ms = game.world.clock(game.raw_now_ms);
         let event = Event::Retry { fence: self.fence.1, position: self.next, delay_ms, attempt };
         let expected = game.world.apply(&self.name, event, now_ms)?;
@@ -380,27 +428,16 @@ impl Holding {
             cause: format!("try {attempt}; of {}", self.name),
         };
         let found = game.table.store.retry(&[retry]).await.map_err(|e| e.to_string())?.remove(0);
-        let word = match found {
-            Parked::Ok => Answer::Ok,
-            Parked::Already => Answer::Already,
-            Parked::Cancelled => Answer::Cancelled,
-            Parked::Stale => Answer::Stale,
-            Parked::Gap => Answer::Gap,
-        };
-        same("retry", &expected, &word)?;
-        if game.rng.random_bool(0.08) {
-            return Ok(true);
-        }
-        match word {
-            Answer::Cancelled => {
-                self.retry = None;
-                self.stop = Some("cancelled");
-                // It did not take effect, or it may be run twice: nothing is hidden by saying so.
-                self.result(game, "cancelled");
-                Ok(true)
-            }
-            Answer::Gap => Err(format!("retry {}: results before {} are missing", self.name, self.next)),
-            _ => Ok(false),
-        }
+        Ok((expected, answer_of(found)))
+    }
+}
+
+fn answer_of(parked: Parked) -> Answer {
+    match parked {
+        Parked::Ok => Answer::Ok,
+        Parked::Already => Answer::Already,
+        Parked::Cancelled => Answer::Cancelled,
+        Parked::Stale => Answer::Stale,
+        Parked::Gap => Answer::Gap,
     }
 }

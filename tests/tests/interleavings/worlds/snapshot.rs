@@ -124,6 +124,9 @@ fn record(name: &str, referee: &Turn, fields: &BTreeMap<String, String>) -> Resu
     same(&what("calls"), &(live.calls as i64), &number(turn::CALLS))?;
     // Calls that a limit refused have their results without having been admitted.
     same(&what("admitted"), &(live.admitted as i64), &number(turn::ADMITTED).max(live.results.len() as i64))?;
+    let paid = fields.get(turn::PAID).and_then(|paid| paid.split(' ').next()?.parse().ok());
+    let is_left = live.paid > live.admitted.max(live.results.len());
+    same(&what("debited before"), &is_left.then_some(live.paid), &paid)?;
     if matches!(referee.state, State::Queued(_)) {
         same(&what("lane"), &referee.waits.as_ref(), &fields.get(turn::LANE))?;
     }

@@ -72,6 +72,8 @@ pub struct World {
     pub counters: BTreeMap<Name, Counter>,
     /// The places that a turn's calls hold: how many of each counter.
     pub holds: BTreeMap<Name, BTreeMap<Name, u64>>,
+    /// The counter of which a turn's calls took a place first, when they took some last.
+    pub first_places: BTreeMap<Name, Name>,
     pub lanes: BTreeMap<Name, BTreeMap<u64, Name>>,
     pub lane_timers: BTreeMap<Name, i64>,
     pub turns: BTreeMap<Name, Turn>,
@@ -169,8 +171,7 @@ impl World {
         if effects.timer_ms.is_some() {
             turn.timer_ms = effects.timer_ms;
         }
-        let has_places = |state: &State<String>| matches!(state, State::Out(..) | State::Parked { .. });
-        let is_free = has_places(before) && !has_places(&turn.state);
+        let is_free = before.keeps_places() && !turn.state.keeps_places();
         let lane = turn.lane.clone();
         let waits = if effects.lane.is_some() { turn.waits.take() } else { None };
         match (effects.lane, turn.seq) {

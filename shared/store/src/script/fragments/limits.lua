@@ -266,6 +266,17 @@ local function fit(from, k, epoch_ms, told) -- rarely
   return k, stop
 end
 
+-- Of what a turn debits, the places that calls hold; nil where there are none.
+local function places_in(from)
+  local begins, n = debits_end + 1, debits_end + 1
+  for i = from + 1, debits[from], 2 do
+    if debits[i].row.held then debits[n + 1], debits[n + 2], n = debits[i], debits[i + 1], n + 2 end
+  end
+  if n == begins then return nil end
+  debits[begins], debits_end = n, n
+  return begins
+end
+
 -- The debit whose counter others wait for already who were admitted before: the turn goes behind them. A turn that is
 -- new comes after all (`place` is nil); on the lane `own` it is the first itself. Whoever was admitted first of all that
 -- wait is behind nobody: else turns that need several counters would give way to each other for ever.

@@ -176,6 +176,47 @@ local function free_places(tt, key, holds, now)
   call('HDEL', key, TURN.holds)
 end
 
+-- What a record says of calls that gave their places back: up to which position windows are debited, and a counter that they
+-- had a place of; nil where there are none, or a hand has changed it.
+local function paid_of(text)
+  local upto, counter = string.match(text or '', '^(%d+) (%S+)$')
+  return whole(upto), counter
+end
+
+-- The log of a turn with one more note of its places: given back by so many calls (G), or taken again for so many (H). Where there
+-- is no room left, the last note is that they were given back, by 0: what became of them later is told by none.
+local function with_places_note(log, kind, now, calls)
+  log = log or ''
+  local last = string.match(log, '^.*;([AGH])') or string.match(log, '^([AGH])')
+  local noted_max = 1000
+  if kind == 'G' and last == 'G' or kind == 'H' and #log > noted_max then return log end
+  if #log > noted_max then calls = 0 end
+  return string.format('%s;%s%d,%d', log, kind, now, calls)
+end
+
+-- A slice is parked whose next call has begun nothing, and waits for somebody else: a turn, or people. It gives back the places
+-- of limits that it holds, or whoever it waits for might wait for one of them. So its calls are not admitted any more, for
+-- whatever build looks at them: they stand in line again, behind those who waited by now. What has a window they have debited.
+local function give_places(tt, key, position, now)
+  local holds, admitted, paid, log = unpack(call('HMGET', key, TURN.holds, TURN.admitted, TURN.paid, TURN.log))
+  local counter = string.match(holds or '', '^(%S+) %d')
+  if not counter then return end
+  local upto = math.max(num(admitted), paid_of(paid) or 0)
+  free_places(tt, key, holds, now)
+  call('HDEL', key, TURN.lane)
+  call('HSET', key, TURN.admitted, position, TURN.paid, string.format('%d %s', upto, counter), TURN.log,
+    with_places_note(log, 'G', now, upto - position), TURN.lane_place, call('HINCRBY', META, 'seq', 1))
+end
+
+-- Calls that gave their places back end without having them again: they were admitted once, and their entries say so.
+local function admit_paid(key, upto)
+  local admitted, paid = unpack(call('HMGET', key, TURN.admitted, TURN.paid))
+  local paid_upto = paid_of(paid)
+  if not paid_upto then return end
+  call('HSET', key, TURN.admitted, math.max(whole(admitted) or 0, math.min(paid_upto, upto)))
+  if paid_upto <= upto then call('HDEL', key, TURN.paid) end
+end
+
 -- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
 -- the marks are of this very content, the digest in the meta says.
 local function marked(tt, from, upto, meta)
@@ -202,6 +243,7 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body) 
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   local holds, asked, before, since = unpack(call('HMGET', key, TURN.holds, TURN.approval, TURN.end_reason, TURN.end_ms))
   free_places(tt, key, holds, now)
+  admit_paid(key, upto)
   if asked then end_approval((split(tt)), asked, 'void', now) end
   call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info,
     TURN.end_ms, before and since or string.format('%d', now), TURN.has_history, '1')

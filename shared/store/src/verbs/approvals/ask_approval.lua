@@ -9,7 +9,7 @@
 -- reply per call: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before the
 --       position is missing) · DECIDED (meanwhile, or the call has begun: nothing written, look again) · FULL (likewise)
 -- effect HSET approval with a TTL, ZADD asked, XADD approvals and replies; HSET turn (approval), ZADD timers and delayed,
---       XACK
+--       XACK, ZREM held
 local now, redis_ms, tight = clock(ARGV[1])
 local acked = {}
 local now_text = string.format('%d', now)
@@ -70,6 +70,7 @@ local function ask(at)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.crashes, TURN.awaits)
   call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.approval, id)
   park(tenant, tt, fence, queue, until_ms, deadline, now, acked)
+  alone(give_places, tt, key, position, now)
   -- It is no failed try that waits.
   call('ZREM', P .. 'delayed', tt)
   -- Rule 25: what ran beside it and was dropped is not told as not executed.

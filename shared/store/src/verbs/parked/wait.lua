@@ -8,7 +8,7 @@
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
 -- effect HSET turn (awaits, waited, inner; what is known of tries and crashes is of work that has come further since), ZADD timers
---       and delayed, XACK; HSET entered (it is only expected in its session again)
+--       and delayed, XACK; HSET entered (it is only expected in its session again); where nothing has begun, ZREM held
 local now = clock(ARGV[1])
 local acked = {}
 
@@ -44,6 +44,7 @@ local function wait(tenant, turn, fence, queue, position, awaits, most, has_begu
     if ended then call('HDEL', key, TURN.short) end
   end
   park(tenant, tt, fence, queue, ended and now or now + most, deadline, now, acked)
+  if not has_begun and not ended then alone(give_places, tt, key, position, now) end
   return 'OK'
 end
 

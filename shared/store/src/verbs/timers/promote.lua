@@ -1,13 +1,13 @@
 #!lua
--- promote: a turn's timer is due: a parked retry goes back to its queue, what has expired or was cancelled is
--- ended, an ending whose scheduler died is given out again, an external task whose runtime went silent is offered anew.
+-- promote: a turn's timer is due: a parked retry goes back to its queue, one that gave places of limits back stands in line for
+-- them, what has expired or was cancelled is ended, an ending whose scheduler died is given out again, an external task whose runtime went silent is offered anew.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 ending lease ms · 3 crashes_max · 4 count, then per timer:
 --       tenant:turn; at last, what Redis called itself when the caller connected, or ''
--- reply {OK, now, per timer: PROMOTED · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
+-- reply {OK, now, per timer: PROMOTED · QUEUES (it is on the lane of a limit) · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
 --       GONE · RESTORED (its slice was on no queue and with nobody: it is dispatched anew from its record) ·
 --       ASIDE <why> (it cannot be read, and is no longer looked at) · {an ending, see lease_ending}}
--- effect XADD ready, HSET turn, ZADD timers, ZREM delayed; XADD dead
+-- effect XADD ready or ZADD lane, HSET turn, ZADD timers, ZREM delayed; XADD dead
 local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms')
 local slices = room(tight)
 epoch(now, ARGV[#ARGV], meta)
@@ -138,12 +138,23 @@ local function back_to_queue(tt, key, rec, tenant)
   return 'PROMOTED'
 end
 
+-- Its call waits for nothing any more, but it gave its places back: it stands in line for them, where whoever waited when it
+-- gave them comes first. Only those who know what limits allow now let it out.
+local function back_in_line(tt, key, rec)
+  call('ZREM', P .. 'delayed', tt)
+  call('ZADD', P .. 'lane:' .. rec.counter, num(call('HGET', key, TURN.lane_place) or 0) or 0, tt)
+  call('ZADD', TIMERS, 'LT', now, 'l:' .. rec.counter)
+  call('HSET', key, TURN.lane, rec.counter)
+  call('HDEL', key, TURN.awaits)
+  return 'QUEUES'
+end
+
 -- What the record says; false where there is none.
 local function record_of(tt)
   local calls, admitted, done, fence, deadline, cancelled, queue, agent, end_reason, end_upto, end_info, touched, lease,
-    crashes, lane = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.fence, TURN.deadline_ms,
+    crashes, lane, paid = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.fence, TURN.deadline_ms,
     TURN.cancelled, TURN.queue, TURN.agent, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.touched_ms,
-    TURN.external_lease_ms, TURN.crashes, TURN.lane))
+    TURN.external_lease_ms, TURN.crashes, TURN.lane, TURN.paid))
   if not calls then return false end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), fence = fence, deadline = num(deadline),
@@ -151,6 +162,8 @@ local function record_of(tt)
     end_info = end_info or '', touched = num(touched or 0), external_lease = num(lease or 0), crashes = crashes,
     lane = lane,
   }
+  local paid, counter = paid_of(paid)
+  if paid and rec.done and paid > rec.done then rec.counter = counter end
   if not (split(tt) and rec.calls and rec.admitted and rec.done and rec.deadline and rec.queue and rec.agent
     and rec.end_upto and rec.touched and rec.external_lease) then
     error('its record cannot be read', 0)
@@ -182,9 +195,10 @@ local function promote(tt, rec)
     return back_to_queue(tt, key, rec, tenant)
   end
   later(tt, rec.deadline)
-  -- On its lane, which has a timer of its own; where a hand has taken one of them, they are made anew.
+  -- On its lane, or soon; that has a timer of its own; where a hand has taken one of them, they are made anew.
   local lane, member = rec.lane or tenant .. ':' .. rec.agent, rec.lane and tt or turn
   if call('ZSCORE', P .. 'lane:' .. lane, member) and call('ZSCORE', TIMERS, 'l:' .. lane) then return 'LATER' end
+  if rec.counter then return back_in_line(tt, key, rec) end
   call('HDEL', key, TURN.lane)
   put_on_lane(tenant, rec.agent, turn, whole(call('HGET', key, TURN.lane_place)) or 0, now)
   return 'RESTORED'

@@ -13,6 +13,8 @@ use crate::{Store, StoreError};
 pub enum Promoted {
     /// A parked retry is back on its queue.
     Promoted,
+    /// It gave the places of limits back that it held, and stands on the lane of one for them.
+    Queues,
     /// Nothing was due; the timer is set anew.
     Later,
     /// An external runtime fell silent and lost its task, which is offered to another.
@@ -57,6 +59,7 @@ fn promoted(value: Value) -> Promoted {
     }
     match text_of(&value).as_deref() {
         Some("PROMOTED") => Promoted::Promoted,
+        Some("QUEUES") => Promoted::Queues,
         Some("LATER") => Promoted::Later,
         Some("LAPSED") => Promoted::Lapsed,
         Some("GONE") => Promoted::Gone,

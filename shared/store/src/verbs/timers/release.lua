@@ -9,10 +9,10 @@
 --       number (0: the agent is no longer configured; -1: its tenant's declaration cannot be read, so nothing is decided) ·
 --       stagger ms · what its calls debit from there on (see read_debits). For -1 agent, policy number and stagger ms, once;
 --       at last, what Redis called itself when the caller connected, or ''
--- reply {OK, now, per lane {released turns, released calls, late ms, endings, 'ASIDE <why>', 'STOP <limit>' (a turn waits
+-- reply {OK, now, per lane {released turns, released calls (but those that go on after a wait), late ms, endings, 'ASIDE <why>', 'STOP <limit>' (a turn waits
 --       for it now) or 'SHADE <limit>' (one would have to)…}}; or
 --       {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
--- effect XADD ready, ZREM lane, HSET turn and counters, ZADD to another lane, re-arms or clears the lane's timer; XADD dead
+-- effect XADD ready, ZREM lane, HSET turn and counters (what a turn debited that gave its places back, it does not debit again), ZADD to another lane, re-arms or clears the lane's timer; XADD dead
 --       for what cannot be read
 local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'tenants_gen')
 local slices = room(tight)
@@ -39,9 +39,9 @@ end
 
 -- What the record of a turn says; false where there is none, or a slice of it is out.
 local function record_of(tt)
-  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place, holds, shades = unpack(call('HMGET',
+  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place, holds, shades, paid = unpack(call('HMGET',
     turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log,
-    TURN.fence, TURN.lane, TURN.lane_place, TURN.holds, TURN.shades))
+    TURN.fence, TURN.lane, TURN.lane_place, TURN.holds, TURN.shades, TURN.paid))
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not calls or fence then return false end
   local rec = {
@@ -54,6 +54,8 @@ local function record_of(tt)
   end
   -- Calls that a limit refused have their results without having been admitted.
   rec.next = math.max(rec.admitted, rec.done)
+  rec.paid = math.min(paid_of(paid) or 0, rec.calls)
+  if rec.paid <= rec.next then rec.paid = nil end
   return rec
 end
 
@@ -67,6 +69,10 @@ local function hop(turn, rec, c, due)
     return
   end
   wait_for(c, tt, rec.place, due)
+  if rec.paid then
+    call('HSET', key, TURN.lane, name_of(c))
+    return
+  end
   local note = wait_note(tostring(now), c)
   if rec.log then note = rec.log .. ';' .. note end
   call('HSET', key, TURN.lane, name_of(c), TURN.log, #note <= NOTES_MAX and note or rec.log)
@@ -85,6 +91,58 @@ local function limited(turn, rec, k, stops)
   return k, stop, stop and next_look(stop.c, now)
 end
 
+-- Nothing can be decided about calls that need places again: nobody waits behind them meanwhile.
+local function rest(turn, rec)
+  call('HDEL', turn_key(turn.tt), TURN.lane)
+  call('ZADD', TIMERS, math.min(rec.deadline, now + REST_MS), 't:' .. turn.tt)
+  return 0
+end
+
+-- How many of a turn's calls have places again that gave theirs back; or 0, what stops it, and when there may be room.
+local function places_again(turn, rec)
+  local wanted = rec.paid - rec.next
+  turn.places = turn.debits and places_in(turn.debits)
+  if not turn.places then return wanted end
+  local stop = behind(turn.places, rec.lane, rec.place)
+  if stop then return 0, stop, now end
+  local k, stop = fit(turn.places, wanted, epoch_ms, {})
+  return k, stop, stop and next_look(stop.c, now)
+end
+
+-- A turn whose call waited for somebody else, and gave its places back. What has a window it has debited, and what no place
+-- can come of ends it: nothing else refuses it.
+local function resume(turn, rec, stops, ending, elsewhere)
+  if slices and slices <= 0 then return nil, now + 1000 end
+  if turn.next and turn.next ~= rec.next then return nil, now end
+  local tt, key = turn.tt, turn_key(turn.tt)
+  turn.resumes = true
+  local k, stop, room_ms = places_again(turn, rec)
+  if k <= 0 then
+    local ends, reason, info = refusal_of(stop, rec.paid - rec.next, epoch_ms)
+    if reason and reason ~= 'limit_reached' and room_ms > now then
+      call('HSET', key, TURN.lane, name_of(stop.c))
+      return ending(reason, info, rec.next + ends)
+    end
+    if name_of(stop.c) ~= turn.lane then stops[#stops + 1] = 'STOP ' .. stop.c.row.name end
+    return elsewhere(stop.c, room_ms)
+  end
+  local body = body_of_record(key, rec.next, rec.next + k)
+  if not body then return ending('internal', 0) end
+  slices = slices and slices - 1
+  local fence = dispatch(rec.queue, tt, body.meta, rec.next, body.crashes, body.attempt, body.calls, body.lost, body.waited,
+    body.shades)
+  free_places(tt, key, rec.holds, now)
+  local holds = turn.places and debit_counters(tt, turn.places, k, now)
+  if holds then call('HSET', key, TURN.holds, holds) end
+  local t = tenant_of((split(tt)))
+  t.out = t.out + 1
+  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, with_places_note(rec.log, 'H', now, k))
+  if rec.next + k >= rec.paid then call('HDEL', key, TURN.paid) end
+  -- What is left of it waits for the same limit, until something else is known to stop it.
+  if stop then call('HSET', key, TURN.lane, name_of(stop.c)) elseif rec.next + k >= rec.calls then call('HDEL', key, TURN.lane) end
+  return k
+end
+
 -- One turn of the lane `lane`, at its head. Answers an ending, the number of calls dispatched (0: it waits elsewhere now),
 -- or nil and when to look again.
 local function release(lane, turn, rec, stops)
@@ -101,10 +159,15 @@ local function release(lane, turn, rec, stops)
     hop(turn, rec, c, due)
     return 0
   end
-  if turn.policy == -1 then return elsewhere(nil, now + REST_MS) end
+  if turn.policy == -1 then
+    if rec.paid then return rest(turn, rec) end
+    return elsewhere(nil, now + REST_MS)
+  end
   if not policy then return ending('rejected', now) end
   if rec.cancelled then return ending('cancelled', now) end
   if rec.deadline <= now then return ending('expired', rec.deadline_text) end
+  turn.lane = lane
+  if rec.paid then return resume(turn, rec, stops, ending, elsewhere) end
   local left, budget = task_left(tenant, rec.task, wanted)
   if not left then
     rec.why = 'the task that it ran under has ended'
@@ -208,7 +271,8 @@ local function look_at(lane)
     if type(out) == 'table' then
       reply[#reply + 1] = out
     elseif out ~= 'LATER' and out > 0 then
-      reply[1], reply[2] = reply[1] + 1, reply[2] + out
+      -- Calls that go on were told when they went out first.
+      reply[1], reply[2] = reply[1] + 1, reply[2] + (turns[i].resumes and 0 or out)
     end
   end
   if call('EXISTS', key) == 1 then

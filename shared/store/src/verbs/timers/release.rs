@@ -80,7 +80,7 @@ pub enum LanePolicy {
 pub struct Released {
     /// Turns of which a slice was dispatched.
     pub turns: u64,
-    /// Calls dispatched.
+    /// Calls dispatched, but those that had gone out before, and waited for somebody else.
     pub calls: u64,
     /// The time by which the lane was late, ms.
     pub late_ms: i64,

@@ -86,8 +86,10 @@ end
 
 function kinds.delayed(tt)
   if not call('ZSCORE', P .. 'delayed', tt) then return '' end
-  local calls, fence, admitted, done = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence, TURN.admitted, TURN.done))
-  if calls and not fence and (num(done or 0) or 0) < (num(admitted or 0) or 0) then return '' end
+  local calls, fence, admitted, done, paid = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence, TURN.admitted, TURN.done,
+    TURN.paid))
+  local upto = math.max(num(admitted or 0) or 0, paid_of(paid) or 0)
+  if calls and not fence and (num(done or 0) or 0) < upto then return '' end
   return fault('parked_not', tt, function() call('ZREM', P .. 'delayed', tt) end)
 end
 

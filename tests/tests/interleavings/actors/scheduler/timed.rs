@@ -114,6 +114,7 @@ impl Scheduler {
             match (expected, found) {
                 (Answer::Queued, Promoted::Promoted)
                 | (Answer::Restored, Promoted::Restored)
+                | (Answer::Queues, Promoted::Queues)
                 | (Answer::Later, Promoted::Later)
                 | (Answer::Done, Promoted::Gone) => {}
                 (Answer::GivenOut, Promoted::Ending(ending)) => {

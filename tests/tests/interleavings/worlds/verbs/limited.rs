@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tickfleet_tests::referee::limits::{Counter, Debit, Window};
+use tickfleet_tests::referee::limits::{self, Counter, Debit, Reach, Stopped, Window};
+use tickfleet_tests::referee::{Answer, Event, Fence, Verdict};
 
 use crate::interleavings::worlds::spec::{ENDING_LEASE_MS, LIMITS, Rows, Spec};
 use crate::interleavings::worlds::world::{Name, World};
@@ -36,6 +37,7 @@ impl World {
         now_ms: i64,
         debits: impl Iterator<Item = (u64, Debit)>,
     ) {
+        let mut first_place = None;
         for ((number, key, window), (before, debit)) in found.iter().zip(debits) {
             let (name, fresh) = (format!("{}@{key}", LIMITS[*number]), debit.counter.used - before);
             if fresh == 0 {
@@ -44,11 +46,65 @@ impl World {
             if *window == Window::Held {
                 // Of places the counter says only that there are some.
                 self.counters.insert(name.clone(), Counter { used: 0, end_ms: now_ms, began_ms: now_ms });
+                first_place.get_or_insert_with(|| name.clone());
                 self.holds.entry(turn.to_owned()).or_default().insert(name, fresh);
             } else {
                 self.counters.insert(name, debit.counter);
             }
         }
+        self.first_places.extend(first_place.map(|first| (turn.to_owned(), first)));
+    }
+
+    /// What `wait` answers where a call waits for somebody else's.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn wait(&mut self, raw_ms: i64, name: &str, of: (Fence, usize), delay_ms: i64) -> Result<Answer, String> {
+        let now_ms = self.clock(raw_ms);
+        let gives = self.holds.contains_key(name);
+        let event = Event::Wait { fence: of.0, position: of.1, delay_ms, gives };
+        let answer = self.apply(name, event, now_ms)?;
+        if answer == Answer::Ok && gives {
+            // It stands behind those that waited by then.
+            self.seq += 1;
+            let seq = self.seq;
+            let first = self.first_places.get(name).cloned();
+            if let Some(turn) = self.turns.get_mut(name) {
+                (turn.seq, turn.back) = (Some(seq), first);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// How many of the next `wanted` calls go out of a turn that gave its places back: of what it debits, places alone count, and
+    /// it is refused by nothing but what can never be. Answers also which debit stops it, or cuts it short.
+    pub(super) fn take_again(
+        &mut self,
+        (name, spec): (&str, &Spec),
+        wanted: usize,
+        limited: &Limited<'_>,
+    ) -> (Verdict, Option<usize>) {
+        let all = limited.rows.debits(spec, limited.next);
+        let numbers: Vec<usize> = (0..all.len()).filter(|at| all[*at].2 == Window::Held).collect();
+        let found: Vec<_> = numbers.iter().map(|at| all[*at].clone()).collect();
+        let mut debits: Vec<Debit> = found.iter().map(|debit| self.debit(spec, limited, debit)).collect();
+        for debit in debits.iter_mut().filter(|debit| debit.reach == Reach::Reject) {
+            debit.reach = Reach::Wait;
+        }
+        let before: Vec<u64> = debits.iter().map(|debit| debit.counter.used).collect();
+        let (fits, cut, stopped) = limits::fit(&debits, wanted, self.epoch_ms);
+        let number = |at: usize| numbers[at];
+        let verdict = match stopped {
+            Some(Stopped::Behind(at)) => Verdict::WaitFor(number(at), None),
+            Some(Stopped::Wait(at, until_ms)) => Verdict::WaitFor(number(at), Some(until_ms)),
+            Some(Stopped::Refused(reason, info, calls)) => Verdict::Refuse(reason, info, calls.min(wanted)),
+            None => {
+                limits::debit(&mut debits, fits);
+                self.hold(name, &found, limited.now_ms, before.into_iter().zip(debits));
+                Verdict::Dispatch(fits)
+            }
+        };
+        (verdict, cut.map(number))
     }
 
     /// What its calls debit of a counter, as that is now.

@@ -83,11 +83,17 @@ impl World {
                 }
                 continue;
             }
+            let turn = &self.turns[&name];
+            let was_paid = turn.state.live().is_some_and(|live| live.paid > next);
+            let waited_on = turn.waits.clone();
             let answer = self.apply(&name, Event::Release(verdict), now_ms)?;
             if let (Verdict::Dispatch(_) | Verdict::Refuse(..), Some(turn)) = (verdict, self.turns.get_mut(&name)) {
-                turn.back = cut.map(|at| counter_of(with.rows, &spec, next, at));
+                // What is left of one that takes places again waits where it waited.
+                let stays = (was_paid && matches!(verdict, Verdict::Dispatch(_))).then_some(waited_on).flatten();
+                turn.back = cut.map(|at| counter_of(with.rows, &spec, next, at)).or(stays);
             }
             match verdict {
+                Verdict::Dispatch(_) if was_paid => reply.0 += 1,
                 Verdict::Dispatch(count) => (reply.0, reply.1) = (reply.0 + 1, reply.1 + count as u64),
                 _ if answer == Answer::Later => {}
                 _ => reply.2.push(name),
@@ -112,7 +118,8 @@ impl World {
         let turn = &self.turns[name];
         let (spec, lane) = (self.specs[turn.spec].clone(), turn.lane.clone());
         let Some(live) = turn.state.live() else { return (Verdict::Wait(now_ms), None, spec, 0) };
-        let (next, cancelled, deadline_ms) = (live.admitted, live.cancelled, live.deadline_ms);
+        let (next, cancelled, deadline_ms) = (live.admitted.max(live.results.len()), live.cancelled, live.deadline_ms);
+        let paid = live.paid.saturating_sub(next);
         if !with.gone {
             let row = with.rows[number_of(spec.tenant)];
             self.roll(&lane, with.policy.stagger_ms(spec.tenant, spec.agent), row, now_ms);
@@ -123,6 +130,11 @@ impl World {
             () if with.gone => (Verdict::End(Reason::Rejected, now_ms), None),
             () if cancelled => (Verdict::End(Reason::Cancelled, now_ms), None),
             () if deadline_ms <= now_ms => (Verdict::End(Reason::Expired, deadline_ms), None),
+            () if paid > 0 => {
+                let place = self.turns[name].seq;
+                let limited = Limited { rows: with.rows, next, own: Some(on), waited, place, now_ms };
+                self.take_again((name, &spec), paid, &limited)
+            }
             () if orphan => (Verdict::End(Reason::Cancelled, now_ms), None),
             () => {
                 let place = self.turns[name].seq;

@@ -1,0 +1,126 @@
+//! A call that waits for somebody else gives its places of limits back, so that whoever it waits for can have them; and takes
+//! them again before it goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::policy::FactRow;
+use tickfleet_model::{Effect, Limit, Policy};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{ToolError, TypedTool};
+use tokio::sync::{Barrier, Semaphore};
+
+use crate::calls::facts::{change, condition, row, waits};
+
+/// `ship` needs what `pack` sets; so many calls of the tenant may be out at once.
+fn with_places(policy: &mut Policy, places: u64) {
+    let rows = [
+        ("look", FactRow::default()),
+        ("pack", FactRow { sets: vec![change("packed")], ..FactRow::default() }),
+        ("ship", FactRow { require: vec![condition("packed")], ..FactRow::default() }),
+    ];
+    for (tool, facts) in rows {
+        policy.permissions.matrix.insert(tool.into(), row(facts));
+    }
+    policy.limits = Arc::new(vec![Limit {
+        name: "all".into(),
+        matches: LimitMatch::default(),
+        per: [LimitKey::Tenant].into(),
+        bound: LimitBound::Concurrent(places),
+        every: Every::Held,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1,
+    }]);
+}
+
+/// A tool that does nothing but tell that it is there.
+fn tool(name: &'static str, effect: Effect) -> TypedTool {
+    TypedTool::new(name, "A tool.", effect, move |_, _: Value| async move { Ok::<_, ToolError>(json!({"done": name})) })
+}
+
+fn turn(id: &str, session: &str, agent: &str, tools: &[&str]) -> Value {
+    let calls: Vec<Value> = tools.iter().map(|name| json!({"name": name, "arguments": {}})).collect();
+    json!({"turn_id": id, "agent": agent, "session_id": session, "calls": calls})
+}
+
+async fn all_ok(fleet: &mut Fleet, turns: usize) {
+    for _ in 0..turns {
+        let reply = fleet.reply().await;
+        let results = reply["results"].as_array().unwrap();
+        assert!(results.iter().all(|result| result["outcome"] == "ok"), "{reply:#}");
+    }
+}
+
+/// The one place is free between two ticks of the turn that brings the fact: whoever needs that comes in between, and waits.
+#[tokio::test]
+async fn two_turns_of_which_one_waits_for_the_other_need_one_place_between_them() {
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![tool("look", Effect::Read), tool("pack", Effect::Read), tool("ship", Effect::Once)],
+        agents: vec!["kelly".into(), "fran".into()],
+        policy: |policy| {
+            with_places(policy, 1);
+            (policy.defaults.calls_per_tick, policy.defaults.tick_ms) = (1, 500);
+        },
+        ..Plan::default()
+    })
+    .await;
+    for number in 0..3 {
+        fleet.submit_turn(turn(&format!("p{number}"), &number.to_string(), "kelly", &["look", "pack"])).await;
+        fleet.submit_turn(turn(&format!("s{number}"), &number.to_string(), "fran", &["ship"])).await;
+    }
+    all_ok(&mut fleet, 6).await;
+    fleet.stop().await;
+}
+
+/// Six calls wait for one, of which two may be out at once: they come back together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_go_on_at_once_than_there_are_places_when_many_have_waited() {
+    let (running, most, open) =
+        (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let pairs = Arc::new(Barrier::new(2));
+    let (counted, seen) = (running, most.clone());
+    let ship = TypedTool::new("ship", "A tool.", Effect::Once, move |_, _: Value| {
+        let (counted, seen, pairs) = (counted.clone(), seen.clone(), pairs.clone());
+        async move {
+            seen.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // As many run at once as may: each waits for another.
+            pairs.wait().await;
+            counted.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, ToolError>(json!({"done": true}))
+        }
+    });
+    let gate = open.clone();
+    let pack = TypedTool::new("pack", "A tool.", Effect::Read, move |_, _: Value| {
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.map_err(ToolError::internal)?.forget();
+            Ok::<_, ToolError>(json!({"done": true}))
+        }
+    });
+    let mut fleet = Fleet::start(Plan {
+        schedulers: 2,
+        workers: 2,
+        slots: 4,
+        tools: vec![pack, ship, tool("look", Effect::Read)],
+        agents: vec!["kelly".into(), "fran".into()],
+        policy: |policy| with_places(policy, 2),
+        ..Plan::default()
+    })
+    .await;
+    fleet.submit_turn(turn("p", "s", "kelly", &["pack"])).await;
+    for number in 0..6 {
+        fleet.submit_turn(turn(&format!("s{number}"), "s", "fran", &["ship"])).await;
+    }
+    for number in 0..6 {
+        assert_eq!(waits(&fleet, &format!("s{number}")).await, "p");
+    }
+    open.add_permits(1);
+    all_ok(&mut fleet, 7).await;
+    assert_eq!(most.load(Ordering::SeqCst), 2, "never more, and not fewer for no reason");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "held:all@acme", &[]).await, 0, "every place was given back");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:all@acme", &[]).await, 0);
+    fleet.stop().await;
+}
