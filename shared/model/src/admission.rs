@@ -129,6 +129,32 @@ impl AdmissionMore {
     }
 }
 
+/// Places of limits that calls gave back while the next of them waited for somebody else, or took again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct PlacesNote {
+    /// When, ms of shard time.
+    pub at_ms: i64,
+    /// True if they were taken again.
+    pub again: bool,
+    /// For how many calls: of those that were admitted together the last ones, where they were given back (0: what becomes of
+    /// them from then on is not told); of these the next ones, where they were taken again.
+    pub calls: usize,
+}
+
+impl PlacesNote {
+    /// Reads the notes of a log or of an audit entry: `G<now>,<calls>` and `H<now>,<calls>`; entries are separated by `;`, and those of another kind
+    /// are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    fn read(entry: &str) -> Option<Self> {
+        let (at_ms, calls) = entry.strip_prefix(['G', 'H'])?.split_once(',')?;
+        Some(Self { at_ms: at_ms.parse().ok()?, again: entry.starts_with('H'), calls: calls.parse().ok()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +174,8 @@ mod tests {
         assert_eq!(AdmissionMore::read(entry), AdmissionMore { task: Some((5, 20)), slots: Some(64) });
         assert_eq!(WaitNote::read_all(entry)[0].slots, Some(48));
         assert_eq!(AdmissionMore::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionMore::default());
+        let [gave, again] = PlacesNote::read_all("G9100,2;H9300,2;Gx;H7")[..] else { panic!("two notes") };
+        assert_eq!((gave.at_ms, gave.again, gave.calls), (9_100, false, 2));
+        assert_eq!((again.at_ms, again.again, again.calls), (9_300, true, 2));
     }
 }

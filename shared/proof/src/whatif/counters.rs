@@ -140,6 +140,11 @@ impl Books {
         *self.given_back.entry(counter.to_owned()).or_default() += places;
     }
 
+    /// Places are taken, whether there are as many or not: they were.
+    pub(super) fn take(&mut self, counter: &str, places: u64) {
+        *self.held.entry(counter.to_owned()).or_default() += places;
+    }
+
     /// It is this moment: what was given back in an earlier one is free.
     pub(super) fn is(&mut self, now_ms: i64) {
         if now_ms > self.given_back_ms && !self.given_back.is_empty() {

@@ -6,7 +6,7 @@ use chrono::DateTime;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::{AdmissionNote, WaitNote};
+use tickfleet_model::{AdmissionNote, PlacesNote, WaitNote};
 
 use crate::lines::EntryLine;
 
@@ -25,6 +25,8 @@ pub struct Recorded {
     /// When its slice gave its places back, or schedulers decided that it ends, ms: the shard's own word, where the entry has
     /// it.
     pub over_ms: Option<i64>,
+    /// When its slice had given places back by then, and taken them again.
+    pub places: Vec<PlacesNote>,
     /// The tenant.
     pub tenant: String,
     /// The agent.
@@ -166,6 +168,8 @@ struct Meta<'a> {
     premises: Option<Premises>,
     #[serde(default)]
     ended_ms: Option<i64>,
+    #[serde(default)]
+    places: String,
     // What an operator's reset of a counter says.
     #[serde(default)]
     limit: String,
@@ -261,13 +265,14 @@ impl Read {
         let is_task = said.meta.agent.is_some();
         let tool = called(&said, is_task).unwrap_or_else(|| said.entity_id.to_string());
         let (fate, refused) = (fate(&said.meta), refused(&said.meta, at_ms));
-        let Meta { turn, agent, arguments, approval, premises, ended_ms: over_ms, .. } = said.meta;
+        let Meta { turn, agent, arguments, approval, premises, ended_ms: over_ms, places, .. } = said.meta;
         let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
         Self::Call(Box::new(Recorded {
             shard: entry.shard,
             written_ms,
             ended_ms,
             over_ms,
+            places: PlacesNote::read_all(&places),
             tenant: said.tenant,
             agent: agent.unwrap_or_else(|| said.actor_id.into_owned()),
             turn,

@@ -14,6 +14,8 @@ use super::turns::{Decision, Note, Turn, TurnCall, TurnContext, What};
 use super::{Difference, Kind};
 use crate::lines::{self, Line};
 
+mod places;
+
 fn policy(calls_per_tick: u32, limits: Vec<Limit>) -> Policy {
     let mut policy = Policy { limits: Arc::new(limits), ..Policy::default() };
     policy.defaults.calls_per_tick = calls_per_tick;
@@ -55,6 +57,7 @@ fn turn(id: &str, decisions: &[(i64, usize, What)]) -> Turn {
         first: *first,
         what: what.clone(),
         slots: None,
+        places: Vec::new(),
     };
     Turn {
         shard: 0,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::{AdmissionMore, AdmissionNote, WaitCause, WaitNote};
+use tickfleet_model::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitNote};
 
 use super::recorded::{Arguments, Recorded};
 
@@ -50,6 +50,8 @@ pub struct Decision {
     pub what: What,
     /// The slots that the workers had, where that decided.
     pub slots: Option<u64>,
+    /// When these calls gave places back and took them again, where they waited for somebody else.
+    pub places: Vec<PlacesNote>,
 }
 
 /// One call of a turn.
@@ -166,19 +168,21 @@ impl Turn {
                 other.admitted == call.admitted && other.refused == call.refused && is_same_moment
             };
             let count = calls[at..].iter().take_while(alike).count();
+            // Those that end later know more of what became of their places.
+            let places = calls[at + count - 1].places.clone();
             if let Some(note) = call.admission() {
                 self.waits(at, &call.waits());
                 let AdmissionNote { at_ms, calls, tick_used, tick_cap, tick_ends_ms, day_used, day_cap } = note;
                 let AdmissionMore { task, slots } = AdmissionMore::read(&call.admitted);
                 let note = Note { calls, tick: (tick_used, tick_cap, tick_ends_ms), day: (day_used, day_cap), task };
-                self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots });
+                self.decisions.push(Decision { at_ms, first: at, what: What::Go(count, note), slots, places });
             } else if let Some(refused) = &call.refused {
                 // Where the shard says nothing: the entry is written when somebody has come to tell it, never in a later window.
                 let ended_ms = call.ended_ms.min(call.written_ms);
                 let told_ms = if refused.resets_ms > 0 { ended_ms.min(refused.resets_ms - 1) } else { ended_ms };
                 let at_ms = call.over_ms.unwrap_or(told_ms);
                 let what = What::Refuse(count, refused.by.clone());
-                self.decisions.push(Decision { at_ms, first: at, what, slots: None });
+                self.decisions.push(Decision { at_ms, first: at, what, slots: None, places: Vec::new() });
             } else if call.fate != super::recorded::Fate::NotReached {
                 self.unknown += count as u64;
             }
@@ -200,7 +204,8 @@ impl Turn {
             let later = self.decisions.iter().rev().take_while(came_later).count();
             let at = self.decisions.len() - later;
             let first = self.decisions.get(at).map_or(first, |refused| refused.first);
-            self.decisions.insert(at, Decision { at_ms: wait.at_ms, first, what, slots: wait.slots });
+            let waited = Decision { at_ms: wait.at_ms, first, what, slots: wait.slots, places: Vec::new() };
+            self.decisions.insert(at, waited);
         }
     }
 }

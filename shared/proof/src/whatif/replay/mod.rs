@@ -6,6 +6,7 @@
 
 mod ask;
 mod pauses;
+mod places;
 mod told;
 mod waiting;
 
@@ -37,6 +38,7 @@ const LIMIT: &str = "a limit";
 const NOT_ADMITTED: &str = "how it was admitted is not in the log (audit.admissions)";
 const OPEN_BEFORE: &str = "the window that stopped it had begun before the log did";
 const NO_TASK: &str = "the budget of its task refused it, and how much of that was used is not in the log";
+const GAVE_BACK: &str = "when calls that waited had places of limits, and when not, is not known of these";
 const TOO_MANY: &str = "more calls would wait than are followed";
 
 /// What happens next.
@@ -46,6 +48,10 @@ enum Next {
     Reset(String),
     /// Places are given back.
     Free(String, u64),
+    /// Places are taken again by calls that gave them back while they waited.
+    Take(String, u64),
+    /// Somebody stands in line for a counter who gave a place back, or does so no more.
+    Line(String, bool),
     /// The fleet decided about a turn.
     Decision(u64, usize),
     /// There may be room for those that wait only here.
@@ -193,6 +199,8 @@ impl<'a> Replay<'a> {
                         self.at(now_ms, 5, 0, Next::Room(counter));
                     }
                 }
+                Next::Take(counter, places) => self.books.take(&counter, places),
+                Next::Line(counter, stands) => self.line(counter, stands),
                 Next::Decision(turn, index) => self.decision(turn, index, now_ms),
                 Next::Room(lane) => self.room(&lane, now_ms),
             }
@@ -333,13 +341,21 @@ impl<'a> Replay<'a> {
 
     /// Keeps in mind on which lane a turn waits as it did in the fleet: others come behind it.
     fn park(&mut self, live: &mut Live, lane: String) {
-        *self.parked.entry(lane.clone()).or_default() += 1;
+        self.line(lane.clone(), true);
         live.parked = Some(lane);
     }
 
     fn unpark(&mut self, live: &mut Live) {
-        let Some(lane) = live.parked.take() else { return };
-        if let Some(count) = self.parked.get_mut(&lane) {
+        if let Some(lane) = live.parked.take() {
+            self.line(lane, false);
+        }
+    }
+
+    /// One more waits on a lane, or one less.
+    fn line(&mut self, lane: String, waits: bool) {
+        if waits {
+            *self.parked.entry(lane).or_default() += 1;
+        } else if let Some(count) = self.parked.get_mut(&lane) {
             *count -= 1;
             if *count == 0 {
                 self.parked.remove(&lane);

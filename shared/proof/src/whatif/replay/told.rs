@@ -25,9 +25,13 @@ impl Replay<'_> {
             }
             self.went(shown, at, recorded, now_ms);
         }
+        let first = live.next;
         live.next = upto;
         let ends_ms = over_ms.unwrap_or(ends_ms);
         live.busy_ms = ends_ms;
+        if self.with_gaps(&live.turn, (first, calls), &places, (now_ms, ends_ms)) {
+            return;
+        }
         for (counter, taken) in places {
             self.at(ends_ms, 0, 0, Next::Free(counter, taken));
         }

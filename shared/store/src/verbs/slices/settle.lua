@@ -258,14 +258,19 @@ local function write_audit(text, admitted)
 end
 
 -- Auditors are told by the shard's clock when calls were over: those of a slice that gives places back with them, and those
--- that schedulers end, which was decided before. `meta` is the last of an entry.
-local function say_when(item, key, holds, is_last)
+-- that schedulers end, which was decided before; and when places were given back before, and taken again. `meta` is the last
+-- of an entry.
+local function say_when(item, key, holds, is_last, log)
   -- A record may hold anything (rule 18), and an entry has to stay JSON.
   local ended = item.queue == '' and string.match(call('HGET', key, TURN.end_ms) or '', '^%d+$')
   local over = ended or holds and is_last and now_text
-  for i = 1, over and #item.audit or 0 do
+  local more, places = over and ',"ended_ms":' .. over or '', {}
+  local since_admission = string.match(log or '', '^.*;A[^;]*(.*)$') or log or ''
+  for note in string.gmatch(since_admission, ';([GH]%d+,%d+)') do places[#places + 1] = note end
+  if #places > 0 then more = more .. ',"places":"' .. table.concat(places, ';') .. '"' end
+  for i = 1, more ~= '' and #item.audit or 0 do
     local text = item.audit[i]
-    if string.sub(text, -2) == '}}' then item.audit[i] = string.sub(text, 1, -3) .. ',"ended_ms":' .. over .. '}}' end
+    if string.sub(text, -2) == '}}' then item.audit[i] = string.sub(text, 1, -3) .. more .. '}}' end
   end
 end
 
@@ -316,7 +321,7 @@ local function settle(item)
   if item.queue == '' then recall(item, key, rec.done) end
   local upto = rec.done + #item.audit
   local admission = says_admission and last_admission(rec.log)
-  if says_admission then say_when(item, key, holds, upto >= rec.admitted or item.whole) end
+  if says_admission then say_when(item, key, holds, upto >= rec.admitted or item.whole, rec.log) end
   for i = 1, #item.audit do
     -- What ends without having been admitted says nothing of it.
     if item.audit[i] ~= '' then write_audit(item.audit[i], rec.done + i <= rec.admitted and admission or nil) end

@@ -1,0 +1,116 @@
+//! Places that calls gave back while one of them waited for a turn or for people, and took again: as the log has it.
+
+use tickfleet_model::decision::limits::Window;
+
+use super::{GAVE_BACK, Next, Replay, whose};
+use crate::whatif::turns::{Decision, Turn, What};
+
+/// Calls that hold places from a moment on, until another.
+struct Stretch {
+    from: usize,
+    upto: usize,
+    since_ms: i64,
+    until_ms: i64,
+}
+
+/// When which of a slice's calls held places; none where the log does not tell. `ends_ms`: when the slice was over.
+fn stretches(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Stretch>> {
+    let What::Go(calls, note) = &decision.what else { return None };
+    let end = decision.first + calls;
+    if usize::try_from(note.calls).ok()? != *calls {
+        return None;
+    }
+    let (mut found, mut next) = (Vec::new(), decision.first);
+    // Which calls have places now, and since when.
+    let mut holding = Some((decision.first, end, decision.at_ms));
+    for place in &decision.places {
+        let before = holding.take();
+        if place.again {
+            if let Some((from, upto, since_ms)) = before {
+                // A part of them went before, and was over by then.
+                let until_ms = turn.calls.get(upto.checked_sub(1)?)?.over_ms?;
+                found.push(Stretch { from, upto, since_ms, until_ms });
+            }
+            let upto = next + place.calls;
+            holding = Some((next, upto, place.at_ms));
+            next = upto;
+        } else {
+            if let Some((from, upto, since_ms)) = before {
+                found.push(Stretch { from, upto, since_ms, until_ms: place.at_ms });
+            }
+            next = end.checked_sub(place.calls).filter(|_| place.calls > 0)?;
+        }
+    }
+    if let Some((from, upto, since_ms)) = holding {
+        found.push(Stretch { from, upto, since_ms, until_ms: ends_ms });
+    }
+    found.iter().all(|stretch| stretch.upto <= end).then_some(found)
+}
+
+impl Replay<'_> {
+    /// Calls go out that gave places back and took them again: the counters have it as the log has it. `places`: what they took
+    /// at first. Answers false where they did not, or it is not known when.
+    pub(super) fn with_gaps(
+        &mut self,
+        turn: &Turn,
+        (first, calls): (usize, usize),
+        places: &[(String, u64)],
+        (now_ms, ends_ms): (i64, i64),
+    ) -> bool {
+        let about = |decision: &&Decision| {
+            matches!(&decision.what, What::Go(count, _) if decision.first < first + calls && first < decision.first + count)
+                && !decision.places.is_empty()
+        };
+        let Some(decision) = turn.decisions.iter().find(about) else { return false };
+        let later_ms = now_ms - decision.at_ms;
+        let is_all = decision.first == first && matches!(&decision.what, What::Go(count, _) if *count == calls);
+        let Some(stretches) = is_all.then(|| stretches(turn, decision, ends_ms - later_ms)).flatten() else {
+            self.summary.cannot_say(GAVE_BACK, calls as u64);
+            return false;
+        };
+        let mut before_ms = None;
+        for stretch in &stretches {
+            let since_ms = stretch.since_ms + later_ms;
+            let taken = match before_ms.replace(stretch.until_ms + later_ms) {
+                None => places.to_vec(),
+                Some(stood_ms) => {
+                    self.stand_in_line(places, stood_ms, since_ms);
+                    let taken = self.taken(turn, (stretch.from, stretch.upto), since_ms);
+                    for (counter, count) in &taken {
+                        self.at(since_ms, 1, 0, Next::Take(counter.clone(), *count));
+                    }
+                    taken
+                }
+            };
+            for (counter, count) in taken {
+                self.at(stretch.until_ms + later_ms, 0, 0, Next::Free(counter, count));
+            }
+        }
+        // One that ended without having them again stood there until then.
+        if let Some(stood_ms) = before_ms.filter(|_| decision.places.last().is_some_and(|last| !last.again)) {
+            self.stand_in_line(places, stood_ms, ends_ms.max(stood_ms));
+        }
+        true
+    }
+
+    /// Whoever comes between these moments may have gone behind calls that need these places again.
+    fn stand_in_line(&mut self, places: &[(String, u64)], from_ms: i64, upto_ms: i64) {
+        for (counter, _) in places {
+            self.at(from_ms, 0, 0, Next::Line(counter.clone(), true));
+            self.at(upto_ms, 0, 0, Next::Line(counter.clone(), false));
+        }
+    }
+
+    /// The places that these calls take, where they go out together.
+    fn taken(&mut self, turn: &Turn, (from, upto): (usize, usize), now_ms: i64) -> Vec<(String, u64)> {
+        let fleet = self.fleet;
+        let Ok(whose) = whose(&fleet, turn) else { return Vec::new() };
+        let (sides, _) = self.books.sides(&fleet, &whose, turn, from, now_ms);
+        let held = sides.into_iter().filter(|side| side.debit.window == Window::Held);
+        let counted = held.map(|side| {
+            let amounts = side.debit.amounts.iter().take(upto - from);
+            (side.name, amounts.flatten().sum())
+        });
+        counted.filter(|(_, places)| *places > 0).collect()
+    }
+}

@@ -1,0 +1,41 @@
+//! Places that calls gave back while they waited for somebody else.
+
+use tickfleet_model::PlacesNote;
+
+use super::*;
+
+/// The turn with what the log says of its first slice's places.
+fn noted(mut turn: Turn, notes: &str) -> Turn {
+    turn.decisions[0].places = PlacesNote::read_all(notes);
+    turn
+}
+
+#[test]
+fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
+    let places = |max| policy(9, vec![limit(LimitBound::Concurrent(max), Every::Held, OnReach::Wait)]);
+    let waits = |at_ms| (at_ms, 0, What::Wait("limits.few".into(), 0));
+    let first = over(turn("a", &[(1_000, 0, go(2, 1, 5_000))]), 1_500);
+    let others = [
+        over(turn("b", &[waits(1_050), (1_100, 0, go(1, 2, 5_000))]), 1_200),
+        // It waits, although the place is free: one that gave it back stands before it.
+        over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
+    ];
+    let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
+    assert_eq!(told(&places(2), &all("G1100,2;H1300,1;H1400,1")).len(), 2, "nobody waits where there are two");
+    assert_eq!(told(&places(1), &all("G1100,2;H1300,2")), []);
+    // It ended without having it again.
+    assert_eq!(told(&places(1), &all("G1100,2")), []);
+    // Had it kept its place, the other would have waited for longer.
+    assert_eq!(told(&places(1), &all(""))[0].0, "b/0");
+}
+
+#[test]
+fn what_became_of_places_that_the_log_does_not_tell_is_told_as_not_decided() {
+    let places = policy(9, vec![limit(LimitBound::Concurrent(2), Every::Held, OnReach::Wait)]);
+    for notes in ["G1100,1;H1200,1;G1300,0", "H1100,2"] {
+        let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), notes);
+        let (found, summary) = replay(&places, &[first]);
+        assert!(found.is_empty(), "{found:?}");
+        assert!(summary.not_decidable.keys().any(|why| why.contains("calls that waited")), "{notes}: {summary:?}");
+    }
+}
