@@ -9,7 +9,7 @@ use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
     Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
-    EffectEnd, Entered, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Rest, Rested, Retry,
+    EffectEnd, EnteredAt, FactsEntry, HandBack, KeptAnswer, Parked, ReadName, Repeat, Repeated, Rest, Rested, Retry,
     RowCall, Settled, Settlement, Store, StoreError, UseApproval, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -98,8 +98,8 @@ impl Verb for DurableBegin {
 
 impl Verb for FactsEntry {
     const NAME: &'static str = "enter";
-    type Reply = Entered;
-    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Entered>, StoreError> {
+    type Reply = EnteredAt;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<EnteredAt>, StoreError> {
         store.enter(batch).await
     }
     fn bytes(&self) -> usize {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tickfleet_model::Durability;
 use tickfleet_store::{
-    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim, Entered,
-    FactsEntry, HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Rest, Rested, Retry, Returned,
-    RowCall, Settled, Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
+    Answer, AskApproval, Asked, Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, Consent, EffectClaim,
+    EnteredAt, FactsEntry, HandBack, KeptAnswer, Parked, Queue, ReadName, Repeat, Repeated, Rest, Rested, Retry,
+    Returned, RowCall, Settled, Settlement, SliceEntry, Store, TurnName, UseApproval, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -87,7 +87,7 @@ impl Outbox {
     }
 
     /// A call that is about to begin enters its session.
-    pub(crate) async fn enter(&self, entry: FactsEntry) -> Option<Entered> {
+    pub(crate) async fn enter(&self, entry: FactsEntry) -> Option<EnteredAt> {
         self.entries.ask(entry).await
     }
 

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::time::rfc3339;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::policy::ShadowDenial;
+use tickfleet_model::policy::{ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{
@@ -171,7 +171,8 @@ pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
 }
 
 /// What a call was decided by beside what its audit entry says anyhow, without secrets.
-fn premises(meta: &SliceMeta, redactor: &Redactor) -> String {
+fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
+    let meta = r.meta;
     let clean = |raw: &Option<Box<RawValue>>| raw.as_ref().map(|raw| redactor.json(raw.get()).into_owned());
     let raw = |text: Option<String>| text.and_then(|text| RawValue::from_string(text).ok());
     let said = Premises {
@@ -184,6 +185,9 @@ fn premises(meta: &SliceMeta, redactor: &Redactor) -> String {
         capabilities: meta.task.as_ref().and_then(|(_, grant)| grant.capabilities.clone()),
         user_context: raw(clean(&meta.context.user_context)),
         session_data: raw(clean(&meta.context.session_data)),
+        session: Some(session_note(r.tenant, meta.task.as_ref().map(|(task, _)| task), &meta.context)),
+        ran: r.result.ran(),
+        entered_ms: r.result.entered_ms,
     };
     serde_json::to_string(&said).unwrap_or_default()
 }
@@ -202,7 +206,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             arguments: r.arguments,
             result: r.result,
             shadow: r.shadow,
-            premises: &if options.premises { premises(r.meta, &options.redactor) } else { String::new() },
+            premises: &if options.premises { premises(r, &options.redactor) } else { String::new() },
             effect: r.effect,
             policy_version: options.policy_version,
             policy_digest: &options.policy_digest,

@@ -120,6 +120,10 @@ pub struct CallResult {
     /// True where nobody knew whether the call had taken effect, and the tool that its own names found out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reconciled: bool,
+    /// Where the call goes by facts: when they let it begin, or did not, ms of shard time; 0 where nobody knows. Auditors are
+    /// told, agents are not.
+    #[serde(skip)]
+    pub entered_ms: Option<i64>,
 }
 
 /// People's consent to a call.
@@ -173,9 +177,25 @@ pub struct Premises {
     /// The data of its session, without secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_data: Option<Box<RawValue>>,
+    /// The session that facts are kept for, as a hash with its tenant; empty where there is none, and none where the entry does
+    /// not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// True if it ran, or was told what another one did.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ran: bool,
+    /// See [`CallResult::entered_ms`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entered_ms: Option<i64>,
 }
 
 impl CallResult {
+    /// Whether it ran, or was told what another one did: only then its end says anything of facts.
+    #[must_use]
+    pub fn ran(&self) -> bool {
+        self.attempts > 0 || self.repeats.is_some() || self.cached.is_some()
+    }
+
     /// A result without output: the call `call` of tool `tool` ended as `outcome` and never ran.
     #[must_use]
     pub fn refused(call: &CallId, provider_id: Option<String>, tool: &str, outcome: Outcome, error: CallError) -> Self {
@@ -195,6 +215,7 @@ impl CallResult {
             cached: None,
             note: None,
             reconciled: false,
+            entered_ms: None,
         }
     }
 }

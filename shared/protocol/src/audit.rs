@@ -247,6 +247,7 @@ mod tests {
             cached: None,
             note: None,
             reconciled: false,
+            entered_ms: None,
         }
     }
 

@@ -119,6 +119,7 @@ mod tests {
             cached: None,
             note: None,
             reconciled: false,
+            entered_ms: None,
         }
     }
 

@@ -196,6 +196,7 @@ impl Measured {
             let slices = read(&mut self.ready, "ready:normal", batch).await;
             if self.has_facts {
                 let entered = self.store.enter(&slices.iter().map(fact_entry).collect::<Vec<_>>()).await.unwrap();
+                let entered: Vec<Entered> = entered.into_iter().map(|it| it.entered).collect();
                 assert_eq!(entered, vec![Entered::Ok(Vec::new()); batch]);
             }
             let settlements: Vec<_> = slices.iter().map(|slice| settlement(slice, self.has_facts)).collect();

@@ -20,6 +20,7 @@ use crate::Common;
 use crate::calls::attempt::{self, Judged};
 use crate::calls::effects::Ledger;
 use crate::calls::governed::cache::Cache;
+use crate::calls::governed::consent::Admitted;
 use crate::calls::governed::loops::{LoopOptions, Loops};
 use crate::calls::guards::{self, Asked, Passed};
 use crate::calls::inner::Begins;
@@ -123,10 +124,11 @@ impl Calls {
             Ok(permit) => permit,
             Err(instead) => return instead,
         };
-        let (Passed { tool, arguments, shadow, .. }, approval) = match self.let_in(trying, &tools, passed).await {
+        let let_in = match self.let_in(trying, &tools, passed).await {
             Ok(let_in) => let_in,
             Err(waits_or_ends) => return waits_or_ends,
         };
+        let Admitted { passed: Passed { tool, arguments, shadow, .. }, approved: approval, entered_ms } = let_in;
         // Each try is judged anew; the call is counted once.
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
@@ -139,7 +141,9 @@ impl Calls {
         };
         self.loops.count_end(row, &mut carried).await;
         match carried {
-            Disposition::Ended(result, _) => Disposition::Ended(Box::new(CallResult { approval, ..*result }), shadow),
+            Disposition::Ended(result, _) => {
+                Disposition::Ended(Box::new(CallResult { approval, entered_ms, ..*result }), shadow)
+            }
             other => other,
         }
     }

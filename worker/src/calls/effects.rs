@@ -229,6 +229,7 @@ impl Claim {
             cached: None,
             note: None,
             reconciled: false,
+            entered_ms: None,
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::RuleMode;
 use crate::digest::hash_of;
 use crate::tool::said;
-use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, limits};
+use crate::{AgentId, CallResult, Context, Effect, Outcome, SessionName, TaskId, TenantId, limits};
 
 /// For how long a fact is kept, where its row says nothing of it, ms.
 pub const FACT_KEPT_MS_DEFAULT: i64 = 86_400_000;
@@ -192,8 +192,12 @@ impl FactRow {
     /// answers, or whose answer was kept. Of one that may have done something, it may have.
     #[must_use]
     pub fn after(&self, result: &CallResult, effect: Effect) -> Vec<(&FactChange, Becomes)> {
-        let (outcome, ran) =
-            (result.outcome, result.attempts > 0 || result.repeats.is_some() || result.cached.is_some());
+        self.after_end(result.outcome, result.ran(), effect)
+    }
+
+    /// As [`Self::after`], of a call of which only this is known.
+    #[must_use]
+    pub fn after_end(&self, outcome: Outcome, ran: bool, effect: Effect) -> Vec<(&FactChange, Becomes)> {
         let may_have = outcome == Outcome::OutcomeUnknown
             || ran
                 && match outcome {
@@ -216,6 +220,14 @@ impl FactRow {
         let clears = clears.into_iter().map(|(at, becomes)| (&self.clears[at], becomes));
         clears.chain(sets.into_iter().map(|(at, becomes)| (&self.sets[at], becomes))).collect()
     }
+}
+
+/// The session whose facts calls of a turn go by, as auditors are told it: a hash with its tenant, for what it says may be a
+/// secret. Empty where there is none: then facts are the task's, or the agent's.
+#[must_use]
+pub fn session_note(tenant: &TenantId, task: Option<&TaskId>, context: &Context) -> String {
+    let named = context.session_id.as_ref().map(SessionName::as_str).or_else(|| task.and_then(talk_of));
+    named.map(|session| hash_of([tenant.as_str(), session].into_iter())[..HASH_CHARS].to_owned()).unwrap_or_default()
 }
 
 /// The session in which somebody talks with an agent, where the task is one of its exchanges (`ses-<session>-<number>`):

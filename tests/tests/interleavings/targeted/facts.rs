@@ -45,7 +45,7 @@ pub(super) fn entry(held: &Held, conditions: &[&str], changes: &[&str]) -> Facts
 }
 
 pub(super) async fn enter(shard: &Shard, held: &Held, conditions: &[&str], changes: &[&str]) -> Entered {
-    shard.store.enter(&[entry(held, conditions, changes)]).await.unwrap().remove(0)
+    shard.store.enter(&[entry(held, conditions, changes)]).await.unwrap().remove(0).entered
 }
 
 pub(super) fn end(becomes: Becomes, fact: &str) -> FactsEnd {

@@ -19,7 +19,7 @@ use tickfleet_protocol::bounded_output;
 use tickfleet_store::{AskApproval, Consent, UseApproval};
 
 use crate::calls::call::{Calls, passed_with};
-use crate::calls::governed::facts;
+use crate::calls::governed::facts::{self, LetIn};
 use crate::calls::guards::Passed;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying};
@@ -27,6 +27,15 @@ use crate::tools::Toolbox;
 
 /// Bytes of the reasons for which a call asks, as people see them.
 const WHY_BYTES_MAX: usize = 2 * 1024;
+
+/// A call that may begin.
+pub(in crate::calls) struct Admitted {
+    pub(in crate::calls) passed: Passed,
+    /// People's consent to it.
+    pub(in crate::calls) approved: Option<Approved>,
+    /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
+    pub(in crate::calls) entered_ms: Option<i64>,
+}
 
 impl Calls {
     /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
@@ -39,20 +48,23 @@ impl Calls {
         trying: &Trying<'_>,
         tools: &Toolbox,
         passed: Passed,
-    ) -> Result<(Passed, Option<Approved>), Disposition> {
+    ) -> Result<Admitted, Disposition> {
         if !passed.asked.is_empty() {
             self.facts_allow(trying, &passed, tools).await?;
         }
         let (mut passed, approved, taken_later) = self.consented(trying, tools, passed).await?;
         let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
-        match self.enter(trying, &passed.tool, changed, tools).await {
-            Ok(facts) => passed.shadow.extend(facts),
+        let entered_ms = match self.enter(trying, &passed.tool, changed, tools).await {
+            Ok(LetIn { shadow, entered_ms }) => {
+                passed.shadow.extend(shadow);
+                entered_ms
+            }
             Err(instead) => return Err(*instead),
-        }
+        };
         if let Some(question) = taken_later {
             self.take(trying, question).await?;
         }
-        Ok((passed, approved))
+        Ok(Admitted { passed, approved, entered_ms })
     }
 
     /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with

@@ -12,7 +12,7 @@ use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial}
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::RuleAction;
 use tickfleet_store::{
-    AskedFact, ChangedFact, Entered, FactState, FactsEnd, FactsEntry, KnownFact, MayChange, SliceEntry,
+    AskedFact, ChangedFact, Entered, EnteredAt, FactState, FactsEnd, FactsEntry, KnownFact, MayChange, SliceEntry,
 };
 
 use crate::calls::call::Calls;
@@ -65,9 +65,18 @@ fn arguments_of(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap_or_default()
 }
 
+/// A call that facts let begin.
+#[derive(Default)]
+pub(in crate::calls) struct LetIn {
+    /// The conditions in shadow that would have stopped it.
+    pub(in crate::calls) shadow: Vec<ShadowDenial>,
+    /// When they were asked, as [`CallResult::entered_ms`]; none where it does not go by facts.
+    pub(in crate::calls) entered_ms: Option<i64>,
+}
+
 impl Calls {
     /// A call that is about to begin enters its session; with other arguments than its own, where people have changed some.
-    /// Answers the conditions in shadow that would have stopped it.
+    /// Answers the conditions in shadow that would have stopped it, and when they were asked.
     ///
     /// # Errors
     /// What becomes of the call instead: it is denied, or waits.
@@ -77,7 +86,7 @@ impl Calls {
         tool: &RegisteredTool,
         changed: Option<&RawValue>,
         tools: &Toolbox,
-    ) -> Result<Vec<ShadowDenial>, Box<Disposition>> {
+    ) -> Result<LetIn, Box<Disposition>> {
         self.ask_session(trying, (tool, changed), tools, false).await
     }
 
@@ -101,8 +110,8 @@ impl Calls {
         (tool, changed): (&RegisteredTool, Option<&RawValue>),
         tools: &Toolbox,
         looks: bool,
-    ) -> Result<Vec<ShadowDenial>, Box<Disposition>> {
-        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(Vec::new()) };
+    ) -> Result<LetIn, Box<Disposition>> {
+        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(LetIn::default()) };
         let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
         // A call is decided about where it begins: another try of it is never told as not run.
         let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
@@ -119,12 +128,19 @@ impl Calls {
                     known,
                 })
             };
-            return Err(Box::new(match self.outbox.enter(entry).await {
+            let (answer, at_ms) = match self.outbox.enter(entry).await {
+                Some(EnteredAt { entered, at_ms }) => (Some(entered), at_ms),
+                None => (None, None),
+            };
+            // Of another try, nothing was asked.
+            let entered_ms = Some(at_ms.filter(|_| trying.attempt == 1).unwrap_or(0));
+            return Err(Box::new(match answer {
                 Some(Entered::Ok(shadow)) => {
-                    return Ok(shadow.into_iter().filter_map(|at| Some(told(at, None)?.in_shadow())).collect());
+                    let shadow = shadow.into_iter().filter_map(|at| Some(told(at, None)?.in_shadow())).collect();
+                    return Ok(LetIn { shadow, entered_ms });
                 }
                 // What was done of it is told by its begin.
-                Some(Entered::Begun) => return Ok(Vec::new()),
+                Some(Entered::Begun) => return Ok(LetIn { shadow: Vec::new(), entered_ms: Some(0) }),
                 Some(Entered::Waits(turn)) => {
                     self.metrics.waited_for_facts();
                     Disposition::WaitsForEqual(turn, LOOK_AGAIN)
@@ -132,9 +148,9 @@ impl Calls {
                 Some(Entered::Unmet(at, known)) => {
                     let Some(told) = told(at, Some(known)) else { return Err(Box::new(Disposition::Lost)) };
                     self.metrics.rule_unmet(&told.rule(), RuleAction::Deny);
-                    self.denied(trying, told.error()).await
+                    self.denied(trying, told.error(), entered_ms).await
                 }
-                Some(Entered::Full) => self.denied(trying, full(&tool.spec.name)).await,
+                Some(Entered::Full) => self.denied(trying, full(&tool.spec.name), None).await,
                 Some(Entered::Hold) => {
                     tokio::select! {
                         () = self.now.cancelled() => return Err(Box::new(Disposition::HandBack(false))),
@@ -150,10 +166,13 @@ impl Calls {
     }
 
     /// The end of a call that may not begin. Should somebody who is gone have begun it, that is told instead.
-    async fn denied(&self, trying: &Trying<'_>, error: CallError) -> Disposition {
+    async fn denied(&self, trying: &Trying<'_>, error: CallError, entered_ms: Option<i64>) -> Disposition {
         match self.begun_by_another(trying).await {
             Some(begun) => begun,
-            None => trying.refused(Outcome::Denied, error),
+            None => {
+                let denied = CallResult { entered_ms, ..trying.result(Outcome::Denied, error) };
+                Disposition::Ended(Box::new(denied), Vec::new())
+            }
         }
     }
 }

@@ -7,10 +7,11 @@
 --       when its turn was submitted, ms by Redis' clock, or 0 · '1' where it only looks whether it might begin · conditions ·
 --       changes, then per condition: R (required) or F (forbidden), in small letters in shadow · fact; per change: S (sets) or
 --       C (clears) · fact · ms that it is kept
--- reply per call: {ENTERED, shadow condition, …} (their numbers, from 1) · {UNMET, number of the condition, state: '-' never
---       set, 'y', 'm' perhaps, 'n' cleared, 'x' over; since ms, call, until ms} · {WAITS, turn} · BEGUN (this call was begun
---       before: `begin` says what is known of it) · FULL (its session has no room for what it would set) · STALE · HOLD
---       (Redis restarted less than a lease ago, or is another than the caller knows, and may have lost facts)
+-- reply per call: {ENTERED, when that was decided, ms, or '' where it was let in before; shadow condition, …} (their numbers,
+--       from 1) · {UNMET, when, number of the condition, state: '-' never set, 'y', 'm' perhaps, 'n' cleared, 'x' over; since
+--       ms, call, until ms} · {WAITS, turn} · BEGUN (this call was begun before: `begin` says what is known of it) · FULL (its
+--       session has no room for what it would set) · STALE · HOLD (Redis restarted less than a lease ago, or is another than
+--       the caller knows, and may have lost facts)
 -- effect HSET entered (the call, or that its turn waits), turn (entered), but where it only looks; a call that is gone: HSET facts
 --        (perhaps)
 local now = clock(ARGV[1])
@@ -152,7 +153,8 @@ local function enter(at)
     if entered[i] == 'w:' .. tt then s.waited = true end
     if string.sub(entered[i], 1, #turn + 1) == turn .. '/' then s.number = num(string.match(entered[i + 1], '^%d+') or '') or s.number end
   end
-  local shadow, waits = { 'ENTERED' }, nil
+  local at_ms = string.format('%d', now)
+  local shadow, waits = { 'ENTERED', has_begun and '' or at_ms }, nil
   for i = 1, has_begun and 0 or conditions do
     local kind, fact = ARGV[at + 8 + i * 2], ARGV[at + 9 + i * 2]
     local met, known = look(s, kind, fact)
@@ -160,7 +162,7 @@ local function enter(at)
       waits = waits or met
     elseif not met then
       if kind == 'R' and is_early(num(submitted)) then return { 'WAITS', turn } end
-      if kind == 'R' or kind == 'F' then return { 'UNMET', tostring(i), unpack(known) } end
+      if kind == 'R' or kind == 'F' then return { 'UNMET', at_ms, tostring(i), unpack(known) } end
       shadow[#shadow + 1] = tostring(i)
     end
   end

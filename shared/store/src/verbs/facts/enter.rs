@@ -151,12 +151,21 @@ pub enum Entered {
     Hold,
 }
 
+/// The outcome of an entry, and when it was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnteredAt {
+    /// The outcome.
+    pub entered: Entered,
+    /// When conditions were held against facts for it, ms of shard time; none where they were not.
+    pub at_ms: Option<i64>,
+}
+
 impl Store {
     /// Calls that are about to begin enter their sessions.
     ///
     /// # Errors
     /// [`StoreError`]; the same entry may be repeated.
-    pub async fn enter(&self, calls: &[FactsEntry]) -> Result<Vec<Entered>, StoreError> {
+    pub async fn enter(&self, calls: &[FactsEntry]) -> Result<Vec<EnteredAt>, StoreError> {
         let mut args = self.args();
         args.show(self.options.lease_ms).show(limits::FACTS_PER_SESSION_MAX).show(calls.len());
         for call in calls {
@@ -182,7 +191,7 @@ impl Store {
     }
 }
 
-fn entered(value: &redis::Value) -> Result<Entered, StoreError> {
+fn entered(value: &redis::Value) -> Result<EnteredAt, StoreError> {
     let texts: Vec<String> = match value {
         redis::Value::Array(values) => values.iter().map(|value| text_of(value).unwrap_or_default()).collect(),
         word => text_of(word).into_iter().collect(),
@@ -190,9 +199,13 @@ fn entered(value: &redis::Value) -> Result<Entered, StoreError> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let bad = || unexpected(Verb::Enter.as_str(), value);
     let place = |text: &str| text.parse::<usize>().ok().and_then(|number| number.checked_sub(1)).ok_or_else(bad);
-    Ok(match texts[..] {
-        ["ENTERED", ref shadow @ ..] => Entered::Ok(shadow.iter().map(|at| place(at)).collect::<Result<_, _>>()?),
-        ["UNMET", at, state, since, by, until] => {
+    let at_ms = match texts[..] {
+        ["ENTERED" | "UNMET", at_ms, ..] => at_ms.parse().ok(),
+        _ => None,
+    };
+    let entered = match texts[..] {
+        ["ENTERED", _, ref shadow @ ..] => Entered::Ok(shadow.iter().map(|at| place(at)).collect::<Result<_, _>>()?),
+        ["UNMET", _, at, state, since, by, until] => {
             let state = match state {
                 "-" => FactState::Never,
                 "y" => FactState::Set,
@@ -211,5 +224,6 @@ fn entered(value: &redis::Value) -> Result<Entered, StoreError> {
         ["STALE"] => Entered::Stale,
         ["HOLD"] => Entered::Hold,
         _ => return Err(bad()),
-    })
+    };
+    Ok(EnteredAt { entered, at_ms })
 }

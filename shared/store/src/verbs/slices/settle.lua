@@ -257,13 +257,13 @@ local function write_audit(text, admitted)
   end
 end
 
--- Auditors are told by the shard's clock when calls were over: those of a slice that gives places back with them, and those
--- that schedulers end, which was decided before; and when places were given back before, and taken again. `meta` is the last
--- of an entry.
+-- Auditors are told by the shard's clock when calls were over: those of a slice that gives places back with them, those that
+-- may have changed facts, and those that schedulers end, which was decided before; and when places were given back before,
+-- and taken again. `meta` is the last of an entry.
 local function say_when(item, key, holds, is_last, log)
   -- A record may hold anything (rule 18), and an entry has to stay JSON.
   local ended = item.queue == '' and string.match(call('HGET', key, TURN.end_ms) or '', '^%d+$')
-  local over = ended or holds and is_last and now_text
+  local over = ended or (item.facts ~= '' or holds and is_last) and now_text
   local more, places = over and ',"ended_ms":' .. over or '', {}
   local since_admission = string.match(log or '', '^.*;A[^;]*(.*)$') or log or ''
   for note in string.gmatch(since_admission, ';([GH]%d+,%d+)') do places[#places + 1] = note end

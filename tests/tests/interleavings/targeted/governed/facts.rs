@@ -8,7 +8,7 @@ use super::super::facts::{end, enter, entry, leased, session, settle};
 use super::*;
 
 async fn ask(shard: &Shard, entry: FactsEntry) -> Entered {
-    shard.store.enter(&[entry]).await.unwrap().remove(0)
+    shard.store.enter(&[entry]).await.unwrap().remove(0).entered
 }
 
 fn unmet(what: &str, entered: Entered, expected: FactState) -> Result<(), String> {
