@@ -17,7 +17,7 @@ use tickfleet_proof::lines::Line;
 use tickfleet_proof::prove::Prover;
 use tickfleet_proof::seal::{ChainName, Head, Leaf, Losses, Signer, seal};
 use tickfleet_proof::verify::Verifier;
-use tickfleet_proof::whatif::recorded::{Operated, Read};
+use tickfleet_proof::whatif::recorded::{Began, Operated, Read};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 
@@ -129,7 +129,8 @@ fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured
         Fleet { policy: &policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
     let (differences, mut entries) = (Cell::new(0_u64), 0);
     let tell = |_| differences.set(differences.get() + 1);
-    let mut replay = Replay::new(fleet, &Operated::default(), true, tell);
+    let began = Began::default();
+    let mut replay = Replay::new(fleet, &Operated::default(), &began, tell);
     for line in lines {
         let line = line?;
         let Some(Line::Entry(entry)) = Line::read(&line) else { continue };

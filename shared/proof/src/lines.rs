@@ -42,6 +42,9 @@ pub struct Header {
     /// Of each shard, how far a log that is followed was exported before this part: where it goes on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub follows: BTreeMap<u32, String>,
+    /// Of each shard whose log had lost its oldest entries by then, when the first that it still had was written, ms.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub begins: BTreeMap<u32, i64>,
 }
 
 /// What days of a tenant are reckoned by.

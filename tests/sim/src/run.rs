@@ -296,10 +296,11 @@ impl Sum {
         writeln!(out, "{} games, {} simulated seconds", self.games, self.seconds)?;
         writeln!(out, "{} steps of processes, {} commands of Redis", self.slices, self.commands)?;
         writeln!(out, "{} turns answered, {} runs of tools", self.turns, self.runs)?;
-        let Audited { sealed, changed, anew, found_out } = self.audited;
+        let Audited { sealed, changed, anew, by_facts, by_no_facts, found_out } = self.audited;
         if sealed > 0 {
             writeln!(out, "{sealed} sealed entries verified, {changed} changes of them found")?;
-            writeln!(out, "{anew} calls decided anew, {found_out} of which nobody knew found out")?;
+            writeln!(out, "{anew} calls decided anew, {by_facts} of them by facts, {by_no_facts} could not be")?;
+            writeln!(out, "{found_out} calls of which nobody knew found out")?;
         }
         let troubles: Vec<String> = self.troubles.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(out, "trouble: {}", troubles.join(", "))?;

@@ -75,6 +75,9 @@ pub(crate) struct Audited {
     pub(crate) changed: u64,
     /// Calls that were decided anew.
     pub(crate) anew: u64,
+    /// Those among them that were decided by facts, and those that could not be.
+    pub(crate) by_facts: u64,
+    pub(crate) by_no_facts: u64,
     /// Calls of which nobody knew, and it was found out that they had taken effect, or not.
     pub(crate) found_out: u64,
 }
@@ -84,6 +87,8 @@ impl std::ops::AddAssign for Audited {
         self.sealed += other.sealed;
         self.changed += other.changed;
         self.anew += other.anew;
+        self.by_facts += other.by_facts;
+        self.by_no_facts += other.by_no_facts;
         self.found_out += other.found_out;
     }
 }

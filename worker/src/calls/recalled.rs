@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::outcome::Premises;
-use tickfleet_model::{AgentId, AskedBy, Context, TaskGrant, TaskId, TenantId};
+use tickfleet_model::policy::FactRow;
+use tickfleet_model::{AgentId, AskedBy, Context, Effect, TaskGrant, TaskId, TenantId};
 
 use crate::calls::guards::{self, Asked};
 use crate::calls::messages::CallEnding;
@@ -31,11 +32,8 @@ pub struct Recalled<'a> {
 /// What guards say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recall {
-    /// It passes. `by_facts`: facts of its session are asked then, which the log does not have.
-    Passes {
-        /// Whether facts of its session are asked.
-        by_facts: bool,
-    },
+    /// It passes; facts of its session may stop it yet.
+    Passes,
     /// People are asked, by what stands there.
     Asks(String),
     /// It ends.
@@ -72,8 +70,7 @@ impl Recalled<'_> {
         if let Some(why) = self.not_said(active, tools, &found) {
             return Recall::Unknown(why);
         }
-        let by_facts = tools.facts(&found).is_some_and(|row| !(row.require.is_empty() && row.forbid.is_empty()));
-        let Some(arguments) = self.arguments else { return unseen(&found, tools, by_facts) };
+        let Some(arguments) = self.arguments else { return unseen(&found, tools) };
         let context = Context {
             user_context: premises.user_context.clone(),
             session_data: premises.session_data.clone(),
@@ -84,7 +81,7 @@ impl Recalled<'_> {
         let task = task.as_ref();
         let asked = Asked::Tool { tools, tenant, agent, name, strict, context: &context, task };
         match guards::pass(&asked, arguments, |_, _| {}).await {
-            Ok(passed) if passed.asked.is_empty() => Recall::Passes { by_facts },
+            Ok(passed) if passed.asked.is_empty() => Recall::Passes,
             Ok(passed) => Recall::Asks(places(&passed.asked)),
             Err(ending) => ends(&ending),
         }
@@ -120,10 +117,23 @@ impl Recalled<'_> {
     }
 }
 
+/// What the permission matrix says of facts for calls of a tool, as the model named it, with the tool's name and effect; none
+/// where it says nothing.
+#[must_use]
+pub fn facts<'p>(
+    tool: &str,
+    active: &'p ActivePolicy,
+    registry: &'p Registry,
+) -> Option<(&'p str, &'p FactRow, Effect)> {
+    let spec = &registry.resolve(tool)?.spec;
+    let row = active.policy.permissions.matrix.get(&spec.name).filter(|row| !row.facts.is_empty())?;
+    Some((&spec.name, &row.facts, registry.effect(tool).unwrap_or(Effect::Once)))
+}
+
 /// Of arguments that are not known it is known that they were taken, and no rule looks at them.
-fn unseen(tool: &RegisteredTool, tools: &Toolbox, by_facts: bool) -> Recall {
+fn unseen(tool: &RegisteredTool, tools: &Toolbox) -> Recall {
     match (tool.spec.requires_approval, tools.approvers().is_empty()) {
-        (false, _) => Recall::Passes { by_facts },
+        (false, _) => Recall::Passes,
         (true, false) => Recall::Asks(format!("tools.{}.approval", tool.spec.name)),
         (true, true) => Recall::Ends { outcome: "approval_refused", reason: String::new(), rule: String::new() },
     }

@@ -73,6 +73,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         dedupe_ms: first.options().dedupe_ms,
         tenants: tenants(setup, args.tenant.as_ref()),
         follows: BTreeMap::new(),
+        begins: BTreeMap::new(),
     };
     let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
         None | Some(To::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),

@@ -7,17 +7,18 @@ use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, Limit, Policy, TenantId};
+use tickfleet_proof::whatif::facts::{FactCall, FactTurn, Guarded, Kept, Row};
 use tickfleet_proof::whatif::recorded::{Arguments, Fate, Recorded};
 use tickfleet_proof::whatif::{self, Difference, Kind};
 use tickfleet_tools::Registry;
-use worker::calls::recalled::{Recall, Recalled};
+use worker::calls::recalled::{Recall, Recalled, facts};
 
 use crate::commands::whatif::Told;
 use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
-const BY_FACTS: &str = "its tool asks for facts of its session, which the log does not have";
-const STOPPED: &str = "facts of its session or the loop breaker stopped it, of which the log does not have the state";
+const STOPPED: &str =
+    "the loop breaker stopped it, or a bound of its session's facts, of which the log does not have the state";
 const NO_TENANT: &str = "its tenant is not in the configuration (one that is set at run time is not)";
 const NO_TOOL: &str = "a task is no call of a tool";
 
@@ -25,6 +26,8 @@ const NO_TOOL: &str = "a task is no call of a tool";
 pub(super) struct Guards {
     active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
+    /// For how long facts are kept.
+    kept: Kept,
 }
 
 impl Guards {
@@ -38,7 +41,8 @@ impl Guards {
         let stores = setup.stores()?;
         let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
         let registry = Arc::new(setup.registry(store, &active, Runs::Elsewhere)?);
-        Ok(Self { active: active.load(), registry })
+        let active = active.load();
+        Ok(Self { kept: Kept::of(&active.policy.permissions), active, registry })
     }
 
     /// The policy.
@@ -79,48 +83,95 @@ impl Guards {
         }
     }
 
-    /// Judges a call, and tells where that is not as it was.
-    pub(super) async fn judge(&self, call: &Recorded, told: &mut Told) {
-        told.summary.calls += 1;
-        if call.is_task {
-            self.budgets_of_models(call, told);
-            return told.summary.cannot_say(NO_TOOL, 1);
+    /// Judges the calls of a turn, and tells where that is not as it was; answers what goes by facts.
+    pub(super) async fn judge(&self, calls: &[Recorded], told: &mut Told) -> Option<FactTurn> {
+        let (mut by_facts, mut before_ms) = (Vec::new(), None);
+        for call in calls {
+            told.summary.look_at(call);
+            if call.is_task {
+                self.budgets_of_models(call, told);
+                told.summary.cannot_say(NO_TOOL, 1);
+            } else {
+                by_facts.extend(self.judge_call(call, before_ms, told).await);
+            }
+            before_ms = Some(call.ended_ms);
         }
-        if call.fate == Fate::NotReached {
-            return;
-        }
-        let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
-        let Some((tenant, agent)) = names else { return told.summary.cannot_say(NO_TENANT, 1) };
-        if let Err(Unknown::Tenant | Unknown::Withheld) = self.active.policy.look_up(&tenant, &agent) {
-            return told.summary.cannot_say(NO_TENANT, 1);
-        }
-        let arguments = match &call.arguments {
-            Arguments::Whole(text) => Some(text.as_str()),
-            Arguments::Hidden(_) | Arguments::Cut(_) => None,
+        FactTurn::of(calls.first()?, by_facts)
+    }
+
+    /// What guards say of a call is told where that is otherwise, unless facts may stop it yet.
+    async fn judge_call(&self, call: &Recorded, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
+        let recall = if call.fate == Fate::NotReached { None } else { Some(self.recall(call, told).await?) };
+        let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, told));
+        let row = facts(&call.tool, &self.active, &self.registry);
+        let row = row.map(|(tool, facts, effect)| Row { tool, facts, effect });
+        let is_stopped = matches!(recall, Some(Recall::Ends { .. }));
+        let guarded = match otherwise {
+            Some(difference) if row.is_some() && !is_stopped => Guarded::Otherwise(Box::new(difference)),
+            Some(difference) => {
+                told.tell(difference);
+                Guarded::Same
+            }
+            None => Guarded::Same,
         };
-        let recalled =
-            Recalled { tenant: &tenant, agent: &agent, tool: &call.tool, arguments, premises: call.premises.as_ref() };
-        let recall = recalled.judge(&self.active, &self.registry).await;
-        // What is no JSON, or too long to be kept, was refused as that.
-        let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
-        if is_unread && arguments.is_none() && !matches!(recall, Recall::Ends { .. }) {
-            return;
+        // One that guards stop now never comes to its session.
+        let runs = !is_stopped || matches!(call.fate, Fate::Ended { .. });
+        FactCall::of(call, &row.filter(|_| runs)?, &self.kept, guarded, before_ms)
+    }
+
+    /// What guards say of a call; none where they cannot say anything of it.
+    async fn recall(&self, call: &Recorded, told: &mut Told) -> Option<Recall> {
+        let names = TenantId::new(call.tenant.as_str()).ok().zip(AgentId::new(call.agent.as_str()).ok());
+        let is_of = |(tenant, agent): &(TenantId, AgentId)| {
+            !matches!(self.active.policy.look_up(tenant, agent), Err(Unknown::Tenant | Unknown::Withheld))
+        };
+        let Some((tenant, agent)) = names.filter(is_of) else {
+            told.summary.cannot_say(NO_TENANT, 1);
+            return None;
+        };
+        let recalled = Recalled {
+            tenant: &tenant,
+            agent: &agent,
+            tool: &call.tool,
+            arguments: arguments(call),
+            premises: call.premises.as_ref(),
+        };
+        Some(recalled.judge(&self.active, &self.registry).await)
+    }
+}
+
+/// The arguments; none where not all of them are known.
+fn arguments(call: &Recorded) -> Option<&str> {
+    match &call.arguments {
+        Arguments::Whole(text) => Some(text),
+        Arguments::Hidden(_) | Arguments::Cut(_) => None,
+    }
+}
+
+/// What is otherwise about a call by what guards say.
+fn difference(call: &Recorded, recall: &Recall, told: &mut Told) -> Option<Difference> {
+    // What is no JSON, or too long to be kept, was refused as that.
+    let is_unread = matches!(&call.fate, Fate::Ended { outcome, .. } if outcome == "invalid_arguments");
+    if is_unread && arguments(call).is_none() && !matches!(recall, Recall::Ends { .. }) {
+        return None;
+    }
+    match compared(&call.fate, recall) {
+        Compared::Same => None,
+        Compared::Unknown(why) => {
+            told.summary.cannot_say(why, 1);
+            None
         }
-        match compared(&call.fate, &recall) {
-            Compared::Same => {}
-            Compared::Unknown(why) => told.summary.cannot_say(why, 1),
-            Compared::Other(kind, by) => told.tell(Difference {
-                kind,
-                by,
-                tenant: call.tenant.clone(),
-                agent: call.agent.clone(),
-                tool: call.tool.clone(),
-                call: format!("{}/{}", call.turn, call.position),
-                was: call.fate.words(),
-                would: words(&recall),
-                by_ms: None,
-            }),
-        }
+        Compared::Other(kind, by) => Some(Difference {
+            kind,
+            by,
+            tenant: call.tenant.clone(),
+            agent: call.agent.clone(),
+            tool: call.tool.clone(),
+            call: format!("{}/{}", call.turn, call.position),
+            was: call.fate.words(),
+            would: words(recall),
+            by_ms: None,
+        }),
     }
 }
 
@@ -133,22 +184,29 @@ enum Compared {
 
 /// Holds what guards say against what they had said.
 fn compared(fate: &Fate, recall: &Recall) -> Compared {
+    let by_facts = |reason: &str| reason.starts_with("fact_");
     let stop = |outcome: &str, rule: &str| if rule.is_empty() { outcome.to_owned() } else { rule.to_owned() };
     match (fate, recall) {
         (Fate::NotReached, _) => Compared::Same,
         (_, Recall::Unknown(why)) => Compared::Unknown(why),
-        (Fate::Stopped(_), Recall::Passes { .. } | Recall::Asks(_)) => Compared::Unknown(STOPPED),
-        (Fate::Stopped(_), Recall::Ends { outcome, rule, .. }) => Compared::Other(Kind::Otherwise, stop(outcome, rule)),
-        (Fate::Passed, Recall::Passes { by_facts: true }) => Compared::Unknown(BY_FACTS),
-        (Fate::Passed, Recall::Passes { .. }) | (Fate::Asked, Recall::Asks(_)) => Compared::Same,
+        // Unless facts stop it now.
+        (Fate::Stopped { reason, rule }, Recall::Passes) if by_facts(reason) => {
+            Compared::Other(Kind::Allowed, rule.clone())
+        }
+        (Fate::Stopped { reason, .. }, Recall::Asks(by)) if by_facts(reason) => {
+            Compared::Other(Kind::Asked, by.clone())
+        }
+        (Fate::Stopped { .. }, Recall::Passes | Recall::Asks(_)) => Compared::Unknown(STOPPED),
+        (Fate::Stopped { .. }, Recall::Ends { outcome, rule, .. }) => {
+            Compared::Other(Kind::Otherwise, stop(outcome, rule))
+        }
+        (Fate::Passed, Recall::Passes) | (Fate::Asked, Recall::Asks(_)) => Compared::Same,
         (Fate::Passed | Fate::Asked, Recall::Ends { outcome, rule, .. }) => {
             Compared::Other(Kind::Denied, stop(outcome, rule))
         }
         (Fate::Passed | Fate::Ended { .. }, Recall::Asks(by)) => Compared::Other(Kind::Asked, by.clone()),
-        (Fate::Asked, Recall::Passes { .. }) => Compared::Other(Kind::Allowed, "approval".to_owned()),
-        (Fate::Ended { outcome, rule, .. }, Recall::Passes { .. }) => {
-            Compared::Other(Kind::Allowed, stop(outcome, rule))
-        }
+        (Fate::Asked, Recall::Passes) => Compared::Other(Kind::Allowed, "approval".to_owned()),
+        (Fate::Ended { outcome, rule, .. }, Recall::Passes) => Compared::Other(Kind::Allowed, stop(outcome, rule)),
         (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
             if (outcome.as_str(), reason, rule) == (*now, why, by) {
                 Compared::Same
@@ -161,7 +219,7 @@ fn compared(fate: &Fate, recall: &Recall) -> Compared {
 
 fn words(recall: &Recall) -> String {
     match recall {
-        Recall::Passes { .. } => "passed".into(),
+        Recall::Passes => "passed".into(),
         Recall::Asks(by) => format!("people are asked ({by})"),
         Recall::Ends { outcome, reason, rule } => {
             Fate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()

@@ -5,6 +5,7 @@ mod shown;
 mod sort;
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, BufWriter, Seek as _, Write};
 use std::path::PathBuf;
@@ -17,7 +18,8 @@ use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{FORMAT, Header, Line};
-use tickfleet_proof::whatif::recorded::{Operated, Read, Recorded};
+use tickfleet_proof::whatif::facts::replay::FactReplay;
+use tickfleet_proof::whatif::recorded::{Began, Operated, Read, Recorded};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 use tickfleet_proof::whatif::{Difference, Summary};
@@ -114,8 +116,19 @@ struct Wanted {
 struct Gathered {
     calls: Sorter,
     operated: Operated,
-    is_from_beginning: bool,
+    /// From when on the log has everything: as its parts say it, and where something was gone.
+    parts: Vec<Part>,
+    began: Began,
+    /// When the first entry was written, ms.
+    first_ms: Option<i64>,
     unread: u64,
+}
+
+/// From when on a part of an export has entries, ms, and of a shard.
+#[derive(Default)]
+struct Part {
+    all_ms: Option<i64>,
+    shards: BTreeMap<u32, i64>,
 }
 
 /// Decides anew.
@@ -134,9 +147,12 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
     let mut gathered = Gathered {
         calls: Sorter::default(),
         operated: Operated::default(),
-        is_from_beginning: wanted.from_ms.is_none(),
+        parts: Vec::new(),
+        began: Began::default(),
+        first_ms: None,
         unread: 0,
     };
+    wanted.from_ms.into_iter().for_each(|from_ms| gathered.began.cut(from_ms));
     for path in &args.exports {
         let file = File::open(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
         gathered.take(file, &wanted).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
@@ -170,15 +186,35 @@ async fn live(global: &Global, args: &WhatIf, wanted: &Wanted) -> Result<File, F
     Ok(file)
 }
 
+/// When an entry was written, ms.
+fn ms_of(id: &str) -> Option<i64> {
+    id.split('-').next()?.parse().ok()
+}
+
+impl Part {
+    fn of(header: &Header) -> Self {
+        let follows = header.follows.iter().filter_map(|(shard, id)| Some((*shard, ms_of(id)?)));
+        let mut shards: BTreeMap<u32, i64> = follows.collect();
+        for (shard, at_ms) in &header.begins {
+            let known = shards.entry(*shard).or_insert(*at_ms);
+            *known = (*known).max(*at_ms);
+        }
+        Self { all_ms: header.from_ms, shards }
+    }
+}
+
 impl Gathered {
     /// Takes the lines of an export.
     fn take(&mut self, file: File, wanted: &Wanted) -> std::io::Result<()> {
         for line in BufReader::new(file).lines() {
             let line = line?;
             match Line::read(&line) {
-                Some(Line::Header(header)) => self.is_from_beginning &= header.from_ms.is_none(),
+                Some(Line::Header(header)) => self.parts.push(Part::of(&header)),
                 Some(Line::Entry(entry)) => match Read::entry(&entry) {
-                    Read::Call(call) => self.call(&call, &line, wanted)?,
+                    Read::Call(call) => {
+                        self.first_ms = Some(self.first_ms.map_or(call.written_ms, |at| at.min(call.written_ms)));
+                        self.call(&call, &line, wanted)?;
+                    }
                     Read::Reset(reset) if self.operated.resets.len() < OPERATED_MAX => {
                         self.operated.resets.push(reset);
                     }
@@ -188,12 +224,34 @@ impl Gathered {
                     Read::Reset(_) | Read::Pause(_) | Read::Other => {}
                 },
                 // What went before, its windows have counted, too.
-                Some(Line::Gone(_)) => self.is_from_beginning = false,
+                Some(Line::Gone(gone)) => {
+                    let at_ms = ms_of(gone.before.as_deref().unwrap_or(&gone.after));
+                    at_ms.into_iter().for_each(|at_ms| self.began.cut_shard(gone.shard, at_ms));
+                }
                 Some(Line::Seal(_) | Line::End(_)) => {}
                 None => self.unread += u64::from(!line.trim().is_empty()),
             }
         }
         Ok(())
+    }
+
+    /// From when on all parts together have everything. They follow each other: the first one's beginning is that of all.
+    fn began(&self) -> Began {
+        let mut began = self.began.clone();
+        let first = |of: &dyn Fn(&Part) -> Option<i64>| {
+            self.parts.iter().map(of).collect::<Option<Vec<i64>>>().and_then(|all| all.into_iter().min())
+        };
+        first(&|part| part.all_ms).into_iter().for_each(|at_ms| began.cut(at_ms));
+        let shards: BTreeSet<u32> = self.parts.iter().flat_map(|part| part.shards.keys().copied()).collect();
+        for shard in shards {
+            let at_ms = first(&|part| part.all_ms.max(part.shards.get(&shard).copied()));
+            at_ms.into_iter().for_each(|at_ms| began.cut_shard(shard, at_ms));
+        }
+        if self.parts.is_empty() {
+            // A part without its head says nothing of what was before it.
+            self.first_ms.into_iter().for_each(|at_ms| began.cut(at_ms));
+        }
+        began
     }
 
     fn call(&mut self, call: &Recorded, line: &str, wanted: &Wanted) -> std::io::Result<()> {
@@ -214,8 +272,10 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
     let guards = Guards::new(setup)?;
     told.summary.cannot_say("lines that are none of an export", gathered.unread);
     guards.name_undecided(&mut told);
-    let (operated, is_from_beginning) = (gathered.operated, gathered.is_from_beginning);
-    let turns = judged(&guards, gathered.calls, &mut told).await?;
+    let began = gathered.began();
+    let operated = gathered.operated;
+    let (turns, by_facts) = judged(&guards, gathered.calls, &mut told).await?;
+    let told = by_their_facts(by_facts, &began, told)?;
     let fleet = Fleet {
         policy: guards.policy(),
         shards: setup.settings().redis.shards,
@@ -225,7 +285,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
     };
     let told = RefCell::new(told);
     let tell = |difference| told.borrow_mut().tell(difference);
-    let mut replay = Replay::new(fleet, &operated, is_from_beginning, tell);
+    let mut replay = Replay::new(fleet, &operated, &began, tell);
     let mut lines = turns.sorted().map_err(Failure::failed)?;
     while let Some(line) = lines.next().map_err(Failure::failed)? {
         replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
@@ -239,9 +299,25 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
     told.failed.take().map_or(Ok(told), |error| Err(Failure::failed(error)))
 }
 
-/// Has the guards judge all calls; answers the turns that these are of, by when the first of each was decided.
-async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<Sorter, Failure> {
-    let mut turns = Sorter::default();
+/// Decides about what goes by facts of sessions.
+fn by_their_facts(turns: Sorter, began: &Began, told: Told) -> Result<Told, Failure> {
+    let told = RefCell::new(told);
+    let mut replay = FactReplay::new(began, |difference| told.borrow_mut().tell(difference));
+    let mut lines = turns.sorted().map_err(Failure::failed)?;
+    while let Some(line) = lines.next().map_err(Failure::failed)? {
+        replay.turn(serde_json::from_str(&line).map_err(Failure::failed)?);
+    }
+    let (by_facts, said) = replay.finish();
+    let mut told = told.into_inner();
+    told.summary.by_facts = by_facts;
+    said.not_decidable.iter().for_each(|(why, calls)| told.summary.cannot_say(why, *calls));
+    Ok(told)
+}
+
+/// Has the guards judge all calls; answers the turns that these are of, by when the first of each was decided, and those whose
+/// calls go by facts, by when these matter first.
+async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<(Sorter, Sorter), Failure> {
+    let (mut turns, mut by_facts) = (Sorter::default(), Sorter::default());
     let mut lines = calls.sorted().map_err(Failure::failed)?;
     let mut group: Vec<Recorded> = Vec::new();
     loop {
@@ -256,8 +332,9 @@ async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<Sorte
             }
             continue;
         }
-        for call in &group {
-            guards.judge(call, told).await;
+        if let Some(turn) = guards.judge(&group, told).await {
+            let line = serde_json::to_string(&turn).map_err(Failure::failed)?;
+            by_facts.push(format!("{:020}", turn.at_ms.max(0)), line).map_err(Failure::failed)?;
         }
         if let Some(turn) = Turn::of(&group) {
             let line = serde_json::to_string(&turn).map_err(Failure::failed)?;
@@ -266,7 +343,7 @@ async fn judged(guards: &Guards, calls: Sorter, told: &mut Told) -> Result<Sorte
         group.clear();
         match call {
             Some(next) => group.extend(next),
-            None => return Ok(turns),
+            None => return Ok((turns, by_facts)),
         }
     }
 }
@@ -284,5 +361,51 @@ fn recorded(line: &str) -> Option<Recorded> {
             Read::Reset(_) | Read::Pause(_) | Read::Other => None,
         },
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// From when on exports with these lines have everything, of the first two shards.
+    fn began(exports: &[&[&str]]) -> (i64, i64) {
+        let mut gathered = Gathered {
+            calls: Sorter::default(),
+            operated: Operated::default(),
+            parts: Vec::new(),
+            began: Began::default(),
+            first_ms: None,
+            unread: 0,
+        };
+        for lines in exports {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(lines.join("\n").as_bytes()).unwrap();
+            file.rewind().unwrap();
+            gathered.take(file, &Wanted { tenant: None, from_ms: None, until_ms: None }).unwrap();
+        }
+        (gathered.began().of(0), gathered.began().of(1))
+    }
+
+    #[test]
+    fn a_log_has_everything_from_where_its_first_part_begins_shard_by_shard() {
+        let all = i64::MIN;
+        let first = r#"{"export":1,"fleet":"f","made_ms":9}"#;
+        let since = r#"{"export":1,"fleet":"f","made_ms":9,"from_ms":500}"#;
+        let follows = r#"{"export":1,"fleet":"f","made_ms":9,"follows":{"0":"700-3","1":"800-0"}}"#;
+        let trimmed = r#"{"export":1,"fleet":"f","made_ms":9,"begins":{"1":300}}"#;
+        assert_eq!(began(&[&[first]]), (all, all));
+        assert_eq!(began(&[&[since]]), (500, 500));
+        assert_eq!(began(&[&[trimmed]]), (all, 300));
+        assert_eq!(began(&[&[follows]]), (700, 800));
+        // Whatever the order in which they are given.
+        assert_eq!(began(&[&[follows], &[trimmed]]), (all, 300));
+        assert_eq!(began(&[&[since], &[first]]), (all, all));
+        let gone = r#"{"gone":{"shard":0,"entries":3,"counted":9,"after":"100-0","before":"900-1"}}"#;
+        assert_eq!(began(&[&[first, gone]]), (900, all));
     }
 }

@@ -14,6 +14,14 @@ const NAMES_MAX: usize = 10;
 pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
     let summary = &told.summary;
     let mut text = format!("{} calls were decided anew by {}.\n", summary.calls, policy.display());
+    if summary.by_facts > 0 {
+        text.push_str(&format!("{} of them go by facts of their sessions.\n", summary.by_facts));
+    }
+    if summary.by_policy.len() > 1 {
+        let policies = summary.by_policy.iter().map(|(digest, calls)| format!("{digest} ({calls} calls)"));
+        let policies: Vec<String> = policies.take(NAMES_MAX).collect();
+        text.push_str(&format!("Several policies had decided them: {}.\n", policies.join(", ")));
+    }
     if summary.differences == 0 {
         text.push_str("Nothing would have been decided otherwise.\n");
     } else {

@@ -276,3 +276,67 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
     let said = whatif(&configure_places(folder.path(), "tokens", budgets), &export);
     assert!(said.json()["summary"]["not_decidable"].to_string().contains("limits.tokens"), "{}", said.stdout);
 }
+
+const FACTS: &str = "permissions:
+  fail: {everyone: true, facts: {sets: [tainted]}}
+  echo: {everyone: true, facts: {forbid: [tainted]}}
+  sleep: {agents: [sam], facts: {clears: [tainted]}}
+";
+
+/// A configuration whose calls go by facts.
+fn configure_facts(folder: &Path, name: &str, permissions: &str) -> String {
+    let dir = folder.join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    for (file, text) in [
+        ("tickfleet.yaml", "audit: {admissions: true, premises: true}\n"),
+        ("permissions.yaml", permissions),
+        ("agents.yaml", "agents: {kelly: {}, sam: {}}\n"),
+        ("tenants.yaml", "tenants: {demo: {}}\n"),
+        ("tools.yaml", "tools: {}\n"),
+    ] {
+        std::fs::write(dir.join(file), text).unwrap();
+    }
+    dir.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_that_says() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let config = configure_facts(folder.path(), "old", FACTS);
+    let fleet = DevFleet::start(&["--config", &config, "--redis-url", &redis.url()]);
+    let submit = |agent: &str, id: &str, session: &str, calls: Value| {
+        let turn = json!({"turn_id": id, "session_id": session, "calls": calls});
+        let args = ["submit", "--config", &config, "--tenant", "demo", "--agent", agent, "-", "--wait"];
+        fleet.run_with(&args, &turn.to_string());
+    };
+    let (echo, mail) = (
+        json!({"name": "echo", "arguments": {"value": 1}}),
+        json!({"name": "fail", "arguments": {"outcomes": ["ok"]}}),
+    );
+    submit("kelly", "t1", "case", json!([echo, mail, echo]));
+    submit("kelly", "t2", "other", json!([echo]));
+    submit("sam", "t3", "case", json!([{"name": "sleep", "arguments": {"ms": 1}}]));
+    submit("kelly", "t4", "case", json!([echo]));
+    let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 6);
+    assert_eq!(fleet.stop(), Some(0));
+
+    let log = std::fs::read_to_string(&export).unwrap();
+    assert!(!log.contains("case"), "a session may be a secret: {log}");
+    let same = whatif(&config, &export);
+    let summary = same.json()["summary"].clone();
+    assert_eq!((same.code, &summary["not_decidable"]), (0, &json!({})), "{}\n{log}", same.stdout);
+    assert_eq!(summary["by_facts"], json!(4), "{log}");
+    let other = |name: &str, from: &str, to: &str| {
+        assert!(FACTS.contains(from));
+        differ(&whatif(&configure_facts(folder.path(), name, &FACTS.replace(from, to)), &export))
+    };
+    let by = "permissions.echo.facts.forbid.tainted";
+    assert_eq!(other("stays", ", facts: {clears: [tainted]}", ""), expected(&[("t4/0", "denied", by)]));
+    assert_eq!(other("none", ", facts: {forbid: [tainted]}", ""), expected(&[("t1/2", "allowed", by)]));
+    // What was read in one case forbids it in all others of the agent, until somebody looks at these.
+    let of_agent = FACTS
+        .replace("{sets: [tainted]}", "{sets: [tainted], of: agent}")
+        .replace("{forbid: [tainted]}", "{forbid: [tainted], of: agent}");
+    let found = differ(&whatif(&configure_facts(folder.path(), "agent", &of_agent), &export));
+    assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
+}

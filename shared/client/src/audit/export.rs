@@ -91,7 +91,8 @@ impl<'a, W: io::Write> Export<'a, W> {
     /// [`StoreError`]; writing failed.
     pub async fn write(mut self, header: &Header) -> Result<End, ExportError> {
         if self.resume == Resume::default() {
-            writeln!(self.out, "{}", lines::header(header))?;
+            let header = Header { begins: self.begins().await?, ..header.clone() };
+            writeln!(self.out, "{}", lines::header(&header))?;
         }
         for store in self.stores {
             if self.range.tenant.as_ref().is_none_or(|tenant| store.is_home_of(tenant)) {
@@ -101,6 +102,19 @@ impl<'a, W: io::Write> Export<'a, W> {
         writeln!(self.out, "{}", lines::end(self.resume.counted))?;
         self.out.flush()?;
         Ok(self.resume.counted)
+    }
+
+    /// When the first entry was written of each shard whose log has been trimmed.
+    async fn begins(&self) -> Result<BTreeMap<u32, i64>, StoreError> {
+        let mut begins = BTreeMap::new();
+        for store in self.stores {
+            let page = store.log_page("0-0", 1).await?;
+            let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
+            if let Some(first) = first.filter(|_| page.added > page.length) {
+                begins.insert(store.shard(), i64::try_from(first.ms).unwrap_or(i64::MAX));
+            }
+        }
+        Ok(begins)
     }
 
     /// The seals of a shard that have an entry in the range, and are not there yet.

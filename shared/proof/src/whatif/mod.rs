@@ -6,10 +6,12 @@
 //!
 //! - [`recorded`]: what an entry says of how its call was decided;
 //! - [`turns`]: the calls of one turn, and what was decided about them, in its order;
+//! - [`facts`]: conditions on facts of sessions, by when calls began and ended;
 //! - [`replay`]: caps and limits, decided by [`tickfleet_model::decision`], as they are held against the scripts in tests.
 //!
 //! Permission, arguments, rules and consent are decided by whoever has the tools (the command).
 
+pub mod facts;
 pub mod recorded;
 pub mod replay;
 pub mod turns;
@@ -19,7 +21,7 @@ mod tasks;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The agent's cap of a tick, as differences name it.
 pub const TICK: &str = "max_calls_per_tick";
@@ -38,7 +40,7 @@ pub fn limit(name: &str) -> String {
 pub use counters::{OF_MODELS, SHARE};
 
 /// What would have become of a call that was decided otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Permission, arguments or a rule would have ended it.
@@ -89,7 +91,7 @@ impl Kind {
 }
 
 /// A call that would have been decided otherwise.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// What would have become of it.
     pub kind: Kind,
@@ -108,7 +110,7 @@ pub struct Difference {
     /// What would be.
     pub would: String,
     /// Of a wait, by how much longer or shorter, ms.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_ms: Option<i64>,
 }
 
@@ -125,6 +127,10 @@ pub type Counts = BTreeMap<String, u64>;
 pub struct Summary {
     /// Calls that were looked at.
     pub calls: u64,
+    /// Those among them that asked for facts of their sessions, and could be decided by these.
+    pub by_facts: u64,
+    /// By the policy that decided them, the beginning of its digest, where entries say it.
+    pub by_policy: Counts,
     /// Calls that would have been decided otherwise, each as often as something is otherwise about it.
     pub differences: u64,
     /// By what would have become of them.
@@ -154,6 +160,14 @@ impl Summary {
         add(&mut self.by_tenant, &difference.tenant, 1);
         if difference.kind == Kind::Delayed {
             self.delayed_ms = self.delayed_ms.saturating_add(difference.by_ms.unwrap_or(0));
+        }
+    }
+
+    /// Counts a call that is looked at.
+    pub fn look_at(&mut self, call: &recorded::Recorded) {
+        self.calls += 1;
+        if !call.policy.is_empty() {
+            add(&mut self.by_policy, &call.policy, 1);
         }
     }
 

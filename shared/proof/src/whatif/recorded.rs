@@ -1,6 +1,7 @@
 //! What an entry of the audit log says of how its call was decided.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use chrono::DateTime;
 use serde::Deserialize;
@@ -47,8 +48,16 @@ pub struct Recorded {
     pub fate: Fate,
     /// What refused it before it was admitted.
     pub refused: Option<Refused>,
+    /// Its outcome, as entries name it.
+    pub outcome: String,
+    /// The time for which its last try ran, ms.
+    pub duration_ms: i64,
+    /// Its tries beyond the first.
+    pub retries: u32,
     /// What else it was decided by, where the entry says that.
     pub premises: Option<Premises>,
+    /// The beginning of the digest of the policy that decided it; empty where the entry does not say it.
+    pub policy: String,
     /// How it was admitted, as the shard wrote it; empty where it was not, or nothing is said.
     pub admitted: String,
 }
@@ -100,7 +109,12 @@ pub enum Fate {
         rule: String,
     },
     /// It passed, and was stopped by what had happened before: facts of its session, or the loop breaker.
-    Stopped(String),
+    Stopped {
+        /// The word of `details.reason`.
+        reason: String,
+        /// The condition on facts, or nothing.
+        rule: String,
+    },
     /// It ended before anybody looked.
     NotReached,
 }
@@ -113,7 +127,7 @@ impl Fate {
             Self::Passed => "passed".into(),
             Self::Asked => "people were asked".into(),
             Self::NotReached => "not reached".into(),
-            Self::Stopped(reason) => format!("denied ({reason})"),
+            Self::Stopped { reason, rule } => format!("denied ({})", if rule.is_empty() { reason } else { rule }),
             Self::Ended { outcome, rule, .. } if !rule.is_empty() => format!("{outcome} ({rule})"),
             Self::Ended { outcome, reason, .. } if !reason.is_empty() => format!("{outcome} ({reason})"),
             Self::Ended { outcome, .. } => outcome.clone(),
@@ -160,6 +174,12 @@ struct Meta<'a> {
     arguments: Option<&'a RawValue>,
     #[serde(default)]
     outcome: String,
+    #[serde(default)]
+    policy_digest: String,
+    #[serde(default)]
+    duration_ms: i64,
+    #[serde(default)]
+    retry_count: u32,
     #[serde(default)]
     error: Option<Error>,
     #[serde(borrow, default)]
@@ -231,6 +251,32 @@ pub struct Operated {
     pub pauses: Vec<Pause>,
 }
 
+/// From when on a log has everything, shard by shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Began {
+    all_ms: Option<i64>,
+    shards: BTreeMap<u32, i64>,
+}
+
+impl Began {
+    /// No shard's log has everything before this moment, ms.
+    pub fn cut(&mut self, at_ms: i64) {
+        self.all_ms = self.all_ms.max(Some(at_ms));
+    }
+
+    /// Nor has this shard's.
+    pub fn cut_shard(&mut self, shard: u32, at_ms: i64) {
+        let known = self.shards.entry(shard).or_insert(at_ms);
+        *known = at_ms.max(*known);
+    }
+
+    /// From when on the log of this shard has everything, ms; the beginning of time where it has it from its own.
+    #[must_use]
+    pub fn of(&self, shard: u32) -> i64 {
+        self.all_ms.max(self.shards.get(&shard).copied()).unwrap_or(i64::MIN)
+    }
+}
+
 /// What an entry is, for whoever decides anew.
 #[derive(Debug)]
 pub enum Read {
@@ -265,7 +311,8 @@ impl Read {
         let is_task = said.meta.agent.is_some();
         let tool = called(&said, is_task).unwrap_or_else(|| said.entity_id.to_string());
         let (fate, refused) = (fate(&said.meta), refused(&said.meta, at_ms));
-        let Meta { turn, agent, arguments, approval, premises, ended_ms: over_ms, places, .. } = said.meta;
+        let Meta { turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, .. } =
+            said.meta;
         let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
         Self::Call(Box::new(Recorded {
             shard: entry.shard,
@@ -283,6 +330,10 @@ impl Read {
             narrowed,
             fate,
             refused,
+            outcome,
+            duration_ms,
+            retries: said.meta.retry_count,
+            policy: said.meta.policy_digest,
             premises,
             admitted: entry.admitted.to_string(),
         }))
@@ -325,9 +376,12 @@ fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refus
 fn fate(meta: &Meta<'_>) -> Fate {
     let detail = |name: &str| meta.error.as_ref().and_then(|error| error.detail(name)).unwrap_or_default().to_owned();
     let (reason, rule) = (detail("reason"), detail("rule"));
+    let is_told_by_others = meta.premises.as_ref().is_some_and(|said| said.session.is_some() && !said.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
+        // Somebody who is gone had begun it; whether people had agreed to that, nobody says.
+        ("outcome_unknown", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
-        ("denied", "loop" | "fact_missing" | "fact_forbidden" | "facts_full") => Fate::Stopped(reason),
+        ("denied", "loop" | "fact_missing" | "fact_forbidden" | "facts_full") => Fate::Stopped { reason, rule },
         ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => Fate::Asked,
         (outcome @ ("unknown_tool" | "denied" | "invalid_arguments" | "approval_refused"), _) => {
             Fate::Ended { outcome: outcome.to_owned(), reason, rule }

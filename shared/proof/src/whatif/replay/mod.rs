@@ -22,7 +22,7 @@ use self::ask::Said;
 use self::pauses::Pauses;
 pub use super::counters::Fleet;
 use super::counters::{Books, SHARE, Side, Whose};
-use super::recorded::Operated;
+use super::recorded::{Began, Operated};
 use super::tasks::Tasks;
 use super::turns::{Decision, EARLIER, ROOM, Turn, What};
 use super::{DAY, Difference, Summary, TASK, TICK};
@@ -102,8 +102,8 @@ pub struct Replay<'a> {
     apart: HashSet<String>,
     /// Agents whose counters are known from what the log says of an admission.
     anchored: HashSet<String>,
-    /// Since when the log has everything, ms; none until it is known.
-    began_ms: Option<i64>,
+    /// From when on the log has everything.
+    began: &'a Began,
     tell: Box<dyn FnMut(Difference) + 'a>,
     summary: Summary,
 }
@@ -111,15 +111,10 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Decides by `fleet`, and tells what differs.
     ///
-    /// `operated`: what operators did meanwhile. `is_from_beginning`: the log has everything since it began; else nothing is
-    /// known of what its first windows had used.
+    /// `operated`: what operators did meanwhile. `began`: from when on the log has everything; of windows that began before,
+    /// nobody knows what they had used.
     #[must_use]
-    pub fn new(
-        fleet: Fleet<'a>,
-        operated: &Operated,
-        is_from_beginning: bool,
-        tell: impl FnMut(Difference) + 'a,
-    ) -> Self {
+    pub fn new(fleet: Fleet<'a>, operated: &Operated, began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
         let mut replay = Self {
             fleet,
             books: Books::default(),
@@ -134,7 +129,7 @@ impl<'a> Replay<'a> {
             parked: HashMap::new(),
             apart: HashSet::new(),
             anchored: HashSet::new(),
-            began_ms: is_from_beginning.then_some(i64::MIN),
+            began,
             tell: Box::new(tell),
             summary: Summary::default(),
         };
@@ -150,7 +145,6 @@ impl<'a> Replay<'a> {
         self.summary.cannot_say(NOT_ADMITTED, turn.unknown);
         let Some(at_ms) = turn.at_ms() else { return };
         self.until(at_ms);
-        self.began_ms.get_or_insert(at_ms);
         let number = self.next_turn;
         self.next_turn += 1;
         for (index, decision) in turn.decisions.iter().enumerate() {
@@ -251,7 +245,7 @@ impl<'a> Replay<'a> {
             (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => {
                 self.park(live, Self::lane_of(live, by, &said));
             }
-            (What::Refuse(calls, by), verdict) if self.is_refused(by.as_deref(), &said, verdict) => {
+            (What::Refuse(calls, by), verdict) if self.is_refused(live.turn.shard, by.as_deref(), &said, verdict) => {
                 live.next += match verdict {
                     Verdict::Refuse(_, _, ends) => ends.min(*calls),
                     _ => *calls,
@@ -321,7 +315,7 @@ impl<'a> Replay<'a> {
             // Whoever comes while others wait for the same goes behind them, even where there is room by now.
             Verdict::Dispatch(_) => {
                 let is_waited_for = |side: &Side| side.by == by && self.parked.contains_key(&side.name);
-                said.sides.iter().any(is_waited_for) || self.was_open(by, said)
+                said.sides.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, said)
             }
             Verdict::Refuse(..) | Verdict::End(..) => false,
         }
@@ -364,7 +358,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Whether a refusal stands.
-    fn is_refused(&mut self, by: Option<&str>, said: &Said, verdict: Verdict) -> bool {
+    fn is_refused(&mut self, shard: u32, by: Option<&str>, said: &Said, verdict: Verdict) -> bool {
         let Some(by) = by else { return true };
         if by == TASK && !said.knows_task {
             self.summary.cannot_say(NO_TASK, 1);
@@ -372,14 +366,14 @@ impl<'a> Replay<'a> {
         }
         match verdict {
             Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
-            Verdict::Dispatch(_) => self.was_open(by, said),
+            Verdict::Dispatch(_) => self.was_open(shard, by, said),
             Verdict::Wait(_) | Verdict::WaitFor(..) => false,
         }
     }
 
     /// Whether what stopped calls was open before the log began, so that it is not known what it had used.
-    fn was_open(&mut self, by: &str, said: &Said) -> bool {
-        let began_ms = self.began_ms.unwrap_or(i64::MIN);
+    fn was_open(&mut self, shard: u32, by: &str, said: &Said) -> bool {
+        let began_ms = self.began.of(shard);
         // Said once already.
         if said.unknown.iter().any(|unknown| unknown.by == by) {
             return true;

@@ -8,27 +8,43 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_proof::lines::Line;
 use tickfleet_proof::whatif::Difference;
-use tickfleet_proof::whatif::recorded::{Arguments, Fate, Operated, Read, Recorded};
+use tickfleet_proof::whatif::facts::replay::FactReplay;
+use tickfleet_proof::whatif::facts::{FactCall, FactTurn, Guarded, Kept, Row};
+use tickfleet_proof::whatif::recorded::{Arguments, Began, Fate, Operated, Read, Recorded};
 use tickfleet_proof::whatif::replay::{Fleet, Replay};
 use tickfleet_proof::whatif::turns::Turn;
 use tickfleet_tools::Registry;
-use worker::calls::recalled::{Recall, Recalled};
+use worker::calls::recalled::{Recall, Recalled, facts};
 
 use crate::parts::Site;
 
-/// How many calls were decided anew, and what would be decided otherwise, where one policy was in force throughout and nobody has set anything at run time.
-pub(super) fn differences(lines: &[String], site: &Site) -> anyhow::Result<(u64, Vec<String>)> {
+/// What came of deciding the log anew.
+#[derive(Default)]
+pub(super) struct Anew {
+    /// So many calls were.
+    pub(super) calls: u64,
+    /// So many of them by facts, and so many could not be.
+    pub(super) by_facts: (u64, u64),
+    /// What would be decided otherwise.
+    pub(super) wrong: Vec<String>,
+}
+
+/// Decides the log anew, where one policy was in force throughout and nobody has set anything at run time.
+pub(super) fn decided(lines: &[String], site: &Site) -> anyhow::Result<Anew> {
     if site.settings.sealed.as_ref().is_none_or(|sealed| !sealed.is_one_policy) {
-        return Ok((0, Vec::new()));
+        return Ok(Anew::default());
     }
     let (calls, operated) = gathered(lines);
-    let mut wrong = judged(&calls, site)?;
+    let (mut wrong, mut said) = (judged(&calls, site)?, (0, 0));
     // After a restart, calls wait for windows in which nothing is lost.
     if !site.world.facts().has_restarted {
         let others = replayed(&calls, &operated, site).into_iter().filter(|other| !is_left_out(other, site));
         wrong.extend(others.map(|other| format!("decided anew: {other:?}")));
+        let differences;
+        (differences, said) = by_facts(&calls, site)?;
+        wrong.extend(differences.into_iter().map(|other| format!("by facts: {other:?}")));
     }
-    Ok((calls.values().map(|calls| calls.len() as u64).sum(), wrong))
+    Ok(Anew { calls: calls.values().map(|calls| calls.len() as u64).sum(), by_facts: said, wrong })
 }
 
 /// Calls by the shard, the tenant and the turn that they belong to.
@@ -70,10 +86,38 @@ fn replayed(calls: &Calls, operated: &Operated, site: &Site) -> Vec<Difference> 
     };
     let mut turns: Vec<Turn> = calls.values().filter_map(|calls| Turn::of(calls)).collect();
     turns.sort_by_key(|turn| turn.at_ms().unwrap_or(0));
-    let mut replay = Replay::new(fleet, operated, true, |difference| differences.push(difference));
+    let began = Began::default();
+    let mut replay = Replay::new(fleet, operated, &began, |difference| differences.push(difference));
     turns.into_iter().for_each(|turn| replay.turn(turn));
     let _not_decidable = replay.finish();
     differences
+}
+
+/// Conditions on facts; with how many could be decided, and how many could not.
+fn by_facts(calls: &Calls, site: &Site) -> anyhow::Result<(Vec<Difference>, (u64, u64))> {
+    let active = Arc::new(PolicyHandle::new(site.active(0)));
+    let store = site.stores(usize::MAX).into_iter().next();
+    let store = store.ok_or_else(|| anyhow::anyhow!("there is no shard"))?;
+    let registry = site.registry("nobody", &store, &active);
+    let active = active.load();
+    let kept = Kept::of(&active.policy.permissions);
+    let turn = |calls: &Vec<Recorded>| {
+        let mut before_ms = None;
+        let one = |call: &Recorded| {
+            let before_ms = before_ms.replace(call.ended_ms);
+            let (tool, facts, effect) = facts(&call.tool, &active, &registry)?;
+            FactCall::of(call, &Row { tool, facts, effect }, &kept, Guarded::Same, before_ms)
+        };
+        let by_facts = calls.iter().filter_map(one).collect();
+        FactTurn::of(calls.first()?, by_facts)
+    };
+    let mut turns: Vec<FactTurn> = calls.values().filter_map(turn).collect();
+    turns.sort_by_key(|turn| turn.at_ms);
+    let (began, mut differences) = (Began::default(), Vec::new());
+    let mut replay = FactReplay::new(&began, |difference| differences.push(difference));
+    turns.into_iter().for_each(|turn| replay.turn(turn));
+    let (decided, said) = replay.finish();
+    Ok((differences, (decided, said.not_decidable.values().sum())))
 }
 
 /// Permission, arguments, rules, consent.
@@ -106,8 +150,8 @@ async fn otherwise(call: &Recorded, active: &Arc<ActivePolicy>, registry: &Arc<R
     let recall = recalled.judge(active, registry).await;
     let is_same = match (&call.fate, &recall) {
         (Fate::NotReached, _) | (_, Recall::Unknown(_)) => true,
-        (Fate::Stopped(_) | Fate::Passed, Recall::Passes { .. }) => true,
-        (Fate::Stopped(_) | Fate::Asked, Recall::Asks(_)) => true,
+        (Fate::Stopped { .. } | Fate::Passed, Recall::Passes) => true,
+        (Fate::Stopped { .. } | Fate::Asked, Recall::Asks(_)) => true,
         (Fate::Ended { outcome, reason, rule }, Recall::Ends { outcome: now, reason: why, rule: by }) => {
             (outcome.as_str(), reason, rule) == (*now, why, by)
         }

@@ -1,0 +1,425 @@
+//! Conditions on facts, decided anew: at each moment at which a call began, the policy is asked, with the facts of its session
+//! as they would be then.
+//!
+//! What the log says of moments is exact where the fleet asked facts itself. Where it is not, or two things are of one
+//! millisecond, both orders are looked at: what holds in both is decided, anything else is told as not decidable.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::session::{Asker, Session};
+use super::{Asked, FactCall, FactFate, FactTurn};
+use crate::whatif::recorded::Began;
+use crate::whatif::{Difference, Kind, Summary};
+
+/// Sessions that are kept before those go of which nothing is known any more.
+const KEPT_MIN: usize = 10_000;
+/// Turns that wait only here at once, at most.
+const WAITING_MAX: usize = 100_000;
+/// For how long what nobody knows is not known, ms: no fact is kept for longer.
+const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
+
+/// Why a call's session is not known.
+pub const NO_SESSION: &str =
+    "its tool asks for facts of its session, which the entry does not say (audit.premises; a build before this one)";
+const NO_ARGUMENTS: &str = "its tool asks for facts about arguments that the log does not have whole";
+const OTHERS_UNSAID: &str =
+    "a call whose session or arguments the log does not have may have changed a fact that it asks for";
+const OPEN_BEFORE: &str = "what its session knew before the log began is not known";
+const SAME_MOMENT: &str = "a fact that it asks for may have changed just before it began, or just after it";
+const WAS_LET_IN: &str = "it did not wait for a call that was under way and may have changed a fact that it asks for";
+const NEVER: &str = "it would wait for a fact, and the log does not say until when";
+
+/// What happens next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    /// The call of a turn that is under way ends.
+    End(u64),
+    /// The next call of a turn is about to begin.
+    Enter(u64),
+}
+
+/// A turn of which something is still to come.
+struct Going {
+    turn: FactTurn,
+    /// The call that is next, or under way.
+    next: usize,
+    is_under_way: bool,
+    /// By how much later here, ms.
+    shift_ms: i64,
+    /// The call waits here: since when, and for which condition.
+    waits: Option<(i64, String)>,
+}
+
+/// What conditions say.
+enum Said {
+    Passes,
+    /// By this condition.
+    Denied(String),
+    /// For the call of another turn, by this condition.
+    Waits(u64, usize, String),
+    Unsure(&'static str),
+}
+
+/// What is known of one condition.
+enum Met {
+    Yes,
+    No,
+    Waits(u64, usize),
+    Unsure(&'static str),
+}
+
+/// Decides anew.
+pub struct FactReplay<'a> {
+    began: &'a Began,
+    sessions: HashMap<String, Session>,
+    /// What nobody knows: a session or tenant and the name of a fact → until when, ms.
+    unsaid: HashMap<String, i64>,
+    turns: HashMap<u64, Going>,
+    next_turn: u64,
+    order: u64,
+    events: BinaryHeap<Reverse<(i64, u8, u64, Next)>>,
+    waiting: usize,
+    kept: usize,
+    decided: u64,
+    tell: Box<dyn FnMut(Difference) + 'a>,
+    summary: Summary,
+}
+
+impl<'a> FactReplay<'a> {
+    /// Tells what differs. `began`: from when on the log has everything.
+    #[must_use]
+    pub fn new(began: &'a Began, tell: impl FnMut(Difference) + 'a) -> Self {
+        Self {
+            began,
+            sessions: HashMap::new(),
+            unsaid: HashMap::new(),
+            turns: HashMap::new(),
+            next_turn: 0,
+            order: 0,
+            events: BinaryHeap::new(),
+            waiting: 0,
+            kept: 0,
+            decided: 0,
+            tell: Box::new(tell),
+            summary: Summary::default(),
+        }
+    }
+
+    /// Takes a turn. They come in the order of [`FactTurn::at_ms`].
+    pub fn turn(&mut self, turn: FactTurn) {
+        self.until(turn.at_ms);
+        let number = self.next_turn;
+        self.next_turn += 1;
+        for call in &turn.calls {
+            if let Some(name) = &call.session
+                && call.may.iter().any(|may| may.sets)
+            {
+                self.sessions.entry(name.clone()).or_default().comes(number, call.position, false, &call.may);
+            }
+        }
+        let going = Going { turn, next: 0, is_under_way: false, shift_ms: 0, waits: None };
+        self.come_to(number, going, i64::MIN);
+    }
+
+    /// Says what came of it: how many calls were decided, and what could not be.
+    #[must_use]
+    pub fn finish(mut self) -> (u64, Summary) {
+        self.until(i64::MAX);
+        self.summary.cannot_say(NEVER, self.turns.len() as u64);
+        (self.decided, self.summary)
+    }
+
+    fn at(&mut self, at_ms: i64, next: Next) {
+        self.order += 1;
+        let class = u8::from(matches!(next, Next::Enter(_)));
+        self.events.push(Reverse((at_ms, class, self.order, next)));
+    }
+
+    /// Goes on up to this moment.
+    fn until(&mut self, at_ms: i64) {
+        while let Some(Reverse((now_ms, ..))) = self.events.peek()
+            && *now_ms < at_ms
+        {
+            let Some(Reverse((now_ms, _, _, next))) = self.events.pop() else { return };
+            match next {
+                Next::End(number) => self.end(number, now_ms),
+                Next::Enter(number) => self.enter(number, now_ms),
+            }
+            self.forget(now_ms);
+        }
+    }
+
+    /// The next call of a turn is to begin, now at the earliest; or the turn is over.
+    fn come_to(&mut self, number: u64, going: Going, now_ms: i64) {
+        if let Some(call) = going.turn.calls.get(going.next) {
+            self.at(call.began.1.saturating_add(going.shift_ms).max(now_ms), Next::Enter(number));
+            self.turns.insert(number, going);
+        }
+    }
+
+    /// A call is about to begin.
+    fn enter(&mut self, number: u64, now_ms: i64) {
+        let Some(mut going) = self.turns.remove(&number) else { return };
+        // Whoever waited for several is woken once.
+        let Some(call) = going.turn.calls.get(going.next).filter(|_| !going.is_under_way).cloned() else {
+            self.turns.insert(number, going);
+            return;
+        };
+        match self.decided(number, &going, &call, now_ms) {
+            Said::Waits(turn, position, rule) if self.waiting < WAITING_MAX => {
+                let live = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
+                let live = live.and_then(|it| it.live.iter_mut().find(|it| (it.turn, it.position) == (turn, position)));
+                live.into_iter().for_each(|live| live.waiters.push(number));
+                if going.waits.is_none() {
+                    self.waiting += 1;
+                    going.waits = Some((now_ms, rule));
+                }
+                self.turns.insert(number, going);
+            }
+            said => {
+                if going.waits.is_some() {
+                    self.waiting = self.waiting.saturating_sub(1);
+                }
+                self.begin(number, going, &call, said, now_ms);
+            }
+        }
+    }
+
+    /// What becomes of a call, as far as what the log says of it allows.
+    fn decided(&mut self, number: u64, going: &Going, call: &FactCall, now_ms: i64) -> Said {
+        if !call.asks() {
+            return Said::Passes;
+        }
+        let Some(session) = &call.session else { return Said::Unsure(NO_SESSION) };
+        // Later than in the fleet, it is asked now; else when it was.
+        let is_moved = going.shift_ms > 0 || going.waits.is_some();
+        let at = if is_moved { (now_ms, now_ms) } else { call.began };
+        let asker = Asker { turn: number, at, is_moved };
+        let said = self.ask(going.turn.shard, session, call, asker, true);
+        let is_apart = self.sessions.get(session).is_some_and(|session| session.is_apart);
+        // The shard knew better whom to wait for.
+        if !matches!(said, Said::Waits(..)) || !call.was_asked || is_moved || is_apart {
+            return said;
+        }
+        let said = self.ask(going.turn.shard, session, call, asker, false);
+        match (&call.fate, said) {
+            (FactFate::Stopped(was), Said::Denied(rule)) if *was == rule => Said::Denied(rule),
+            (FactFate::Passed, Said::Passes) => {
+                self.summary.cannot_say(WAS_LET_IN, 1);
+                Said::Passes
+            }
+            _ => Said::Unsure(WAS_LET_IN),
+        }
+    }
+
+    /// What all conditions of a call say. As the script has it: what stops it comes before what it waits for.
+    fn ask(&mut self, shard: u32, session: &str, call: &FactCall, asker: Asker, waits: bool) -> Said {
+        let (mut unsure, mut waits_for) = (None, None);
+        for condition in &call.conditions {
+            match self.look(shard, session, condition, asker, waits) {
+                Met::Yes => {}
+                Met::No if unsure.is_none() => return Said::Denied(condition.rule.clone()),
+                Met::No => {}
+                Met::Waits(turn, position) => {
+                    waits_for.get_or_insert_with(|| Said::Waits(turn, position, condition.rule.clone()));
+                }
+                Met::Unsure(why) => {
+                    unsure.get_or_insert(why);
+                }
+            }
+        }
+        match (unsure, waits_for) {
+            (Some(why), _) => Said::Unsure(why),
+            (None, Some(waits)) => waits,
+            (None, None) => Said::Passes,
+        }
+    }
+
+    fn look(&mut self, shard: u32, session: &str, condition: &Asked, asker: Asker, waits: bool) -> Met {
+        let tenant = session.split(':').next().unwrap_or_default();
+        let is_unsaid = |whose: &str| {
+            let until_ms = self.unsaid.get(&format!("{whose} {}", condition.name));
+            until_ms.is_some_and(|until_ms| *until_ms >= asker.at.0)
+        };
+        if is_unsaid(tenant) || is_unsaid(session) {
+            return Met::Unsure(OTHERS_UNSAID);
+        }
+        let Some(key) = &condition.key else { return Met::Unsure(NO_ARGUMENTS) };
+        let known = self.sessions.get(session).and_then(|known| known.is_so(key, condition.required, asker));
+        let is_so = match known {
+            Some(Some(is_so)) => is_so,
+            Some(None) => return Met::Unsure(SAME_MOMENT),
+            None if asker.at.0 < self.began.of(shard).saturating_add(condition.kept_ms) => {
+                return Met::Unsure(OPEN_BEFORE);
+            }
+            None => false,
+        };
+        if waits && let Some(known) = self.sessions.get_mut(session) {
+            let is_missing = condition.required && !is_so;
+            if let Some(live) = known.who_may(key, !is_so, is_missing, asker.turn) {
+                return Met::Waits(live.turn, live.position);
+            }
+        }
+        if is_so == condition.required { Met::Yes } else { Met::No }
+    }
+
+    /// A call begins, or is stopped; what is otherwise about that is told.
+    fn begin(&mut self, number: u64, mut going: Going, call: &FactCall, said: Said, now_ms: i64) {
+        let late_ms = going.waits.take().map(|(since_ms, rule)| (now_ms - since_ms, rule));
+        if matches!(said, Said::Passes | Said::Denied(_)) && call.asks() {
+            self.decided += 1;
+        }
+        let (passes, rule) = match said {
+            Said::Passes => (true, None),
+            Said::Denied(rule) => (false, Some(rule)),
+            // Where nobody can say it, it is as it was.
+            Said::Waits(..) => self.unsure(NEVER, &call.fate),
+            Said::Unsure(why) => self.unsure(why, &call.fate),
+        };
+        let (is_otherwise, stopped) = self.told(&going.turn, call, (passes, rule), late_ms.as_ref());
+        if let Some(session) = call.session.as_ref().filter(|_| is_otherwise) {
+            self.sessions.entry(session.clone()).or_default().is_apart = true;
+        }
+        going.shift_ms += late_ms.map_or(0, |(late_ms, _)| late_ms);
+        if stopped {
+            self.leave(number, call, now_ms);
+            going.next += 1;
+            return self.come_to(number, going, now_ms);
+        }
+        going.is_under_way = true;
+        if let Some(session) = call.session.as_ref().filter(|_| call.fate != FactFate::NotReached) {
+            self.sessions.entry(session.clone()).or_default().comes(number, call.position, true, &call.may);
+        }
+        // One that was stopped has no end in the log.
+        let ends_ms = if matches!(call.fate, FactFate::Stopped(_)) { now_ms } else { call.ended.0 + going.shift_ms };
+        self.at(ends_ms.max(now_ms), Next::End(number));
+        self.turns.insert(number, going);
+    }
+
+    fn unsure(&mut self, why: &str, fate: &FactFate) -> (bool, Option<String>) {
+        self.summary.cannot_say(why, 1);
+        match fate {
+            FactFate::Stopped(rule) => (false, Some(rule.clone())),
+            FactFate::Passed | FactFate::New | FactFate::NotReached => (true, None),
+        }
+    }
+
+    /// Tells what is otherwise about a call. Answers whether something is, and whether the call does not run.
+    fn told(
+        &mut self,
+        turn: &FactTurn,
+        call: &FactCall,
+        (passes, rule): (bool, Option<String>),
+        late: Option<&(i64, String)>,
+    ) -> (bool, bool) {
+        let rule = rule.unwrap_or_default();
+        let mut tell =
+            |kind, by: &str, would: String, by_ms| (self.tell)(difference(turn, call, kind, by, would, by_ms));
+        match (passes, &call.fate) {
+            (false, FactFate::Stopped(was)) if *was == rule => return (false, true),
+            (false, FactFate::Stopped(_) | FactFate::New) => tell(Kind::Otherwise, &rule, denied(&rule), None),
+            (false, FactFate::Passed | FactFate::NotReached) => tell(Kind::Denied, &rule, denied(&rule), None),
+            (true, fate) => {
+                if let Some(held) = &call.held {
+                    (self.tell)((**held).clone());
+                } else if let FactFate::Stopped(was) = fate {
+                    tell(Kind::Allowed, was, "passed".to_owned(), None);
+                }
+                if let Some((by_ms, rule)) = late.filter(|(by_ms, _)| *by_ms > 0) {
+                    let mut tell = |kind, by: &str, would: String, by_ms| {
+                        (self.tell)(difference(turn, call, kind, by, would, by_ms))
+                    };
+                    tell(Kind::Delayed, rule, format!("begun {by_ms} ms later ({rule})"), Some(*by_ms));
+                }
+                let is_same = matches!(fate, FactFate::Passed | FactFate::NotReached) && late.is_none();
+                return (!is_same, false);
+            }
+        }
+        (true, true)
+    }
+
+    /// A call ends.
+    fn end(&mut self, number: u64, now_ms: i64) {
+        let Some(mut going) = self.turns.remove(&number) else { return };
+        let Some(call) = going.turn.calls.get(going.next).cloned() else { return };
+        let took_ms = call.ended.1 - call.ended.0;
+        let at = (now_ms, now_ms + took_ms);
+        let did = call.did.as_ref().filter(|_| !matches!(call.fate, FactFate::Stopped(_)));
+        match (&call.session, did) {
+            (None, _) => self.hide(&going.turn.tenant, &call, at),
+            (Some(session), Some(did)) => {
+                for change in did {
+                    match &change.key {
+                        Some(key) => {
+                            let of = self.sessions.entry(session.clone()).or_default();
+                            of.change(key, change.change, change.kept_ms, number, at);
+                        }
+                        None => {
+                            self.unsaid.insert(format!("{session} {}", change.name), at.1.saturating_add(UNSAID_MS));
+                        }
+                    }
+                }
+            }
+            (Some(session), None) => {
+                for may in &call.may {
+                    match &may.key {
+                        Some(key) => {
+                            let of = self.sessions.entry(session.clone()).or_default();
+                            of.leave_unsaid((key, may.sets), UNSAID_MS, number, at);
+                        }
+                        None => self.hide(session, &call, at),
+                    }
+                }
+            }
+        }
+        self.leave(number, &call, now_ms);
+        going.next += 1;
+        going.is_under_way = false;
+        self.come_to(number, going, now_ms);
+    }
+
+    /// What a call may have changed, nobody knows.
+    fn hide(&mut self, whose: &str, call: &FactCall, at: (i64, i64)) {
+        if call.did.as_ref().is_some_and(Vec::is_empty) {
+            return;
+        }
+        for may in &call.may {
+            self.unsaid.insert(format!("{whose} {}", may.name), at.1.saturating_add(UNSAID_MS));
+        }
+    }
+
+    /// A call is no longer under way: those that wait for it look again.
+    fn leave(&mut self, number: u64, call: &FactCall, now_ms: i64) {
+        let session = call.session.as_ref().and_then(|name| self.sessions.get_mut(name));
+        let waiters = session.map(|session| session.goes(number, call.position)).unwrap_or_default();
+        waiters.into_iter().for_each(|waiter| self.at(now_ms, Next::Enter(waiter)));
+    }
+
+    fn forget(&mut self, now_ms: i64) {
+        if self.sessions.len() + self.unsaid.len() < self.kept.max(KEPT_MIN) {
+            return;
+        }
+        self.sessions.retain(|_, session| session.is_of_use(now_ms));
+        self.unsaid.retain(|_, until_ms| *until_ms > now_ms);
+        self.kept = 2 * (self.sessions.len() + self.unsaid.len());
+    }
+}
+
+fn denied(rule: &str) -> String {
+    format!("denied ({rule})")
+}
+
+fn difference(turn: &FactTurn, call: &FactCall, kind: Kind, by: &str, would: String, by_ms: Option<i64>) -> Difference {
+    Difference {
+        kind,
+        by: by.to_owned(),
+        tenant: turn.tenant.clone(),
+        agent: turn.agent.clone(),
+        tool: call.tool.clone(),
+        call: format!("{}/{}", turn.id, call.position),
+        was: call.was.clone(),
+        would,
+        by_ms,
+    }
+}

@@ -1,0 +1,293 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, Permissions, RuleMode, ToolGrant};
+use tickfleet_model::{Effect, Outcome};
+
+use super::replay::{FactReplay, NO_SESSION};
+use super::{FactCall, FactTurn, Guarded, Kept, Row};
+use crate::lines::{self, Line};
+use crate::whatif::recorded::{Began, Read, Recorded};
+use crate::whatif::{Difference, Kind, Summary};
+
+/// A row: `S` sets, `C` clears, `R` requires, `F` forbids.
+fn row(asks: &[&str]) -> FactRow {
+    let mut row = FactRow::default();
+    for ask in asks {
+        let (letter, fact) = ask.split_at(1);
+        let fact = Fact::parse(fact).unwrap();
+        let change = FactChange { fact: fact.clone(), on: BTreeSet::from([Outcome::Ok]), kept_ms: 60_000 };
+        let condition = FactCondition { fact, mode: RuleMode::Enforce, message: None };
+        match letter {
+            "S" => row.sets.push(change),
+            "C" => row.clears.push(change),
+            "R" => row.require.push(condition),
+            _ => row.forbid.push(condition),
+        }
+    }
+    row
+}
+
+/// A policy: what the rows of tools ask.
+fn policy(rows: &[(&str, &[&str])]) -> Permissions {
+    let mut permissions = Permissions::default();
+    for (tool, asks) in rows {
+        let grant = ToolGrant { everyone: true, facts: row(asks), ..ToolGrant::default() };
+        permissions.matrix.insert((*tool).to_owned(), grant);
+    }
+    permissions
+}
+
+const MAIL: (&str, &[&str]) = ("mail", &["Stainted"]);
+const PAY: (&str, &[&str]) = ("pay", &["Ftainted"]);
+
+/// A call as an entry has it.
+struct Call {
+    turn: &'static str,
+    position: usize,
+    tool: &'static str,
+    admitted_ms: i64,
+    /// When facts were asked, and when it ended, ms.
+    entered_ms: Option<i64>,
+    ended_ms: i64,
+    outcome: &'static str,
+    /// The condition that stopped it.
+    stopped: Option<&'static str>,
+    session: Option<&'static str>,
+    arguments: &'static str,
+}
+
+/// Turn and position, tool, when it was admitted, when it was asked, when it ended; in a session.
+fn ran(call: (&'static str, usize), tool: &'static str, times: (i64, i64, i64)) -> Call {
+    let (admitted_ms, entered_ms, ended_ms) = times;
+    Call {
+        turn: call.0,
+        position: call.1,
+        tool,
+        admitted_ms,
+        entered_ms: Some(entered_ms),
+        ended_ms,
+        outcome: "ok",
+        stopped: None,
+        session: Some("5e55"),
+        arguments: "{}",
+    }
+}
+
+fn denied(call: Call, rule: &'static str) -> Call {
+    Call { outcome: "denied", stopped: Some(rule), ended_ms: call.entered_ms.unwrap_or(call.ended_ms), ..call }
+}
+
+impl Call {
+    /// The entry of a build before this one, or of a tool that did not go by facts.
+    fn unasked(self) -> Self {
+        Self { entered_ms: None, ..self }
+    }
+
+    fn recorded(&self) -> Recorded {
+        let Self { turn, position, tool, admitted_ms, entered_ms, ended_ms, outcome, session, .. } = self;
+        let ran = self.stopped.is_none();
+        let mut premises = json!({"calls": 1, "ran": ran});
+        let fields = premises.as_object_mut().unwrap();
+        fields.extend(session.map(|session| ("session".to_owned(), json!(session))));
+        fields.extend(entered_ms.map(|at_ms| ("entered_ms".to_owned(), json!(at_ms))));
+        let error = self.stopped.map(|rule| {
+            let reason = if rule.contains("require") { "fact_missing" } else { "fact_forbidden" };
+            json!({"code": "denied", "details": {"reason": reason, "rule": rule}})
+        });
+        let timestamp = chrono::DateTime::from_timestamp_millis(*ended_ms).unwrap().to_rfc3339();
+        let arguments: serde_json::Value = serde_json::from_str(self.arguments).unwrap();
+        let mut meta = json!({
+            "call": format!("{turn}/{position}"), "turn": turn, "arguments": arguments, "outcome": outcome, "error": error,
+            "duration_ms": if ran { 5 } else { 0 }, "retry_count": 0, "premises": premises,
+        });
+        if ran {
+            meta["ended_ms"] = json!(ended_ms);
+        }
+        let text = json!({
+            "timestamp": timestamp, "action": "TOOL_CALL", "entity_id": tool, "actor_id": "kelly", "tenant": "acme",
+            "message": format!("kelly called {tool}: x"), "meta": meta,
+        });
+        let admitted = format!("A{admitted_ms},1,1,9,{},1,9", admitted_ms + 5_000);
+        let line = lines::entry(0, &format!("{ended_ms}-0"), &admitted, &text.to_string());
+        let Some(Line::Entry(entry)) = Line::read(&line) else { unreachable!() };
+        let Read::Call(call) = Read::entry(&entry) else { unreachable!() };
+        *call
+    }
+}
+
+/// Decides all of it by a policy.
+fn replay_from(permissions: &Permissions, began: &Began, calls: &[Call]) -> (Vec<Difference>, u64, Summary) {
+    let mut turns: Vec<FactTurn> = Vec::new();
+    for of in calls.chunk_by(|one, other| one.turn == other.turn) {
+        let recorded: Vec<Recorded> = of.iter().map(Call::recorded).collect();
+        let kept = Kept::of(permissions);
+        let mut before_ms = None;
+        let by_facts = recorded.iter().filter_map(|call| {
+            let before_ms = before_ms.replace(call.ended_ms);
+            let facts = &permissions.matrix.get(&call.tool)?.facts;
+            let row = Row { tool: &call.tool, facts, effect: Effect::Once };
+            FactCall::of(call, &row, &kept, Guarded::Same, before_ms)
+        });
+        turns.extend(FactTurn::of(&recorded[0], by_facts.collect()));
+    }
+    turns.sort_by_key(|turn| turn.at_ms);
+    // As the command puts them aside.
+    let lines: Vec<String> = turns.iter().map(|turn| serde_json::to_string(turn).unwrap()).collect();
+    let found = RefCell::new(Vec::new());
+    let mut replay = FactReplay::new(began, |difference| found.borrow_mut().push(difference));
+    lines.iter().for_each(|line| replay.turn(serde_json::from_str(line).unwrap()));
+    let (decided, summary) = replay.finish();
+    (found.into_inner(), decided, summary)
+}
+
+type Told = (String, Kind, String, Option<i64>);
+
+fn told(rows: &[(&str, &[&str])], calls: &[Call]) -> (Vec<Told>, u64) {
+    let (found, decided, summary) = replay_from(&policy(rows), &Began::default(), calls);
+    assert!(summary.not_decidable.is_empty(), "{summary:?}");
+    (found.into_iter().map(|one| (one.call, one.kind, one.by, one.by_ms)).collect(), decided)
+}
+
+fn one(call: &str, kind: Kind, by: &str, by_ms: Option<i64>) -> Told {
+    (call.to_owned(), kind, by.to_owned(), by_ms)
+}
+
+const FORBIDS: &str = "permissions.pay.facts.forbid.tainted";
+const REQUIRES: &str = "permissions.pay.facts.require.quoted";
+
+#[test]
+fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
+    let look: (&str, &[&str]) = ("look", &["Ctainted"]);
+    let calls = [
+        ran(("a", 0), "pay", (100, 110, 120)),
+        ran(("b", 0), "mail", (200, 210, 220)),
+        denied(ran(("b", 1), "pay", (200, 221, 0)), FORBIDS),
+        ran(("c", 0), "look", (300, 310, 320)),
+        ran(("d", 0), "pay", (400, 410, 420)),
+        ran(("e", 0), "mail", (500, 510, 520)),
+        // A minute later.
+        ran(("f", 0), "pay", (60_600, 60_610, 60_620)),
+    ];
+    assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 4));
+    // Nothing clears it any more.
+    let found = told(&[MAIL, PAY], &calls);
+    assert_eq!(found.0, [one("d/0", Kind::Denied, FORBIDS, None)]);
+    // Nothing sets it.
+    assert_eq!(told(&[PAY, look], &calls).0, [one("b/1", Kind::Allowed, FORBIDS, None)]);
+    // Another condition stops it.
+    let quoted: (&str, &[&str]) = ("pay", &["Rquoted"]);
+    let all: Vec<_> = ["a/0", "d/0", "f/0"].map(|call| one(call, Kind::Denied, REQUIRES, None)).into();
+    let mut found = told(&[MAIL, quoted, look], &calls).0;
+    let other = found.iter().position(|one| one.1 == Kind::Otherwise).map(|at| found.remove(at));
+    assert_eq!((found, other), (all, Some(one("b/1", Kind::Otherwise, REQUIRES, None))));
+}
+
+#[test]
+fn a_condition_that_is_new_is_decided_by_when_calls_began_and_within_a_turn_by_their_order() {
+    let calls = [
+        ran(("a", 0), "mail", (100, 0, 120)).unasked(),
+        ran(("a", 1), "pay", (100, 0, 126)).unasked(),
+        // Somebody else's session.
+        Call { session: Some("07e4"), ..ran(("b", 0), "pay", (2_000, 0, 2_010)).unasked() },
+        ran(("c", 0), "pay", (3_000, 0, 3_010)).unasked(),
+    ];
+    let expected = ["a/1", "c/0"].map(|call| one(call, Kind::Denied, FORBIDS, None));
+    assert_eq!(told(&[MAIL, PAY], &calls).0, expected);
+}
+
+#[test]
+fn a_call_waits_for_an_earlier_turn_that_may_bring_what_it_requires_and_those_behind_it_are_late_with_it() {
+    let pays: &[(&str, &[&str])] = &[("pay", &["Rquoted"]), ("quote", &["Squoted"])];
+    let calls = [
+        ran(("a", 0), "quote", (100, 0, 500)).unasked(),
+        ran(("b", 0), "pay", (200, 0, 225)).unasked(),
+        ran(("b", 1), "pay", (200, 0, 235)).unasked(),
+        ran(("c", 0), "pay", (600, 0, 625)).unasked(),
+    ];
+    let expected = [one("b/0", Kind::Delayed, REQUIRES, Some(280))];
+    assert_eq!(told(pays, &calls).0, expected);
+    // Of the one that comes later, nobody waits: no two wait for each other.
+    let late = [
+        ran(("b", 0), "pay", (200, 0, 225)).unasked(),
+        ran(("b", 1), "quote", (200, 0, 300)).unasked(),
+        ran(("z", 0), "quote", (210, 0, 500)).unasked(),
+    ];
+    assert_eq!(told(pays, &late).0, [one("b/0", Kind::Denied, REQUIRES, None)]);
+}
+
+#[test]
+fn what_another_decision_leaves_out_is_not_there_for_those_behind_it() {
+    // Without its quote, the offer is denied; so what it would have set is missing for the order.
+    let rows: &[(&str, &[&str])] = &[("offer", &["Rquoted", "Soffered"]), ("order", &["Roffered"])];
+    let calls = [ran(("a", 0), "offer", (100, 0, 120)).unasked(), ran(("b", 0), "order", (2_000, 0, 2_020)).unasked()];
+    let expected = [
+        one("a/0", Kind::Denied, "permissions.offer.facts.require.quoted", None),
+        one("b/0", Kind::Denied, "permissions.order.facts.require.offered", None),
+    ];
+    assert_eq!(told(rows, &calls).0, expected);
+    // And of one that would be allowed, nobody knows how it would have ended.
+    let first = denied(ran(("a", 0), "offer", (100, 110, 0)), "permissions.offer.facts.require.quoted");
+    let then = ran(("b", 0), "order", (2_000, 0, 2_020)).unasked();
+    let without = policy(&[("offer", &["Soffered"]), ("order", &["Roffered"])]);
+    let (found, _, summary) = replay_from(&without, &Began::default(), &[first, then]);
+    assert_eq!(found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(), [("a/0", Kind::Allowed)]);
+    assert_eq!(summary.not_decidable.values().sum::<u64>(), 1, "{summary:?}");
+}
+
+#[test]
+fn what_the_log_does_not_say_is_told_and_no_difference() {
+    let undecided = |calls: &[Call], rows: &[(&str, &[&str])], began: &Began| {
+        let (found, _, summary) = replay_from(&policy(rows), began, calls);
+        assert!(found.is_empty(), "{found:?}");
+        assert_eq!(summary.not_decidable.len(), 1, "{summary:?}");
+        summary.not_decidable.into_keys().next().unwrap()
+    };
+    // An older build says no session; what its calls may have done to any session of the tenant, nobody knows.
+    let old = || Call { session: None, ..ran(("a", 0), "pay", (100, 0, 110)).unasked() };
+    assert_eq!(undecided(&[old()], &[MAIL, PAY], &Began::default()), NO_SESSION);
+    let mail = Call { session: None, ..ran(("a", 0), "mail", (100, 0, 110)).unasked() };
+    let then = ran(("b", 0), "pay", (2_000, 2_010, 2_020));
+    assert!(undecided(&[mail, then], &[MAIL, PAY], &Began::default()).contains("may have changed a fact"));
+    // What was set before the log began.
+    let mut began = Began::default();
+    began.cut_shard(0, 90);
+    let at = |ms: i64| [ran(("a", 0), "pay", (ms, ms + 10, ms + 20))];
+    assert!(undecided(&at(100), &[MAIL, PAY], &began).contains("before the log began"));
+    // It is over by then.
+    let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &began, &at(60_200));
+    assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
+    // Facts about arguments that are secrets.
+    let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)"])];
+    let hidden = Call { arguments: r#"{"item":"[REDACTED]"}"#, ..ran(("a", 0), "pay", (100, 110, 120)) };
+    assert!(undecided(&[hidden], of, &Began::default()).contains("arguments"));
+}
+
+#[test]
+fn of_one_moment_both_orders_are_looked_at() {
+    let mail = |turn, at_ms| ran((turn, 0), "mail", (100, 105, at_ms));
+    let pay = || ran(("b", 0), "pay", (101, 120, 125));
+    // It was set, and asked for, in one millisecond: the call was let in, so it came first, or it was not set yet.
+    let (found, decided, summary) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &[mail("a", 120), pay()]);
+    assert!(found.is_empty() && decided == 0 && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+    // It had been set before, and is set anew: both orders say the same.
+    let calls = [mail("a", 110), mail("c", 120), pay()];
+    let (found, ..) = replay_from(&policy(&[MAIL, PAY]), &Began::default(), &calls);
+    assert_eq!(found.iter().map(|one| (one.call.as_str(), one.kind)).collect::<Vec<_>>(), [("b/0", Kind::Denied)]);
+}
+
+#[test]
+fn facts_about_arguments_are_others_for_each_of_their_values() {
+    let of: &[(&str, &[&str])] = &[("quote", &["Squoted(/item)"]), ("pay", &["Rquoted(/item)", "Cquoted(/item)"])];
+    let about = |call: Call, arguments| Call { arguments, ..call };
+    let calls = [
+        about(ran(("a", 0), "quote", (100, 110, 120)), r#"{"item":"pen"}"#),
+        about(ran(("b", 0), "pay", (200, 210, 220)), r#"{"item":"pen"}"#),
+        about(denied(ran(("c", 0), "pay", (300, 310, 0)), REQUIRES), r#"{"item":"pen"}"#),
+        about(denied(ran(("d", 0), "pay", (400, 410, 0)), REQUIRES), r#"{"item":"ink"}"#),
+    ];
+    assert_eq!(told(of, &calls), (vec![], 3));
+}
