@@ -311,8 +311,9 @@ impl Read {
         let is_task = said.meta.agent.is_some();
         let tool = called(&said, is_task).unwrap_or_else(|| said.entity_id.to_string());
         let (fate, refused) = (fate(&said.meta), refused(&said.meta, at_ms));
-        let Meta { turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, .. } =
-            said.meta;
+        let Meta {
+            turn, agent, arguments, outcome, duration_ms, approval, premises, ended_ms: over_ms, places, ..
+        } = said.meta;
         let narrowed = approval.and_then(|approval| approval.arguments).map(Arguments::read);
         Self::Call(Box::new(Recorded {
             shard: entry.shard,
