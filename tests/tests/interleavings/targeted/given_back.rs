@@ -82,7 +82,7 @@ async fn waits(shard: &Shard, held: &Held, awaits: &str) -> Parked {
 /// What a look at the lane comes to, where it is due.
 async fn look(shard: &Shard, places: u64) -> Released {
     let lane = Lane::parse(LANE).unwrap();
-    let heads = shard.store.heads(&[lane.clone()], 16, 1 << 20).await.unwrap().remove(0);
+    let heads = shard.store.heads(std::slice::from_ref(&lane), 16, 1 << 20).await.unwrap().remove(0);
     let waiting = heads.into_iter().map(|head| {
         let by = JudgedBy { agent: "a1".into(), policy: LanePolicy::Row(0), stagger_ms: 0 };
         let left = |mut debit: CounterDebits| {

@@ -111,7 +111,7 @@ end
 
 -- A turn whose call waited for somebody else, and gave its places back. What has a window it has debited, and what no place
 -- can come of ends it: nothing else refuses it.
-local function resume(turn, rec, stops, ending, elsewhere)
+local function resume(turn, rec, stops, ending, elsewhere) -- rarely
   if slices and slices <= 0 then return nil, now + 1000 end
   if turn.next and turn.next ~= rec.next then return nil, now end
   local tt, key = turn.tt, turn_key(turn.tt)
