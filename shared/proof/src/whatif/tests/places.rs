@@ -21,7 +21,6 @@ fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
         over(turn("c", &[waits(1_250), (1_500, 0, go(1, 3, 5_000))]), 1_600),
     ];
     let all = |notes: &str| [vec![noted(first.clone(), notes)], others.to_vec()].concat();
-    assert_eq!(told(&places(2), &all("G1100,2;H1300,1;H1400,1")).len(), 2, "nobody waits where there are two");
     assert_eq!(told(&places(1), &all("G1100,2;H1300,2")), []);
     // It ended without having it again.
     assert_eq!(told(&places(1), &all("G1100,2")), []);
@@ -32,10 +31,8 @@ fn a_place_that_was_given_back_while_a_call_waited_was_others_meanwhile() {
 #[test]
 fn what_became_of_places_that_the_log_does_not_tell_is_told_as_not_decided() {
     let places = policy(9, vec![limit(LimitBound::Concurrent(2), Every::Held, OnReach::Wait)]);
-    for notes in ["G1100,1;H1200,1;G1300,0", "H1100,2"] {
-        let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), notes);
-        let (found, summary) = replay(&places, &[first]);
-        assert!(found.is_empty(), "{found:?}");
-        assert!(summary.not_decidable.keys().any(|why| why.contains("calls that waited")), "{notes}: {summary:?}");
-    }
+    let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), "G1100,1;H1200,1;G1300,0");
+    let (found, summary) = replay(&places, &[first]);
+    assert!(found.is_empty(), "{found:?}");
+    assert!(summary.not_decidable.keys().any(|why| why.contains("calls that waited")), "{summary:?}");
 }
