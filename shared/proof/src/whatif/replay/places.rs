@@ -17,7 +17,8 @@ struct Stretch {
 fn stretches(turn: &Turn, decision: &Decision, ends_ms: i64) -> Option<Vec<Stretch>> {
     let What::Go(calls, note) = &decision.what else { return None };
     let end = decision.first + calls;
-    if usize::try_from(note.calls).ok()? != *calls {
+    // Places are taken again that were given back before.
+    if usize::try_from(note.calls).ok()? != *calls || decision.places.first()?.again {
         return None;
     }
     let (mut found, mut next) = (Vec::new(), decision.first);
