@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, AskedBy, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
 use tickfleet_protocol::without_nulls;
@@ -85,6 +86,15 @@ pub(crate) struct Passed {
     pub(crate) shadow: Vec<ShadowDenial>,
     /// What asks for people's consent: the call runs only with it.
     pub(crate) asked: Vec<AskedBy>,
+}
+
+/// A call that has passed every guard, and that facts and people let begin.
+pub(crate) struct Admitted {
+    pub(crate) passed: Passed,
+    /// People's consent to it.
+    pub(crate) approved: Option<Approved>,
+    /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
+    pub(crate) entered_ms: Option<i64>,
 }
 
 /// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told

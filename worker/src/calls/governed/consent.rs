@@ -20,22 +20,13 @@ use tickfleet_store::{AskApproval, Consent, UseApproval};
 
 use crate::calls::call::{Calls, passed_with};
 use crate::calls::governed::facts::{self, LetIn};
-use crate::calls::guards::Passed;
+use crate::calls::guards::{Admitted, Passed};
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::Toolbox;
 
 /// Bytes of the reasons for which a call asks, as people see them.
 const WHY_BYTES_MAX: usize = 2 * 1024;
-
-/// A call that may begin.
-pub(in crate::calls) struct Admitted {
-    pub(in crate::calls) passed: Passed,
-    /// People's consent to it.
-    pub(in crate::calls) approved: Option<Approved>,
-    /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
-    pub(in crate::calls) entered_ms: Option<i64>,
-}
 
 impl Calls {
     /// A call that passed every guard, and that facts and people let begin. Facts are asked before people are, and before what
