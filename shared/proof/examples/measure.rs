@@ -125,8 +125,14 @@ fn decide_anew(lines: impl Iterator<Item = std::io::Result<String>>) -> Measured
     let agents = (0..AGENTS).filter_map(|number| AgentId::new(format!("agent-{number}")).ok());
     policy.agents = Arc::new(agents.map(|agent| (agent, AgentPolicy::default())).collect());
     policy.tenants.extend(TenantId::new("acme").ok().map(|tenant| (tenant, TenantPolicy::default())));
-    let fleet =
-        Fleet { policy: &policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
+    let fleet = Fleet {
+        policy: &policy,
+        shards: 1,
+        agent_stagger: |_, _, _| 0,
+        counter_stagger: |_, _, _| 0,
+        slots: None,
+        one_tenant: false,
+    };
     let (differences, mut entries) = (Cell::new(0_u64), 0);
     let tell = |_| differences.set(differences.get() + 1);
     let began = Began::default();

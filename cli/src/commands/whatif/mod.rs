@@ -121,6 +121,8 @@ struct Gathered {
     began: Began,
     /// When the first entry was written, ms.
     first_ms: Option<i64>,
+    /// Whether one tenant's calls alone are looked at.
+    one_tenant: bool,
     unread: u64,
 }
 
@@ -150,6 +152,7 @@ pub(crate) async fn run(args: &WhatIf, global: &Global, output: &Output) -> Resu
         parts: Vec::new(),
         began: Began::default(),
         first_ms: None,
+        one_tenant: wanted.tenant.is_some(),
         unread: 0,
     };
     wanted.from_ms.into_iter().for_each(|from_ms| gathered.began.cut(from_ms));
@@ -209,7 +212,10 @@ impl Gathered {
         for line in BufReader::new(file).lines() {
             let line = line?;
             match Line::read(&line) {
-                Some(Line::Header(header)) => self.parts.push(Part::of(&header)),
+                Some(Line::Header(header)) => {
+                    self.one_tenant |= header.tenant.is_some();
+                    self.parts.push(Part::of(&header));
+                }
                 Some(Line::Entry(entry)) => match Read::entry(&entry) {
                     Read::Call(call) => {
                         self.first_ms = Some(self.first_ms.map_or(call.written_ms, |at| at.min(call.written_ms)));
@@ -273,7 +279,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
     told.summary.cannot_say("lines that are none of an export", gathered.unread);
     guards.name_undecided(&mut told);
     let began = gathered.began();
-    let operated = gathered.operated;
+    let (operated, one_tenant) = (gathered.operated, gathered.one_tenant);
     let (turns, by_facts) = judged(&guards, gathered.calls, &mut told).await?;
     let told = by_their_facts(by_facts, &began, told)?;
     let fleet = Fleet {
@@ -282,6 +288,7 @@ async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option
         agent_stagger: stagger_ms,
         counter_stagger: counter_stagger_ms,
         slots,
+        one_tenant,
     };
     let told = RefCell::new(told);
     let tell = |difference| told.borrow_mut().tell(difference);
@@ -380,6 +387,7 @@ mod tests {
             parts: Vec::new(),
             began: Began::default(),
             first_ms: None,
+            one_tenant: false,
             unread: 0,
         };
         for lines in exports {

@@ -28,6 +28,8 @@ pub struct Fleet<'a> {
     pub counter_stagger: fn(&str, &str, i64) -> i64,
     /// How many slots the workers had, where the log does not say it.
     pub slots: Option<u64>,
+    /// Whether the log has one tenant's calls alone.
+    pub one_tenant: bool,
 }
 
 /// Who makes the calls of a turn, as the policy has them.
@@ -114,6 +116,7 @@ const PRUNED_MS: i64 = 3_600_000;
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not say which";
 const NO_ARGUMENTS: &str = "counts by arguments that the log does not have whole";
 const NO_CONTEXT: &str = "counts by user, session or task, which entries do not say (audit.premises)";
+const ONE_TENANT: &str = "counts calls of several tenants, and only one tenant's are looked at";
 const NO_SLOTS: &str =
     "is a part of the workers' slots, and the log does not say how many these were (--slots says it)";
 /// Why a share of the slots is not decided anew.
@@ -206,7 +209,9 @@ impl Books {
             if matches!(limit.bound, LimitBound::Share(_)) {
                 continue;
             }
-            let max = match (why_not(&limit, &debits, turn, from), self.max(fleet, &limit, turn.shard)) {
+            let is_of_others = fleet.one_tenant && fleet.policy.tenants.len() > 1 && !limit.is_of_tenants();
+            let why_not = is_of_others.then_some(ONE_TENANT).or_else(|| why_not(&limit, &debits, turn, from));
+            let max = match (why_not, self.max(fleet, &limit, turn.shard)) {
                 (None, Some(max)) => max,
                 (why, _) => {
                     unknown.push(NotKnown { by: super::limit(&limit.name), why: why.unwrap_or(NO_SLOTS) });

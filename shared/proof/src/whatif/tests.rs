@@ -83,8 +83,18 @@ fn replay(policy: &Policy, turns: &[Turn]) -> (Vec<Difference>, super::Summary) 
 }
 
 fn replay_with(policy: &Policy, operated: &Operated, turns: &[Turn]) -> (Vec<Difference>, super::Summary) {
+    replay_of(policy, operated, turns, false)
+}
+
+fn replay_of(
+    policy: &Policy,
+    operated: &Operated,
+    turns: &[Turn],
+    one_tenant: bool,
+) -> (Vec<Difference>, super::Summary) {
     let found = RefCell::new(Vec::new());
-    let fleet = Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None };
+    let fleet =
+        Fleet { policy, shards: 1, agent_stagger: |_, _, _| 0, counter_stagger: |_, _, _| 0, slots: None, one_tenant };
     let began = Began::default();
     let mut replay = Replay::new(fleet, operated, &began, |difference| found.borrow_mut().push(difference));
     turns.iter().for_each(|turn| replay.turn(turn.clone()));
@@ -148,6 +158,21 @@ fn what_a_limit_refused_is_let_go_by_a_larger_one_and_debits_it() {
     assert_eq!(told(&few(1), &turns), []);
     assert_eq!(told(&few(2), &turns), [("b/0".into(), Kind::LetGo, "limits.few".into(), None)]);
     assert_eq!(told(&few(0), &turns), [("a/0".into(), Kind::Capped, "limits.few".into(), None)]);
+}
+
+#[test]
+fn a_limit_that_counts_calls_of_several_tenants_is_not_decided_by_the_calls_of_one() {
+    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
+    few.per = BTreeSet::from([LimitKey::Tool]);
+    let mut policy = policy(9, vec![few]);
+    policy.tenants.insert(TenantId::new("umbrella").unwrap(), TenantPolicy::default());
+    // It was refused for what another tenant had called.
+    let turns = [turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))])];
+    let (found, summary) = replay_of(&policy, &Operated::default(), &turns, true);
+    let why: Vec<&String> = summary.not_decidable.keys().collect();
+    assert!(found.is_empty() && why.len() == 1 && why[0].contains("several tenants"), "{found:?} {why:?}");
+    let (found, _) = replay(&policy, &turns);
+    assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), [Kind::LetGo]);
 }
 
 #[test]

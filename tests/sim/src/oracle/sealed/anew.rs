@@ -81,6 +81,7 @@ fn replayed(calls: &Calls, operated: &Operated, site: &Site) -> Vec<Difference> 
         policy: &policy,
         shards: site.settings.store.shards,
         slots: None,
+        one_tenant: false,
         agent_stagger: stagger_ms,
         counter_stagger: counter_stagger_ms,
     };
