@@ -212,9 +212,11 @@ impl<'a> Reckoning<'a> {
         Self { policy, clock, shard: (store.shard(), store.options().shards), now_ms }
     }
 
-    /// Turns wait on a lane: where that is of a share of the slots, their tenant has no more than its share from now on.
+    /// Turns wait on a lane: where that is of a share of the slots, their tenant has no more than its share from now on. One that
+    /// only comes back for a place waits for no slot: it may find that nobody counts them any more.
     pub(crate) fn saw_waiting(&self, lane: &Lane, heads: &[Head]) {
-        let (Lane::Counter { limit, .. }, Some(head)) = (lane, heads.first()) else { return };
+        let waiting = heads.iter().find(|head| !head.comes_back);
+        let (Lane::Counter { limit, .. }, Some(head)) = (lane, waiting) else { return };
         let of_slots = |known: &&Limit| known.name == *limit && matches!(known.bound, LimitBound::Share(_));
         let known = self.policy.limits.iter().find(of_slots).zip(TurnName::parse(&head.name));
         let Some((known, name)) = known else { return };

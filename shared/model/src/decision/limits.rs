@@ -134,7 +134,8 @@ impl Debit {
 /// where one does. Debits nothing.
 #[must_use]
 pub fn fit(debits: &[Debit], k: usize, epoch_ms: i64) -> (usize, Option<usize>, Option<Stopped>) {
-    if let Some(at) = debits.iter().position(|debit| debit.others_wait && debit.amounts[0] != Some(0)) {
+    let is_behind = |debit: &Debit| debit.others_wait && debit.reach != Reach::Shadow && debit.amounts[0] != Some(0);
+    if let Some(at) = debits.iter().position(is_behind) {
         return (0, Some(at), Some(Stopped::Behind(at)));
     }
     let (mut k, mut stop) = (k, None);

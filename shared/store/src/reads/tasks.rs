@@ -18,12 +18,13 @@ use tickfleet_model::{TaskId, TenantId};
 const STEPS_READ: usize = 32;
 
 /// The fields of a record that tell where it stands: neither its content nor its results, for they are read often.
-pub(super) const STANDS: [&str; 15] = [
+pub(super) const STANDS: [&str; 16] = [
     turn::AGENT,
     turn::QUEUE,
     turn::APPROVAL,
     turn::CALLS,
     turn::ADMITTED,
+    turn::PAID,
     turn::DONE,
     turn::ADMITTED_MS,
     turn::DEADLINE_MS,

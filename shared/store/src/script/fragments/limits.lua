@@ -284,7 +284,8 @@ local function behind(from, own, place)
   for i = from + 1, debits[from], 2 do
     local c, first = debits[i], debits[i + 1]
     if type(first) == 'table' then first = first[1] end
-    if c.first and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then
+    -- A limit in shadow holds nobody up, also where those stand in its line who come back for its places.
+    if c.first and c.row.reach ~= 'shadow' and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then
       return { c = c, amounts = debits[i + 1] }
     end
   end

@@ -18,6 +18,8 @@ pub struct Head {
     pub agent: String,
     /// Its meta, JSON; empty where that is gone.
     pub meta: String,
+    /// True if it comes back for places of limits that it gave back while a call waited.
+    pub comes_back: bool,
     /// Its calls from the next one on, JSON each.
     pub calls: Vec<String>,
 }
@@ -45,7 +47,7 @@ fn lane(value: Value) -> Result<Vec<Head>, StoreError> {
 fn head(value: Value) -> Result<Head, StoreError> {
     let mut reply = Reply::new(Verb::Heads.as_str(), value)?;
     let (name, next) = (reply.text()?, reply.number()?);
-    let (agent, meta) = (reply.text()?, reply.text()?);
+    let (agent, meta, back) = (reply.text()?, reply.text()?, reply.text()?);
     let calls = reply.rest().into_iter().filter_map(into_text).collect();
-    Ok(Head { name, next: usize::try_from(next).unwrap_or(0), agent, meta, calls })
+    Ok(Head { name, next: usize::try_from(next).unwrap_or(0), agent, meta, comes_back: !back.is_empty(), calls })
 }

@@ -131,6 +131,8 @@ local function resume(turn, rec, stops, ending, elsewhere) -- rarely
   slices = slices and slices - 1
   local fence = dispatch(rec.queue, tt, body.meta, rec.next, body.crashes, body.attempt, body.calls, body.lost, body.waited,
     body.shades)
+  -- A scheduler of a build before this one leaves it there.
+  call('ZREM', P .. 'delayed', tt)
   free_places(tt, key, rec.holds, now)
   local holds = turn.places and debit_counters(tt, turn.places, k, now)
   if holds then call('HSET', key, TURN.holds, holds) end
