@@ -116,7 +116,7 @@ for i = 1, num(ARGV[8]) do
     acked[#acked + 1] = ARGV[at]
     -- Its record tells of it from now on.
     local given = ARGV[at + 3] ~= '' and task_id_of(ARGV[at + 1] .. ':' .. ARGV[at + 2])
-    if given and call('HGET', QUEUED, given) == ARGV[at] then call('HDEL', QUEUED, given) end
+    if given and redis.pcall('HGET', QUEUED, given) == ARGV[at] then call('HDEL', QUEUED, given) end
   end
 end
 save_tenants()
