@@ -1,6 +1,7 @@
 //! What happens to turns and tasks as server-sent events.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -8,9 +9,10 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::{Stream, StreamExt};
 use serde::Serialize;
-use tickfleet_client::{Progress, StoreError, Watch};
+use tickfleet_client::{Progress, StoreError, TaskEvent, Watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::serving::listening::Listening;
 
@@ -24,9 +26,16 @@ pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     number.ok_or_else(|| Problem::invalid("Last-Event-ID: expected the id of an event, a number"))
 }
 
-/// A task's events, until its end.
-pub(crate) fn of_task(listening: Listening, watch: Watch, draining: CancellationToken) -> Response {
-    respond(listening, watch.into_stream().map(event), draining)
+/// A task's events, until its end; none of one whose agent the caller does not see.
+pub(crate) fn of_task(listening: Listening, caller: Caller, watch: Watch, draining: CancellationToken) -> Response {
+    let is_for = move |progress: &Result<Progress, StoreError>| {
+        let of_another = |progress: &Progress| match &progress.event {
+            TaskEvent::Accepted { agent, .. } => !caller.sees(Some(agent)),
+            _ => false,
+        };
+        ready(!progress.as_ref().is_ok_and(of_another))
+    };
+    respond(listening, watch.into_stream().take_while(is_for).map(event), draining)
 }
 
 /// Events as an answer to whoever listens, for as long as they may.

@@ -208,19 +208,27 @@ pub(crate) async fn events(
     let position = position(&headers)?;
     let caller = listener.caller.clone();
     let listening = Listening::begin(&shared, listener, Verb::Read)?;
-    seen(&shared, &caller, &name).await?;
-    Ok(events::of_task(listening, shared.client.watch_from(&name, position), shared.draining.clone()))
+    // Of one that nobody has decided about, another message may be decided about first: it is heard from its beginning, which
+    // says whose it is.
+    let position = if is_decided(&shared, &caller, &name).await? { position } else { 0 };
+    Ok(events::of_task(listening, caller, shared.client.watch_from(&name, position), shared.draining.clone()))
 }
 
-/// Lets pass whoever may watch a task: also one that was taken in a moment ago, and that nobody has decided about so far. It is
-/// looked for in the order in which it goes: what is decided between the two looks has its record by the second.
-async fn seen(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<(), Problem> {
-    let agent = |agent: &Undecided| agent.agent.as_ref().map(ToString::to_string);
-    if shared.client.undecided(name).await?.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
-        return Ok(());
+/// Lets pass whoever may watch a task: also one that was taken in a moment ago; answers whether somebody has decided about it.
+/// A task that is there is what counts: anybody may send another message with its id. What is decided about between the looks
+/// has its record by the next.
+async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
+    let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
+    for _ in 0..2 {
+        if let Some(story) = shared.client.task(name).await? {
+            let may = caller.sees(story.summary.agent.as_deref());
+            return if may { Ok(true) } else { Err(unknown(name)) };
+        }
+        if shared.client.undecided(name).await?.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
+            return Ok(false);
+        }
     }
-    let story = shared.client.task(name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
-    story.map(drop).ok_or_else(|| unknown(name))
+    Err(unknown(name))
 }
 
 /// End a task, its turn that is out, and the tasks below it.

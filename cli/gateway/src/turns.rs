@@ -139,7 +139,8 @@ pub(crate) async fn reply(
 ) -> Result<Response, Problem> {
     caller.may(Verb::Read)?;
     let name = named(&caller, id)?;
-    let found = shared.waiting.reply(&name, query(wait)?.time()?).await?;
+    let found =
+        shared.waiting.reply(&name, query(wait)?.time()?).await.map_err(|problem| hidden(&caller, &name, problem))?;
     told(&shared, &caller, &name, found).await
 }
 
@@ -208,6 +209,11 @@ pub(crate) async fn owned(shared: &Shared, caller: &Caller, name: &TurnName) -> 
         TurnView::Unknown => None,
     };
     if caller.sees(agent.as_deref()) { Ok(()) } else { Err(unknown(name)) }
+}
+
+/// Whose what cannot be read is, cannot be read either: only who sees all is told of it.
+pub(crate) fn hidden(caller: &Caller, name: &TurnName, problem: Problem) -> Problem {
+    if problem.is_damaged() && !caller.sees(None) { unknown(name) } else { problem }
 }
 
 fn unknown(name: &TurnName) -> Problem {

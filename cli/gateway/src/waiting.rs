@@ -99,6 +99,15 @@ impl Waiting {
         self.inner.inbox.clone()
     }
 
+    /// What is known of a turn without reading what waits for a decision; none where that may be all. So who looks often reads
+    /// no message again and again.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub(crate) async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
+        self.inner.glance(name).await
+    }
+
     /// The reply to a turn or task, waited for at most so long.
     ///
     /// # Errors
@@ -168,13 +177,18 @@ impl Inner {
         self.draining.run_until_cancelled(timeout(within, heard)).await?.ok().flatten()
     }
 
-    async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
+    /// What is known of a turn without reading what waits for a decision: none where that may be all.
+    async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
         let found = self.recorded(name).await?;
         if !matches!(found, Found::Unknown) {
-            return Ok(found);
+            return Ok(Some(found));
         }
-        if let Some(reply) = self.refusal(name) {
-            return Ok(Found::Ended(reply));
+        Ok(self.refusal(name).map(Found::Ended))
+    }
+
+    async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
+        if let Some(found) = self.glance(name).await? {
+            return Ok(found);
         }
         // Cheap for those with an id of their own; the rest is in the stream.
         if self.client.store(&name.tenant).waits_for_admission(name).await?

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -20,6 +21,8 @@ use crate::waiting::{Found, Waiting};
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// After a look that failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The message of one that waits for its decision is read with each so many looks: it may be large.
+const READ_EVERY: u32 = 8;
 /// Turns in one question to Redis.
 const TOGETHER: usize = 100;
 /// What was seen of a turn last.
@@ -85,12 +88,14 @@ struct Inner {
     waiting: Waiting,
     turns: Mutex<HashMap<TurnName, watch::Sender<Seen>>>,
     somebody: Notify,
+    /// How often was looked.
+    looks: AtomicU32,
 }
 
 impl Followed {
     pub(crate) fn new(client: Client, waiting: Waiting) -> Self {
         let (turns, somebody) = (Mutex::default(), Notify::new());
-        Self { inner: Arc::new(Inner { client, waiting, turns, somebody }) }
+        Self { inner: Arc::new(Inner { client, waiting, turns, somebody, looks: AtomicU32::new(0) }) }
     }
 
     /// What is seen of a turn from now on.
@@ -122,6 +127,7 @@ impl Followed {
                     self.inner.somebody.notified().await;
                     continue;
                 }
+                self.inner.looks.fetch_add(1, Ordering::Relaxed);
                 let all = self.inner.look_at(names).await;
                 tokio::time::sleep(if all { LOOK_EVERY } else { LOOK_AGAIN }).await;
             }
@@ -186,7 +192,12 @@ impl Inner {
 
     /// Looks for a turn that is not under way: it has ended, or has not been admitted.
     async fn look_for(&self, name: &TurnName) -> bool {
-        let found = self.waiting.reply(name, Duration::ZERO).await;
+        let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), Seen::Queued));
+        let found = if is_queued && self.looks.load(Ordering::Relaxed) % READ_EVERY != 0 {
+            self.waiting.glance(name).await.map(|found| found.unwrap_or(Found::UnderWay))
+        } else {
+            self.waiting.reply(name, Duration::ZERO).await
+        };
         let looked = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.saw(name, |seen| match found {
             Ok(Found::Ended(reply)) => Seen::Ended(reply),

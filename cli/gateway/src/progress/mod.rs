@@ -19,7 +19,7 @@ use crate::Shared;
 use crate::events::{position, respond};
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{named, told};
+use crate::turns::{hidden, named, told};
 use crate::verbs::Verb;
 
 pub(crate) use look::Followed;
@@ -44,7 +44,7 @@ pub(crate) async fn events(
     let caller = listener.caller.clone();
     caller.may(Verb::Read)?;
     let (name, heard) = (named(&caller, id)?, position(&headers)?);
-    let found = shared.waiting.reply(&name, Duration::ZERO).await?;
+    let found = shared.waiting.reply(&name, Duration::ZERO).await.map_err(|problem| hidden(&caller, &name, problem))?;
     // What the caller may not see is not there, as when it asks for the reply.
     told(&shared, &caller, &name, found).await?;
     let listening = Listening::begin(&shared, listener, Verb::Read)?;

@@ -76,6 +76,11 @@ impl Good {
         self.lately.insert(hash);
     }
 
+    fn remove(&mut self, hash: &[u8; 32]) {
+        self.lately.remove(hash);
+        self.before.remove(hash);
+    }
+
     fn has(&self, hash: &[u8; 32]) -> bool {
         self.lately.contains(hash) || self.before.contains(hash)
     }
@@ -111,9 +116,10 @@ impl Strangers {
         }
     }
 
-    /// What was sent is not.
-    pub(crate) fn count(&self, parts: &Parts) {
+    /// What was sent is not, or is no longer.
+    pub(crate) fn count(&self, parts: &Parts, secret: &str) {
         if let (Some(rate), Some(peer)) = (self.rate, Peer::sent(parts)) {
+            self.good.lock().remove(&Sha256::digest(secret).into());
             // Where it is used up, the next one is not looked at.
             _ = self.wrong.take(peer, rate);
         }
@@ -147,7 +153,7 @@ mod tests {
         strangers.knows(&here, "good");
         for _ in 0..3 {
             strangers.let_pass(&here, "wrong").unwrap();
-            strangers.count(&here);
+            strangers.count(&here, "wrong");
         }
         // From whichever port; also what may be good, of which nobody knows: else it could be found so.
         for (parts, secret) in
@@ -166,17 +172,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn all_of_a_network_of_ipv6_is_one_and_where_nothing_is_bounded_nothing_is_counted() {
         let strangers = strangers(1, 1);
-        strangers.count(&from("[2001:db8:1:2::1]:1"));
+        strangers.count(&from("[2001:db8:1:2::1]:1"), "x");
         assert!(strangers.let_pass(&from("[2001:db8:1:2:ffff::9]:1"), "x").is_err());
         strangers.let_pass(&from("[2001:db8:1:3::1]:1"), "x").unwrap();
         let unbounded = Strangers::new(None);
         for _ in 0..10_000 {
-            unbounded.count(&from("192.0.2.7:1"));
+            unbounded.count(&from("192.0.2.7:1"), "x");
         }
         unbounded.let_pass(&from("192.0.2.7:1"), "x").unwrap();
         // Of what came over no network, nobody knows from where.
         let nowhere = Request::builder().body(()).unwrap().into_parts().0;
-        (0..3).for_each(|_| strangers.count(&nowhere));
+        (0..3).for_each(|_| strangers.count(&nowhere, "x"));
         strangers.let_pass(&nowhere, "x").unwrap();
     }
 

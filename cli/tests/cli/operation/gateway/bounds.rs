@@ -54,7 +54,7 @@ async fn a_key_over_its_rate_is_told_when_to_come_again_and_costs_no_other_one()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_whose_key_was_good_here() {
+async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_who_has_a_key() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let keys = folder.path().join("keys.yaml");
     let [known, new] = ["known", "new"].map(|id| add_key(&keys, &["--id", id, "--tenant", "demo"]));
@@ -75,13 +75,7 @@ async fn who_tries_keys_is_not_looked_at_beyond_a_bound_and_holds_up_nobody_whos
     }
     assert!((0..10).all(|_| gateway.get(&known, "/v1/turns/none").status == 404), "a key that was good passes");
     assert_eq!(received(gateway.send("", "GET", "/v1/openapi.json", "", "")).status, 200);
-    for looks in 0.. {
-        if gateway.get(&new, "/v1/turns/none").status == 404 {
-            break;
-        }
-        assert!(looks < LOOKS, "a key that nobody knows here passes once there is time for it");
-        pause();
-    }
+    assert_eq!(gateway.get(&new, "/v1/turns/none").status, 404, "a key that was never seen here is good all the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]

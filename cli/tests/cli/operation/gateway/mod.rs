@@ -400,7 +400,7 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
         ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
     ];
     files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
-    let _fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+    let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo", "--agent", "atlas"]);
     let gateway = Gateway::start(&redis.url(), &keys);
@@ -434,4 +434,9 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let late = received(gateway.send(&key, "GET", "/v1/tasks/job/events", "last-event-id: x\r\n", ""));
     assert_eq!(late.status, 400);
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
+    // A message that has the id of another agent's task opens nothing, while nobody is there to refuse it either.
+    drop(fleet);
+    let task = json!({"target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
+    assert_eq!(gateway.ask(&key, "POST", "/v1/tasks", &task).status, 202);
+    assert_eq!(gateway.get(&key, "/v1/tasks/of-petra/events").status, 404);
 }
