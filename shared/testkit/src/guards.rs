@@ -364,7 +364,7 @@ pub const LIMITS: &[Guard] = &[
     (
         3,
         "whoever comes later passes those who wait for a counter",
-        "if c.first and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then",
+        "if c.first and c.row.reach ~= 'shadow' and (not place or c.first < place) and name_of(c) ~= own and first ~= 0 then",
         "if false then",
     ),
 ];
