@@ -193,7 +193,7 @@ impl Inner {
     /// Looks for a turn that is not under way: it has ended, or has not been admitted.
     async fn look_for(&self, name: &TurnName) -> bool {
         let is_queued = self.turns.lock().get(name).is_some_and(|seen| matches!(*seen.borrow(), Seen::Queued));
-        let found = if is_queued && self.looks.load(Ordering::Relaxed) % READ_EVERY != 0 {
+        let found = if is_queued && !self.looks.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
             self.waiting.glance(name).await.map(|found| found.unwrap_or(Found::UnderWay))
         } else {
             self.waiting.reply(name, Duration::ZERO).await
