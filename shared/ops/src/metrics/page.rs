@@ -25,7 +25,7 @@ a test and compared with it in each run.
 - Counters begin at zero with every value of their labels that is known beforehand, so `increase` sees the first event.
 - No label names a tenant, an agent, a turn, a task, a call or a pod. Those are in logs, audit and `tickfleet explain`.
   The labels with most values from outside are `tool` and `rule`: tools that are configured, at most 500, and rules
-  that were not met, at most 200; every other name is `other`. So 1,000 agents with 500 tools make fewer than 20,000 series a process, and an agent adds none.
+  that were not met, at most 200; every other name is `other`. So 1,000 agents with 500 tools make fewer than 20,000 series a process, and an agent adds none. Where [`tracing.gen_ai`](operating.md#opentelemetrys-names) asks for it, `gen_ai_execute_tool_duration_seconds` comes on top, which is in no list below: 17 series a tool and outcome.
 - Words that no list has are `other` too. Lists may grow with a version.
 
 ";
