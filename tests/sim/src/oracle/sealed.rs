@@ -140,7 +140,7 @@ impl Oracle {
             .collect();
         let expected = export.contradicted(&lost);
         if said != expected || all.findings.len() < said.len() {
-            wrong.push(format!("Redis has lost {expected:?}, and what is said is: {}", found(&all)));
+            wrong.push(format!("Redis has lost {expected:?}, and what is said is: {}; {:?}", found(&all), all.told));
         }
         wrong
     }
@@ -198,7 +198,12 @@ impl Export<'_> {
         for line in self.lines {
             let Some(Line::Seal(seal)) = Line::read(line) else { continue };
             let Ok(body) = serde_json::from_str::<SealBody>(seal.body) else { continue };
-            chains.entry((body.shard, body.tenant)).or_default().insert(body.number, encode(&head_of(seal.body)));
+            let chain = chains.entry((body.shard, body.tenant)).or_default();
+            // What the log no longer has is known by the seal behind it.
+            if let Some(before) = body.number.checked_sub(1).filter(|before| *before > 0) {
+                chain.entry(before).or_insert(body.previous);
+            }
+            chain.insert(body.number, encode(&head_of(seal.body)));
         }
         let mut said = BTreeSet::new();
         for anchor in lost {
@@ -208,7 +213,9 @@ impl Export<'_> {
             match chain.and_then(|chain| chain.get(&anchor.number)) {
                 Some(head) if *head == anchor.head => {}
                 Some(_) => drop(said.insert((Kind::Rewritten, (of.0, of.1, anchor.number)))),
-                None if last > 0 => drop(said.insert((Kind::Truncated, (of.0, of.1, last + 1)))),
+                None if last > 0 && anchor.number > last => {
+                    said.insert((Kind::Truncated, (of.0, of.1, last + 1)));
+                }
                 None => {}
             }
         }
