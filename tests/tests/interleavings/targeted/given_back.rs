@@ -136,6 +136,9 @@ async fn whom_it_waits_for(scripts: &Scripts) -> Result<(), String> {
     same("has the place", &held(&shard).await, &vec!["acme:t0/1".to_owned()])?;
     same("waits", &waits(&shard, &first, "t1").await, &Parked::Ok)?;
     same("as said twice", &waits(&shard, &first, "t1").await, &Parked::Already)?;
+    // Those who follow it are told so, and not that a cap holds it up.
+    let told = shard.store.lane_wait(&first.0).await.unwrap().ok_or("nothing is told of it")?;
+    same("is told to be parked", &told.record.is_parked(), &true)?;
     same("goes at once", &look(&shard, 1).await.turns, &1)?;
     let second = lease(&shard).await.ok_or("whom it waits for does not go out")?;
     same("has the place now", &held(&shard).await, &vec!["acme:t1/1".to_owned()])?;
@@ -147,6 +150,10 @@ async fn whom_it_waits_for(scripts: &Scripts) -> Result<(), String> {
         Promoted::Queues => {}
         other => return Err(format!("it stands in line: {other:?}")),
     }
+    let lane = Lane::parse(LANE).unwrap();
+    let heads = shard.store.heads(&[lane], 2, 1 << 20).await.unwrap().remove(0);
+    let comes_back: Vec<(String, bool)> = heads.into_iter().map(|head| (head.name, head.comes_back)).collect();
+    same("comes back, and waits for no slot", &comes_back, &vec![(first.0.to_string(), true)])?;
     same("goes beyond the place", &look(&shard, 1).await.turns, &0)?;
     same("beside it", &held(&shard).await, &vec!["acme:t1/1".to_owned()])?;
     if !matches!(promoted(&shard, &first.0).await, Promoted::Later) {
