@@ -160,6 +160,28 @@ async fn each_fault_is_found_and_mended_alone_while_nothing_runs() {
     }
 }
 
+/// A slice that has ended lies on its queue for as long as an older one is held. It is no fault; that nobody who lives holds
+/// the older one is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_and_is_not_trimmed_yet_is_no_fault() {
+    let place = Place::new().await;
+    one_turn(&place).await;
+    for turn in ["held", "ended"] {
+        place.redis(&format!("XADD ready:low * t demo:{turn} m {{}} c {{}}")).await;
+    }
+    let mut read = redis::cmd("XREADGROUP");
+    read.arg(&["GROUP", "workers", "w-gone", "STREAMS", "{tickfleet:0}:ready:low", ">"]);
+    let read: redis::streams::StreamReadReply = read.query_async(&mut place.redis.connection().await).await.unwrap();
+    let ids: Vec<&str> = read.keys[0].ids.iter().map(|entry| entry.id.as_str()).collect();
+    assert_eq!(ids.len(), 2);
+    place.redis(&format!("XACK ready:low workers {}", ids[1])).await;
+    assert_eq!(place.doctor(&[]), ["repair entry_stranded"], "of two entries one is nobody's");
+    assert_eq!(place.doctor(&["--repair", "--by", "anna"]), ["repaired entry_stranded"]);
+    let acts = place.acts().await;
+    assert_eq!(acts[0]["meta"]["named"], json!([format!("entry_stranded ready:low {}", ids[0])]), "{acts:#?}");
+    assert_eq!(place.doctor(&[]), Vec::<String>::new());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     let place = Place::new().await;

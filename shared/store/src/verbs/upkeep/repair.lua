@@ -35,6 +35,12 @@ local function is_held_by_the_living(stream, entry)
   return beat and beat > now
 end
 
+-- Whether whoever had an entry has ended it: it is there only because an older one is still held (rule 5).
+local function is_only_untrimmed(stream, entry)
+  local group = not pending(stream, entry) and group_of(stream)
+  return group and not after(entry, group['last-delivered-id'])
+end
+
 local kinds = {}
 
 function kinds.turn(tt)
@@ -146,7 +152,7 @@ function kinds.entry(item)
   local _, tt = body_of_entry(queue, entry)
   if tt and call('HGET', turn_key(tt), TURN.fence) == entry then return '' end
   if not tt and not pending(P .. queue, entry) then return '' end
-  if is_held_by_the_living(P .. queue, entry) then return '' end
+  if is_held_by_the_living(P .. queue, entry) or is_only_untrimmed(P .. queue, entry) then return '' end
   return fault('entry_stranded', item, function()
     redis.pcall('XACK', P .. queue, GROUP, entry)
     call('XDEL', P .. queue, entry)
