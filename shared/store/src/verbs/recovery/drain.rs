@@ -31,7 +31,7 @@ impl Store {
         entry: &str,
         gone: &[String],
     ) -> Result<PauseSet, StoreError> {
-        self.change_drain("drain", worker, Some(note), entry, gone).await
+        self.change_drain("drain", worker, Some(note), entry, gone).await.map(|word| PauseSet::of(&word))
     }
 
     /// Puts back that `worker` takes no new work, where Redis has lost it: the audit log has had it.
@@ -40,7 +40,7 @@ impl Store {
     /// [`StoreError`]; the same may be asked again.
     pub async fn restore_drain(&self, worker: &str, note: &Pause) -> Result<Restored, StoreError> {
         let since = note.since_ms.to_string();
-        let word = self.drain_word("restore", worker, Some(note), &since, &[]).await?;
+        let word = self.change_drain("restore", worker, Some(note), &since, &[]).await?;
         Ok(match word.as_str() {
             "LIFTED" => Restored::Lifted,
             "FULL" => Restored::Full,
@@ -53,21 +53,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn resume_worker(&self, worker: &str, entry: &str) -> Result<PauseSet, StoreError> {
-        self.change_drain("resume", worker, None, entry, &[]).await
+        self.change_drain("resume", worker, None, entry, &[]).await.map(|word| PauseSet::of(&word))
     }
 
+    /// Asks for a change, and answers by which word it was done or refused.
     async fn change_drain(
-        &self,
-        what: &str,
-        worker: &str,
-        note: Option<&Pause>,
-        entry: &str,
-        gone: &[String],
-    ) -> Result<PauseSet, StoreError> {
-        self.drain_word(what, worker, note, entry, gone).await.map(|word| PauseSet::of(&word))
-    }
-
-    async fn drain_word(
         &self,
         what: &str,
         worker: &str,
