@@ -27,6 +27,10 @@ demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, th
 	cargo build --workspace --bin tickfleet --locked
 	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")" $(if $(STAY),--stay)
 
+# Most tests wait for a fleet rather than for the processor: half as many again as there are processors run at a time.
+# NEXTEST_TEST_THREADS names another number.
+export NEXTEST_TEST_THREADS ?= $(shell echo $$(( ($$(nproc 2>/dev/null || echo 2) * 3 + 1) / 2 )))
+
 # The documentation's examples go first, so that the runner's summary is the last line.
 test: prepare ## Run every test
 	cargo test --workspace --doc --locked --quiet
