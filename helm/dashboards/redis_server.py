@@ -131,4 +131,12 @@ def state():
             "Clock steps", "Large steps back of Redis' clock, as schedulers saw them.",
             [("max(increase(tickfleet_clock_steps_total{@}[$__rate_interval]))", "steps")],
         ),
+        graph(
+            "Shard time ahead", "Shard time less the schedulers' own clocks: below 0 it is behind.",
+            [
+                ("max by (namespace) (tickfleet_shard_clock_ahead_seconds{@})", "furthest ahead"),
+                ("min by (namespace) (tickfleet_shard_clock_ahead_seconds{@})", "furthest behind"),
+            ],
+            unit="s",
+        ),
     ]

@@ -89,6 +89,7 @@ impl Scrape {
             // Not the flag alone: it is what scripts go by, and may be a second behind.
             pressure: shards.iter().any(|(_, seen)| seen.pressure || seen.memory.is_tight()),
             unsealed: None,
+            shard_times_ms: shards.iter().map(|(_, seen)| seen.now_ms).collect(),
         }
     }
 }

@@ -76,6 +76,8 @@ pub struct Scraped {
     pub pressure: bool,
     /// How old the oldest entry of the audit log is that is not sealed; none where nothing is to be sealed.
     pub unsealed: Option<Duration>,
+    /// What time it is in each shard, ms since the epoch.
+    pub shard_times_ms: Vec<i64>,
 }
 
 /// The metrics of one process. Share it in an `Arc`; every method takes `&self` and is cheap.
@@ -123,6 +125,7 @@ pub struct Metrics {
     redis_memory: GaugeVec,
     redis_memory_max: GaugeVec,
     redis_pressure: GaugeVec,
+    clock_ahead: GaugeVec,
     policy_stale: IntCounter,
     clock_steps: IntCounter,
     epoch_changes: IntCounter,
@@ -197,6 +200,7 @@ impl Metrics {
             redis_memory: make.gauges(&c::REDIS_MEMORY_USED)?,
             redis_memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
             redis_pressure: make.gauges(&c::REDIS_PRESSURE)?,
+            clock_ahead: make.gauges(&c::CLOCK_AHEAD)?,
             policy_stale: make.counter(&c::POLICY_STALE)?,
             clock_steps: make.counter(&c::CLOCK_STEPS)?,
             epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
@@ -369,14 +373,20 @@ impl Metrics {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
         let Some(scraped) = scraped else {
-            for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure] {
+            for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure, &self.clock_ahead] {
                 gauge.reset();
             }
             return;
         };
+        let ours = seconds_since_epoch();
         self.redis_memory.with_label_values(none()).set(wide(scraped.memory_used));
         self.redis_memory_max.with_label_values(none()).set(wide(scraped.memory_max));
         self.redis_pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
+        let ahead =
+            scraped.shard_times_ms.iter().map(|ms| Duration::from_millis(ms.unsigned_abs()).as_secs_f64() - ours);
+        if let Some(furthest) = ahead.max_by(|a, b| a.abs().total_cmp(&b.abs())) {
+            self.clock_ahead.with_label_values(none()).set(furthest);
+        }
     }
 
     /// Sets the work in each place. A place that is left out disappears.

@@ -159,13 +159,21 @@ async fn the_backlog_of_a_scrape_is_what_waits_and_runs_and_is_absent_while_redi
     assert!(age("delayed") >= age("running") && age("running") >= age("ready"), "in the order of submission:\n{text}");
     assert!((0.001..60.0).contains(&age("ready")) && age("inbound") == 0.0, "{text}");
     assert!(value(&text, "redis_memory_used_bytes").unwrap() > 100_000.0, "{text}");
+    assert!(value(&text, "shard_clock_ahead_seconds").unwrap().abs() < 60.0, "Redis has this machine's clock:\n{text}");
 
     fleet.server.pause();
     let began = Instant::now();
     let text = endpoint.scrape().await;
     assert!(began.elapsed() < Duration::from_secs(10), "the scrape waited {:?}", began.elapsed());
     assert_eq!(value(&text, "redis_up"), Some(0.0), "{text}");
-    for absent in ["backlog{", "oldest_age_seconds{", "redis_memory_used_bytes ", "redis_pressure "] {
+    let names = [
+        "backlog{",
+        "oldest_age_seconds{",
+        "redis_memory_used_bytes ",
+        "redis_pressure ",
+        "shard_clock_ahead_seconds ",
+    ];
+    for absent in names {
         assert!(!text.contains(&format!("tickfleet_{absent}")), "{absent}:\n{text}");
     }
     fleet.server.resume();

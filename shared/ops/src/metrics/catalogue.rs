@@ -260,6 +260,9 @@ catalogue! {
         "Times that this process learned that its policy is outdated.";
     CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],
         "Large steps back of Redis' clock that this process saw.";
+    CLOCK_AHEAD = "shard_clock_ahead_seconds", Gauge, Schedulers, [],
+        "Shard time, by which windows, deadlines and days go, less the clock of this process' machine; of several shards that which \
+         is furthest off. Absent while Redis does not answer.";
     EPOCH_CHANGES = "epoch_changes_total", Counter, Schedulers, [],
         "Restarts of Redis that this process saw.";
     STATE_LOST = "state_lost_total", Counter, Everyone, [],

@@ -129,6 +129,11 @@ fn counters_begin_at_zero_with_every_value_that_is_known() {
     }
 }
 
+/// The time in so many seconds, ms since the epoch.
+fn in_seconds(seconds: i64) -> i64 {
+    i64::try_from(Duration::from_secs_f64(seconds_since_epoch()).as_millis()).unwrap() + seconds * 1_000
+}
+
 #[test]
 fn what_redis_did_not_say_is_absent_not_zero() {
     let metrics = Metrics::new().unwrap();
@@ -139,6 +144,7 @@ fn what_redis_did_not_say_is_absent_not_zero() {
         memory_max: 100,
         pressure: true,
         unsealed: Some(Duration::from_secs(7)),
+        shard_times_ms: vec![in_seconds(20), in_seconds(-7_200)],
     };
     metrics.scraped(Some(&scraped));
     let text = metrics.render();
@@ -148,6 +154,9 @@ fn what_redis_did_not_say_is_absent_not_zero() {
     has(&text, "tickfleet_redis_memory_max_bytes 100");
     has(&text, "tickfleet_redis_pressure 1");
     has(&text, "tickfleet_audit_unsealed_age_seconds 7");
+    let ahead = text.lines().find_map(|line| line.strip_prefix("tickfleet_shard_clock_ahead_seconds ")).unwrap();
+    let ahead: f64 = ahead.parse().unwrap();
+    assert!((-7_260.0..-7_199.0).contains(&ahead), "of two shards that which is furthest off: {ahead}");
 
     scraped.backlog.remove(0);
     metrics.scraped(Some(&scraped));
@@ -162,6 +171,7 @@ fn what_redis_did_not_say_is_absent_not_zero() {
         "redis_memory_max_bytes",
         "redis_pressure",
         "audit_unsealed_age_seconds",
+        "shard_clock_ahead_seconds",
     ] {
         assert!(!metrics.render().contains(&format!("tickfleet_{name}")), "{name}");
     }
@@ -228,7 +238,12 @@ fn busy(part: Part) -> Metrics {
     metrics.primary_sought("fleet", None);
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
     let backlog = Place::ALL.map(|place| (place, Backlog::default())).to_vec();
-    metrics.scraped(Some(&Scraped { backlog, unsealed: Some(Duration::ZERO), ..Scraped::default() }));
+    metrics.scraped(Some(&Scraped {
+        backlog,
+        unsealed: Some(Duration::ZERO),
+        shard_times_ms: vec![0],
+        ..Scraped::default()
+    }));
     metrics.config_in_force("0123456789abcdef", 1);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
     metrics.model_asked("default", "ok");
