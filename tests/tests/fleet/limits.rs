@@ -138,7 +138,7 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     let ledger = Ledger::default();
     let mut fleet = start("send", &ledger, |policy| {
         let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
-        with(policy, vec![Limit { every: Every::Period(20_000), ..sends }]);
+        with(policy, vec![Limit { every: Every::Day, ..sends }]);
     })
     .await;
     let first = fleet.submit(&[("send", json!({"text": "first"}))]).await;

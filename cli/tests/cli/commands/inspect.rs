@@ -7,7 +7,8 @@ use crate::support::binary::{DevFleet, submit, tickfleet};
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
     let redis = RedisServer::start().await;
-    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    // A window that does not end between two looks.
+    let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "10m")]);
     // Three windows' worth of calls: whichever window it is, the last calls wait for another.
     let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
     fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");

@@ -30,10 +30,13 @@ async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive()
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     submit(&fleet, 60);
-    // The first ten calls are carried out at once; the others wait for their ticks.
+    // The first ten calls are carried out at once; the others wait for their ticks. Between two ticks, nothing of the next
+    // one is used yet.
     let frame = loop {
         let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
-        if frame["tools"]["seen"].as_u64() >= Some(10) {
+        let agent = &frame["agents"][0];
+        let is_capped = agent["tick_used"] == 10 && agent["due_in_ms"].as_i64() > Some(0);
+        if frame["tools"]["seen"].as_u64() >= Some(10) && is_capped {
             break frame;
         }
     };
