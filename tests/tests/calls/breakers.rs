@@ -118,8 +118,9 @@ fn outcome(reply: &Value) -> (&str, u64) {
 async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_an_end() {
     const CALLS: usize = 24;
     let (service, address) = Service::start(Mood::Hangs).await;
-    let tool = declared(&address, "read", Duration::from_millis(200));
-    let mut fleet = Fleet::start(plan(tool, 3, Duration::from_secs(1))).await;
+    let tool = declared(&address, "read", Duration::from_millis(500));
+    // Longer than a call may rest: each gives up when it is looked at again.
+    let mut fleet = Fleet::start(plan(tool, 3, Duration::from_millis(2_500))).await;
     for call in 0..CALLS {
         post(&fleet, &format!("call {call}")).await;
     }
@@ -152,7 +153,7 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
     let (service, address) = Service::start(Mood::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
-    let mut fleet = Fleet::start(plan(tool, 2, Duration::from_millis(400))).await;
+    let mut fleet = Fleet::start(plan(tool, 2, Duration::from_millis(1_500))).await;
     for text in ["lost 1", "lost 2"] {
         post(&fleet, text).await;
         assert_eq!(outcome(&fleet.reply().await), ("outcome_unknown", 1), "a 503 may hide what was done");

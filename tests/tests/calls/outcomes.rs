@@ -248,8 +248,8 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     // On a lane from the start: the tick is used up.
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
-    // The first call takes longer than the turn has: the second must not run.
-    let deadline = fleet.in_ms(300).await;
+    // The first call takes longer than the turn has: the second must not run. It has to have begun by then.
+    let deadline = fleet.in_ms(1_500).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
     let replies = fleet.replies(2).await;
@@ -260,9 +260,9 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_millis(300)]);
+    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(1)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
-    let deadline = fleet.in_ms(1_000).await;
+    let deadline = fleet.in_ms(2_000).await;
     let calls = json!([
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);

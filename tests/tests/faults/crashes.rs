@@ -184,7 +184,7 @@ async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
     let mut fleet = Fleet::start(Plan {
         workers: 0,
         tools: vec![strike(log.clone(), runs)],
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
         suspects: Some(suspects.clone()),
         ..Plan::default()
     })
@@ -243,7 +243,7 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slice_that_was_delivered_to_a_worker_when_it_was_told_to_go_counts_no_crash() {
     let mut fleet = Fleet::start(Plan { slots: 1, ..Plan::default() }).await;
-    fleet.submit(&[("sleep", json!({"ms": 300}))]).await;
+    fleet.submit(&[("sleep", json!({"ms": 1_500}))]).await;
     fleet.leased().await;
     let astray = fleet.submit(&[("echo", json!({"text": "astray"}))]).await;
     // As on a read that is given up while Redis answers it.

@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
 use tickfleet_model::policy::Rule;
 use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId};
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
+use tokio::time::Instant;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,13 +102,18 @@ async fn asked(fleet: &Fleet) -> Approval {
 
 /// As [`asked`], another one than this.
 async fn asked_but(fleet: &Fleet, id: &str) -> Approval {
-    let client = Client::over(vec![fleet.store.clone()]);
+    let (client, began) = (Client::over(vec![fleet.store.clone()]), Instant::now());
     loop {
         let found = client.approvals(&acme(), 10).await.unwrap();
         if let Some(found) = found.into_iter().find(|found| found.id != id) {
             return found;
         }
-        // Redis tells nobody; the test ends by itself after a minute.
+        assert!(
+            began.elapsed() < PATIENCE,
+            "nobody is asked, or no longer; Redis holds:\n{}",
+            fleet.everything().await
+        );
+        // Redis tells nobody: the poll is bounded above.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -227,7 +233,7 @@ async fn a_denial_ends_the_call_and_its_agent_is_told_why() {
 #[tokio::test]
 async fn a_request_that_nobody_decides_expires_and_so_does_a_consent_that_comes_too_late() {
     let bank = Bank::default();
-    let demand = ApprovalDemand { expires_ms: Some(400), ..of(1, &[]) };
+    let demand = ApprovalDemand { expires_ms: Some(1_500), ..of(1, &[]) };
     let mut fleet = Fleet::start(bank.gated(demand)).await;
     fleet.submit(&[pay(1)]).await;
     let asked = asked(&fleet).await;
@@ -303,7 +309,7 @@ async fn a_turn_that_ends_while_it_waits_leaves_nothing_to_decide() {
     let cancelled = asked(&fleet).await;
     fleet.cancel_turn(&turn).await;
     assert_eq!(outcomes(&fleet.reply().await), ["cancelled"]);
-    let deadline = fleet.in_ms(400).await;
+    let deadline = fleet.in_ms(1_500).await;
     fleet.submit_turn(json!({"deadline": deadline, "calls": [{"name": "pay", "arguments": pay(1).1}]})).await;
     let expired = asked(&fleet).await;
     assert_eq!(outcomes(&fleet.reply().await), ["expired"]);
