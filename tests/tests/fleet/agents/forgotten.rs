@@ -2,6 +2,7 @@
 //! one slot is busy meanwhile. Nothing is done twice, and what is told is true.
 
 use tickfleet_store::StoreOptions;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 
@@ -13,22 +14,23 @@ fn forgetful(plan: Plan) -> Plan {
     Plan { slots: 1, store, ..plan }
 }
 
-/// Keeps the slot busy as soon as it is free.
-async fn keep_busy(fleet: &Fleet) {
+/// Keeps the slot busy as soon as it is free: that post may end when this has been queued up behind it.
+async fn keep_busy(fleet: &Fleet, may_end: &CancellationToken) {
     let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
     let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
     fleet.xadd("turns", "turn", turn.to_string().as_bytes()).await;
+    fleet.until("it is queued", async |fleet| fleet.ask::<u64>("XLEN", "ready:urgent", &[]).await == 1).await;
+    may_end.cancel();
 }
 
-/// A tool that posts, slowly enough for somebody to queue up behind it.
-fn slow_post(posts: &Arc<AtomicUsize>) -> TypedTool {
-    let posts = Arc::clone(posts);
+/// A tool that posts, and ends when somebody has queued up behind it.
+fn slow_post(posts: &Arc<AtomicUsize>, may_end: &CancellationToken) -> TypedTool {
+    let (posts, may_end) = (Arc::clone(posts), may_end.clone());
     TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
-        let posts = Arc::clone(&posts);
+        let (posts, may_end) = (Arc::clone(&posts), may_end.clone());
         async move {
             let number = posts.fetch_add(1, Ordering::SeqCst) + 1;
-            // While it runs, another turn comes in.
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            may_end.cancelled().await;
             Ok::<_, ToolError>(Posted { number })
         }
     })
@@ -43,16 +45,16 @@ async fn posted(posts: &AtomicUsize) {
 
 #[tokio::test]
 async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made_again() {
-    let posts = Arc::new(AtomicUsize::new(0));
+    let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
         0 => Said::call("post", json!({"content": "News"})),
         _ => Said::words(asked.results()[0]),
     })
     .await;
-    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts)]))).await;
+    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts, &may_end)]))).await;
     enqueue(&fleet, task("job-1", "kelly", "Post.")).await;
     posted(&posts).await;
-    keep_busy(&fleet).await;
+    keep_busy(&fleet, &may_end).await;
     let reply = fleet.reply().await;
     let answer = result(&reply)["output"]["answer"].as_str().unwrap();
     assert!(answer.contains("is not known"), "{reply}");
@@ -62,19 +64,19 @@ async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made
 
 #[tokio::test]
 async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
-    let posts = Arc::new(AtomicUsize::new(0));
+    let (posts, may_end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
     let work = json!({"target_agent": "kelly", "task_description": "Post.", "wait": true});
     let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
         0 => Said::call("post", json!({"content": "News"})),
         _ => Said::words("Posted."),
     })
     .await;
-    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts)]))).await;
+    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts, &may_end)]))).await;
     let calls = json!([{"name": "delegate_task", "arguments": work}]);
     let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "atlas", "reply_to": "box", "calls": calls});
     fleet.submit_turn(turn).await;
     posted(&posts).await;
-    keep_busy(&fleet).await;
+    keep_busy(&fleet, &may_end).await;
     let mut replies = Vec::new();
     while !replies.iter().any(|reply: &Value| reply["turn_id"] == "t1") {
         replies.push(fleet.reply().await);
