@@ -105,17 +105,18 @@ async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
 #[tokio::test]
 async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() {
     let mut def = def();
-    (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_millis(500));
+    (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_millis(1_500));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
-    assert!(timeout(Duration::from_millis(200), tools.call("nap", json!({"seconds": 600}))).await.is_err());
+    // The function has to be running when it is given up: one that had not begun would end.
+    assert!(timeout(Duration::from_millis(500), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     // A neighbour that is done within the grace is not disturbed; one that is not is told that it was lost.
     let (short, long) =
         tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));
     assert_eq!((short.unwrap(), long.is_ok()), (process.clone(), true));
-    let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
+    // After the grace, calls go to another process, and this one ends.
+    until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.unwrap() != process).await;
     until(PATIENCE, async || !is_running(process.as_i64().unwrap())).await;
-    assert_ne!(next, process);
     tools.stop().await;
 }
 
@@ -194,10 +195,10 @@ async fn a_pool_that_nothing_uses_any_more_ends_its_processes() {
 async fn a_full_pool_says_that_nothing_was_sent() {
     let mut def = def();
     (def.processes, def.concurrency) = (1, 1);
-    let tools = Tools::with_timeout(def, Duration::from_secs(2));
+    let tools = Tools::with_timeout(def, Duration::from_secs(3));
     tools.call("wait", json!({"seconds": 0})).await.unwrap();
     let (long, short) =
-        tokio::join!(tools.call("wait", json!({"seconds": 1.5})), tools.call("wait", json!({"seconds": 0})));
+        tokio::join!(tools.call("wait", json!({"seconds": 2.8})), tools.call("wait", json!({"seconds": 0})));
     assert!(long.is_ok());
     assert!(
         matches!(short, Err(ToolFailure::Transient { not_executed: true, message, .. }) if message.contains("busy"))
