@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_model::policy::{Fact, FactChange, FactCondition, FactRow, FactScope, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{Effect, Outcome, Policy, TenantId, TurnId};
-use tickfleet_store::{StoreOptions, TurnName, TurnView};
+use tickfleet_store::{TurnName, TurnView};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
@@ -103,7 +103,6 @@ fn plan(open: &Gate) -> Plan {
         agents: vec!["kelly".into(), "fran".into()],
         policy: with_facts,
         slots: 4,
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
         ..Plan::default()
     }
 }

@@ -164,7 +164,9 @@ fn find_late(asked: &Asked) -> TypedTool {
 #[tokio::test]
 async fn that_a_payment_did_not_happen_is_believed_only_when_its_request_can_no_longer_be_on_its_way() {
     let (bank, asked) = (Bank::default(), Asked::default());
-    let fleet = Fleet::start(Plan { workers: 1, tools: vec![pay(&bank), find_late(&asked)], ..plan(&bank) }).await;
+    // Nobody dies: that a machine stands still must not look like it.
+    let (store, tools) = (StoreOptions::default(), vec![pay(&bank), find_late(&asked)]);
+    let fleet = Fleet::start(Plan { workers: 1, tools, store, ..plan(&bank) }).await;
     // By its number and its turn's name, `pay` loses both requests.
     let turn = |to: u64| {
         json!({"turn_id": format!("t{to}a"), "tenant": "acme", "agent": "kelly", "reply_to": "box",

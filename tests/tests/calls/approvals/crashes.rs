@@ -64,8 +64,9 @@ type Entries = Vec<(String, Vec<(String, Vec<String>)>)>;
 
 /// Takes the one slice in the name of a worker that says nothing more. Answers its fence.
 async fn leased_by_a_ghost(fleet: &Fleet) -> String {
-    fleet.store.beat(&ConsumerId::new("ghost").unwrap()).await.unwrap();
+    let ghost = ConsumerId::new("ghost").unwrap();
     loop {
+        fleet.store.beat(&ghost).await.unwrap();
         let ready = fleet.store.keys().key("ready:normal");
         let mut read = redis::cmd("XREADGROUP");
         read.arg("GROUP").arg("workers").arg("ghost").arg("COUNT").arg(1).arg("STREAMS").arg(ready).arg(">");
@@ -87,7 +88,7 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
     for begins in [false, true] {
         let bank = Bank::default();
         let mut plan = Plan { workers: 0, ..bank.ruled() };
-        plan.store.lease_ms = 1_000;
+        plan.store.lease_ms = 2_000;
         let mut fleet = Fleet::start(plan).await;
         let (turn, asked) = approved_without_worker(&mut fleet).await;
         approve(&fleet, "ann", &asked.id).await;

@@ -12,7 +12,7 @@ use tickfleet_store::{Store, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::{places, steps};
+use super::{lease_ms, places, steps};
 
 /// The verbs that bring the turn on.
 const VERBS: [&str; 6] = ["admit", "ask_approval", "decide_approval", "use_approval", "begin", "settle"];
@@ -63,7 +63,7 @@ async fn play(kill_after: usize) -> Played {
         workers: 0,
         tools: vec![pay(&paid)],
         policy: |policy| drop(policy.permissions.approvers.insert("ann".into(), BTreeSet::new())),
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: lease_ms(kill_after), ..StoreOptions::default() },
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;

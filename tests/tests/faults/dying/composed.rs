@@ -11,7 +11,7 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
-use super::{places, steps};
+use super::{lease_ms, places, steps};
 
 /// The verbs that bring a turn on.
 const VERBS: [&str; 6] = ["submit", "admit", "begin", "settle", "retry", "wait"];
@@ -61,7 +61,7 @@ async fn play(kill_after: usize) -> Played {
         schedulers: 0,
         workers: 0,
         tools: vec![post(&posts), announce(), greet()],
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: lease_ms(kill_after), ..StoreOptions::default() },
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;

@@ -10,7 +10,7 @@ use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::{places, steps};
+use super::{lease_ms, places, steps};
 
 /// The verbs that bring the turns on.
 const VERBS: [&str; 6] = ["admit", "claim", "begin", "conclude", "settle", "wait"];
@@ -46,7 +46,7 @@ async fn play(kill_after: usize) -> Played {
         workers: 0,
         tools: vec![pay(&paid)],
         agents: vec!["kelly".into(), "fran".into()],
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: lease_ms(kill_after), ..StoreOptions::default() },
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;

@@ -58,6 +58,11 @@ async fn play(
     Played { scripts, replies: told, killed: second.is_some() }
 }
 
+/// For how long a worker may be silent: where everything dies, somebody waits for it.
+fn lease_ms(kill_after: usize) -> i64 {
+    if kill_after == usize::MAX { 10_000 } else { 1_500 }
+}
+
 /// How many places everything dies at, where `TICKFLEET_STEPS` says nothing else.
 #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside it")]
 fn steps(usual: usize) -> usize {

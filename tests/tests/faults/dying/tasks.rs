@@ -19,7 +19,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
-use super::{places, steps};
+use super::{lease_ms, places, steps};
 
 /// The verbs that bring a task on.
 const VERBS: [&str; 12] =
@@ -106,7 +106,7 @@ fn governed(policy: &mut Policy) {
     }]);
 }
 
-fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>) -> Plan {
+fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>, lease_ms: i64) -> Plan {
     let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
     Plan {
         schedulers: 0,
@@ -116,7 +116,7 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>) -> Plan {
         models: model.models(),
         tools: vec![post(posts)],
         policy: governed,
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms, ..StoreOptions::default() },
         ..Plan::default()
     }
 }
@@ -142,7 +142,7 @@ struct Played {
 async fn play(kill_after: usize) -> Played {
     let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let model = model(&confused).await;
-    let mut fleet = Fleet::start(plan(&model, &posts)).await;
+    let mut fleet = Fleet::start(plan(&model, &posts, lease_ms(kill_after))).await;
     let (tenant, atlas) = (TenantId::new("acme").unwrap(), AgentId::new("atlas").unwrap());
     let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
     fleet.store.say((&tenant, SESSION), &atlas, 1, Side::User, &kept).await.unwrap();

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Limit, Policy};
+use tickfleet_store::StoreOptions;
 
 use super::*;
 
@@ -58,7 +59,9 @@ async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
             Ok::<_, ToolError>(Posted { number: 1 })
         }
     });
-    let plan = Plan { workers: 2, slots: 8, policy: limited, ..plan(&model, vec![count]) };
+    // Nobody dies: that a machine stands still must not look like it.
+    let store = StoreOptions { lease_ms: 10_000, ..StoreOptions::default() };
+    let plan = Plan { workers: 2, slots: 8, policy: limited, store, ..plan(&model, vec![count]) };
     let mut fleet = Fleet::start(plan).await;
     for number in 0..TASKS {
         enqueue(&fleet, task(&format!("job-{number}"), ["atlas", "kelly"][number % 2], "Count.")).await;
