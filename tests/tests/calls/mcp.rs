@@ -111,15 +111,15 @@ async fn a_tool_that_drifts_is_quarantined_until_it_is_what_was_pinned_and_the_o
 async fn progress_extends_a_calls_time_silence_ends_it_and_a_cap_ends_both() {
     let notes = Notes::new().unwrap();
     let mut def = pinned("t", notes.server()).await.unwrap();
-    (def.timeout, def.timeout_max) = (Some(Duration::from_millis(1_500)), Some(Duration::from_secs(5)));
+    (def.timeout, def.timeout_max) = (Some(Duration::from_millis(2_500)), Some(Duration::from_secs(5)));
     let (mut fleet, servers) = fleet_with(def, &[100]).await;
 
-    let reply = run(&mut fleet, &[("t__plod", json!({"key": "a", "ms": 4_000}))]).await;
-    assert_eq!(outcomes(&reply), ["ok"], "ten notices of progress in 4 s: {reply:#}");
+    let reply = run(&mut fleet, &[("t__plod", json!({"key": "a", "ms": 3_500}))]).await;
+    assert_eq!(outcomes(&reply), ["ok"], "ten notices of progress in 3.5 s: {reply:#}");
 
-    let reply = run(&mut fleet, &[("t__send", json!({"key": "b", "ms": 3_000}))]).await;
+    let reply = run(&mut fleet, &[("t__send", json!({"key": "b", "ms": 6_000}))]).await;
     assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply:#}");
-    assert!(error(&reply, 0)["message"].as_str().unwrap().contains("silent for 1.5 s"), "{reply:#}");
+    assert!(error(&reply, 0)["message"].as_str().unwrap().contains("silent for 2.5 s"), "{reply:#}");
     fleet.until("the server was told", async |_| notes.lines("cancelled").len() == 1).await;
 
     let reply = run(&mut fleet, &[("t__plod", json!({"key": "c", "ms": 10_000}))]).await;

@@ -228,7 +228,7 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![])).await;
-    let deadline = fleet.store.now_ms().await.unwrap() + 3_000;
+    let deadline = fleet.store.now_ms().await.unwrap() + 6_000;
     let mut late = task("late", "kelly", "Sleep.");
     late["deadline"] = json!(chrono::DateTime::from_timestamp_millis(deadline).unwrap().to_rfc3339());
     enqueue(&fleet, late).await;

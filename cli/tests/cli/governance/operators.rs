@@ -72,7 +72,7 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     for n in 0..6 {
         submit(&fleet, "kelly", &format!("k{n}"), if n % 2 == 0 { "echo" } else { "sleep {\"ms\":1}" }).exits(0);
     }
-    submit(&fleet, "fran", "long", "sleep {\"ms\":20000}").exits(0);
+    submit(&fleet, "fran", "long", "sleep {\"ms\":600000}").exits(0);
     let count = |args: &[&str]| {
         let listed = fleet.run(&[&["turns", "list", "--json"], args].concat()).exits(0).json();
         listed["turns"].as_array().unwrap().len()
