@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::Cluster;
 
-use crate::support::binary::{Said, command, tickfleet};
+use crate::support::binary::{Said, command, tickfleet, until_said};
 use crate::support::process::{Process, pause};
 
 /// How often a process is asked before what must come counts as missing.
@@ -39,7 +39,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     told.says("3 of 3 nodes agree where the shards are").says("shards on 127.0.0.1:");
     told.says("4 shards over 3 primaries: fewer than 4 for each").says("cluster");
     // Each shard is asked where it is.
-    asked(&["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
+    until_said("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
     asked(&["bench", "--on", &url]).complains("the bench measures one server");
 
     // One primary of three dies, and nothing takes over: the others are looked at all the same.

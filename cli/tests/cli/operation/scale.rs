@@ -86,7 +86,7 @@ async fn resident(role: &str, agents: usize, enough: u64) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
     };
-    for _ in 0..100 {
+    for _ in 0..2_400 {
         if seen() <= enough {
             break;
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use tickfleet_store::Role;
 use tickfleet_testkit::{Cluster, RedisServer, TlsFiles, Trio};
 
-use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::binary::{DevFleet, Said, command, tickfleet, until_said};
 use crate::support::certificates::certificates;
 use crate::support::process::Process;
 
@@ -53,7 +53,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "over-tls", "--call", "list_tools", "--wait"];
     asked("producer", &turn).exits(0).says("list_tools");
-    asked("onlooker", &["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
+    until_said("4 schedulers, 4 workers alive", || asked("onlooker", &["top", "--once"]));
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
     asked("operator", &["doctor"]).exits(0).says("3 of 3 nodes agree where the shards are").says("0 to mend");

@@ -3,9 +3,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::time::Instant;
 
 /// Variables of the machine that would change what is tested.
 const FOREIGN: [&str; 13] = [
@@ -23,6 +25,9 @@ const FOREIGN: [&str; 13] = [
     "CLAUDE_MODEL",
     "GEMINI_API_KEY",
 ];
+
+/// How long what must come is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary with these arguments.
 pub fn command(args: &[&str]) -> Command {
@@ -79,6 +84,18 @@ impl Said {
     pub fn json(&self) -> serde_json::Value {
         let read = serde_json::from_str(&self.stdout);
         read.unwrap_or_else(|error| panic!("no JSON ({error}):\n{}\nstderr:\n{}", self.stdout, self.stderr))
+    }
+}
+
+/// Runs it until it says so: what comes about by others, who tell nobody.
+pub fn until_said(text: &str, run: impl Fn() -> Said) {
+    let began = Instant::now();
+    loop {
+        let said = run().exits(0);
+        if said.stdout.contains(text) || began.elapsed() > PATIENCE {
+            said.says(text);
+            return;
+        }
     }
 }
 
