@@ -372,8 +372,8 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     .await;
     let (port, lagging) = (port_of(&replica), lagging_sentinel(&port_of(&replica)).await);
     // Takes connections, and never answers.
-    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let holds = TcpListener::bind(("127.0.0.1", silent)).await.unwrap();
+    let holds = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = holds.local_addr().unwrap().port();
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
     let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
     let asked = Instant::now();

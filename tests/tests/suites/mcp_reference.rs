@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::retry::Ladder;
+use tickfleet_store::fields::turn;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
@@ -59,8 +61,18 @@ impl Drop for Everything {
     }
 }
 
+/// A port that was free just now, below those that the system gives to whoever asks for any: nobody else gets it before it
+/// is used, or between a server and its successor.
 fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Each process begins to look elsewhere.
+    let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn plan(registered: Vec<tickfleet_tools::RegisteredTool>) -> Plan {
@@ -182,6 +194,13 @@ async fn what_is_refused_is_final(fleet: &mut Fleet) {
     assert_eq!(outcomes(&reply), ["permanent", "invalid_arguments", "invalid_arguments"], "{reply:#}");
 }
 
+/// Waits until a call of the turn that must not run twice has begun.
+async fn until_begun(fleet: &Fleet, turn: &str) {
+    let record = format!("turn:acme:{turn}");
+    let has_begun = async |fleet: &Fleet| fleet.ask::<Option<String>>("HGET", &record, &[turn::BEGUN]).await.is_some();
+    fleet.until("it has begun", has_begun).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_honest_result_each() {
     let Some(reference) = Reference::unless_skipped().unwrap() else { return };
@@ -206,7 +225,10 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
         }
     }
     fleet.until("all turns run", async |fleet| fleet.held().await == 10).await;
-    // The requests leave within milliseconds of the lease, and no one outside can see them go; they last 3 s.
+    for number in 0..5 {
+        until_begun(&fleet, &format!("sending-{number}")).await;
+    }
+    // The requests leave within milliseconds of that, and no one outside can see them go; they last 3 s.
     tokio::time::sleep(Duration::from_millis(700)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;

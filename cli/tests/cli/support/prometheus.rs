@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -32,9 +33,18 @@ pub struct Prometheus {
     dir: TempDir,
 }
 
-/// A port of 127.0.0.1 that was free just now.
+/// A port of 127.0.0.1 that was free just now, below those that the system gives to whoever asks for any: nobody else gets
+/// it before it is used.
 pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Each process begins to look elsewhere.
+    let first = 10_000 + u16::try_from(std::process::id() * 7 % 20_000).unwrap();
+    loop {
+        let port = first + NEXT.fetch_add(1, Ordering::SeqCst);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 impl Prometheus {
