@@ -111,6 +111,90 @@ async fn of_an_end_that_says_nothing_of_facts_the_call_may_have_changed_them() {
     assert_eq!(state(enter(&shard, &held[1], &["-g"], &[]).await), FactState::Perhaps);
 }
 
+/// What happens to the fact `f` in a session.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    /// A call ends that makes it so, for so many minutes.
+    Becomes(Becomes, i64),
+    /// Whether a call begins that requires it, and one that forbids it.
+    Begins(bool, bool),
+}
+
+use Then::{Becomes as Is, Begins};
+
+/// All that happens, each after so many minutes.
+async fn in_time(all: &[(i64, Then)]) {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, all.iter().filter(|(_, then)| matches!(then, Is(..))).count() + 1).await;
+    let (asks, ends) = held.split_last().unwrap();
+    let (mut ends, mut last) = (ends.iter(), 0);
+    for (minute, then) in all {
+        shard.advance((minute - last) * 60_000);
+        last = *minute;
+        match *then {
+            Is(becomes, minutes) => {
+                let changes = vec![ChangedFact { fact: "f".into(), becomes, kept_ms: minutes * 60_000 }];
+                let facts = Some(FactsEnd { session: session(), changes });
+                assert_ne!(settle(&shard, ends.next().unwrap(), facts).await, Settled::Stale);
+            }
+            Begins(required, forbidden) => {
+                let needs = enter(&shard, asks, &["+f"], &[]).await == Entered::Ok(vec![]);
+                let shuns = enter(&shard, asks, &["-f"], &[]).await == Entered::Ok(vec![]);
+                assert_eq!((needs, shuns), (required, forbidden), "after {minute} minutes of {all:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_perhaps_has_happened_counts_where_it_forbids_for_as_long_as_it_may_and_never_where_it_is_required() {
+    use Becomes::{Cleared, MaybeCleared, MaybeSet, Set};
+    let (certain, perhaps, not) = (Begins(true, false), Begins(false, false), Begins(false, true));
+    // A quote of an hour, and one more that perhaps was made: for certain it ends when it would have.
+    in_time(&[(0, Is(Set, 60)), (59, Is(MaybeSet, 60)), (59, certain), (61, perhaps), (118, perhaps), (120, not)])
+        .await;
+    in_time(&[(0, Is(Set, 60)), (10, Is(MaybeSet, 5)), (16, certain), (59, certain), (61, not)]).await;
+    in_time(&[(0, Is(MaybeSet, 60)), (1, Is(Set, 5)), (5, certain), (7, perhaps), (61, not)]).await;
+    in_time(&[(0, Is(MaybeSet, 60)), (1, Is(MaybeSet, 5)), (7, perhaps), (61, not)]).await;
+    // What perhaps was cleared ends when it would have, however long that is noted, or how shortly.
+    in_time(&[(0, Is(Set, 600)), (1, Is(MaybeCleared, 5)), (7, perhaps), (599, perhaps), (601, not)]).await;
+    in_time(&[(0, Is(Set, 60)), (1, Is(MaybeCleared, 600)), (59, perhaps), (61, not)]).await;
+    in_time(&[
+        (0, Is(Set, 60)),
+        (1, Is(MaybeSet, 90)),
+        (2, Is(MaybeCleared, 5)),
+        (3, perhaps),
+        (90, perhaps),
+        (92, not),
+    ])
+    .await;
+    in_time(&[(0, Is(MaybeSet, 60)), (1, Is(MaybeCleared, 5)), (59, perhaps), (61, not)]).await;
+    // What sets it for a shorter time takes nothing away; what clears it for certain takes all.
+    in_time(&[(0, Is(Set, 60)), (1, Is(Set, 5)), (59, certain), (61, not)]).await;
+    in_time(&[(0, Is(Set, 60)), (1, Is(MaybeSet, 90)), (2, Is(Cleared, 5)), (3, not), (8, not)]).await;
+}
+
+#[tokio::test]
+async fn what_is_said_again_makes_nothing_certain_that_may_have_ended_since() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 4).await;
+    let said = |at: usize, becomes, ended_ms| Restatement {
+        name: held[at].0.clone(),
+        position: 0,
+        end: end(becomes, "f"),
+        ended_ms,
+    };
+    // Redis has the first of them still, and hears of the last one before it does of the one between.
+    assert_ne!(settle(&shard, &held[0], Some(end(Becomes::Set, "f"))).await, Settled::Stale);
+    shard.advance(20);
+    let (later, between) = (said(2, Becomes::MaybeSet, START_MS + 15), said(1, Becomes::Cleared, START_MS + 10));
+    let all = [said(0, Becomes::Set, START_MS), later, between];
+    assert_eq!(shard.store.restate(&all, START_MS + 20).await.unwrap(), 2);
+    assert_eq!(state(enter(&shard, &held[3], &["+f"], &[]).await), FactState::Perhaps);
+    assert_eq!(state(enter(&shard, &held[3], &["-f"], &[]).await), FactState::Perhaps);
+    assert_eq!(shard.store.restate(&all, START_MS + 20).await.unwrap(), 0);
+}
+
 #[tokio::test]
 async fn a_worker_says_again_what_a_restarted_redis_has_lost() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;

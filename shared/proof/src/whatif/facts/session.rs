@@ -7,27 +7,29 @@ use super::{Change, May};
 /// Calls that are under way in a session at most; what comes beyond is waited for by nobody, as in the fleet.
 const LIVE_MAX: usize = 256;
 
-/// Whether a fact is so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Set,
-    Perhaps,
-    Cleared,
-    /// The log does not say it.
-    Unsaid,
+/// Until when a fact is so, ms; as in the fleet, only what clears it for certain ends that earlier.
+#[derive(Debug, Clone, Copy, Default)]
+struct Standing {
+    surely_ms: i64,
+    perhaps_ms: i64,
+    /// The log does not say whether it is.
+    unsaid_ms: i64,
+    /// It was cleared for certain: what the log does not have counts no more.
+    was_cleared: bool,
 }
 
 /// A fact.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    state: State,
+    now: Standing,
     /// Between which moments it became so, ms.
     since: (i64, i64),
-    until_ms: i64,
+    /// For how long this is kept, ms.
+    kept_until_ms: i64,
     /// The turn whose call made it so.
     turn: u64,
-    /// What it was before that, and until when.
-    before: Option<(State, i64)>,
+    /// What it was before that.
+    before: Standing,
 }
 
 /// A call that may change facts, and has not ended.
@@ -61,69 +63,74 @@ pub(super) struct Asker {
     pub(super) is_moved: bool,
 }
 
-/// Whether a fact in this state lets it count as so.
-fn counts(state: State, until_ms: i64, required: bool, at_ms: i64) -> Option<bool> {
-    match state {
-        _ if until_ms <= at_ms => Some(false),
-        State::Set => Some(true),
-        State::Perhaps => Some(!required),
-        State::Cleared => Some(false),
-        State::Unsaid => None,
+impl Standing {
+    /// Whether a fact counts as so at a moment; none where the log does not say it.
+    fn counts(self, required: bool, at_ms: i64) -> Option<bool> {
+        let is_so = self.surely_ms > at_ms || !required && self.perhaps_ms > at_ms;
+        if is_so || self.unsaid_ms <= at_ms { Some(is_so) } else { None }
+    }
+
+    /// As [`Self::counts`], where it is the same at both moments.
+    fn counts_between(self, required: bool, at: (i64, i64)) -> Option<bool> {
+        let (first, last) = (self.counts(required, at.0), self.counts(required, at.1));
+        first.filter(|_| first == last)
+    }
+
+    fn last_ms(self) -> i64 {
+        self.surely_ms.max(self.perhaps_ms).max(self.unsaid_ms)
     }
 }
 
 impl Session {
-    /// Whether a fact is so for whoever asks; none where that is not certain. The outer one: none where it was never heard of.
+    /// Whether a fact is so for whoever asks; none where that is not certain. The outer one: none where nothing that the log
+    /// has makes it so, and nothing says that it was not so before.
     pub(super) fn is_so(&self, fact: &str, required: bool, asker: Asker) -> Option<Option<bool>> {
         let known = self.facts.get(fact)?;
-        let at = |state, until_ms| {
-            let (first, last) =
-                (counts(state, until_ms, required, asker.at.0), counts(state, until_ms, required, asker.at.1));
-            first.filter(|_| first == last)
-        };
-        let now = at(known.state, known.until_ms);
+        let mut is_so = known.now.counts_between(required, asker.at);
+        let mut was_cleared = known.now.was_cleared;
         // The calls of a turn come one after the other.
-        if asker.is_moved || known.turn == asker.turn || known.since.1 < asker.at.0 {
-            return Some(now);
+        if !asker.is_moved && known.turn != asker.turn && known.since.1 >= asker.at.0 {
+            let before = known.before.counts_between(required, asker.at);
+            is_so = is_so.filter(|_| is_so == before);
+            was_cleared &= known.before.was_cleared;
         }
-        let before = known.before.map_or(Some(false), |(state, until_ms)| at(state, until_ms));
-        Some(now.filter(|_| now == before))
+        if is_so == Some(false) && !was_cleared { None } else { Some(is_so) }
     }
 
     /// Changes a fact, by a call of this turn.
     pub(super) fn change(&mut self, fact: &str, change: Change, kept_ms: i64, turn: u64, at: (i64, i64)) {
-        let known = self.facts.get(fact).copied();
-        let was = known.map(|known| (known.state, known.until_ms)).filter(|(_, until_ms)| *until_ms > at.0);
-        let state = match (change, was.map(|(state, _)| state)) {
-            (Change::Set, _) | (Change::MaybeSet, Some(State::Set)) => State::Set,
-            (Change::Cleared, _) => State::Cleared,
-            (Change::MaybeSet | Change::MaybeCleared, Some(State::Unsaid)) => State::Unsaid,
-            (Change::MaybeSet, _) | (Change::MaybeCleared, Some(State::Set)) => State::Perhaps,
-            (Change::MaybeCleared, _) => return,
+        let was = self.facts.get(fact).map(|known| known.now).unwrap_or_default();
+        let until_ms = at.0.saturating_add(kept_ms);
+        let now = match change {
+            Change::Set => Standing { surely_ms: was.surely_ms.max(until_ms), ..was },
+            Change::MaybeSet => Standing { perhaps_ms: was.perhaps_ms.max(until_ms), ..was },
+            Change::Cleared => Standing { was_cleared: true, ..Standing::default() },
+            Change::MaybeCleared if was.surely_ms <= at.0 => return,
+            Change::MaybeCleared => Standing { surely_ms: 0, perhaps_ms: was.perhaps_ms.max(was.surely_ms), ..was },
         };
-        self.put(fact, Known { state, since: at, until_ms: at.0.saturating_add(kept_ms), turn, before: was });
+        self.put(fact, now, until_ms, turn, at);
     }
 
     /// A call may have changed a fact, or not: the log does not say it.
     pub(super) fn leave_unsaid(&mut self, may: (&str, bool), kept_ms: i64, turn: u64, at: (i64, i64)) {
-        let known = self.facts.get(may.0).copied();
-        let was = known.map(|known| (known.state, known.until_ms)).filter(|(_, until_ms)| *until_ms > at.0);
-        match (was, may.1) {
-            // What is so would be so still; what is not so cannot be cleared.
-            (Some((State::Set, _)), true) | (Some((State::Cleared, _)) | None, false) => {}
-            _ => {
-                let until_ms = at.1.saturating_add(kept_ms);
-                let known = Known { state: State::Unsaid, since: at, until_ms, turn, before: was };
-                self.put(may.0, known);
-            }
-        }
+        let was = self.facts.get(may.0).map(|known| known.now).unwrap_or_default();
+        let now = match may.1 {
+            true => Standing { unsaid_ms: was.unsaid_ms.max(at.1.saturating_add(kept_ms)), ..was },
+            // What is not so cannot be cleared.
+            false if was.last_ms() <= at.0 => return,
+            false => Standing { surely_ms: 0, perhaps_ms: 0, unsaid_ms: was.last_ms(), ..was },
+        };
+        self.put(may.0, now, 0, turn, at);
     }
 
-    fn put(&mut self, fact: &str, mut known: Known) {
+    fn put(&mut self, fact: &str, now: Standing, kept_until_ms: i64, turn: u64, since: (i64, i64)) {
+        let last = self.facts.get(fact);
         // Of two changes of one moment nobody knows which came first: what was before both may have been so still.
-        let last = self.facts.get(fact).filter(|last| last.since.1 >= known.since.0 && last.turn != known.turn);
-        known.before = last.map_or(known.before, |last| last.before);
-        self.facts.insert(fact.to_owned(), known);
+        let is_of_one_moment = |last: &&Known| last.since.1 >= since.0 && last.turn != turn;
+        let both = last.filter(is_of_one_moment).map(|last| last.before);
+        let before = both.or(last.map(|last| last.now)).unwrap_or_default();
+        let kept_until_ms = kept_until_ms.max(now.last_ms());
+        self.facts.insert(fact.to_owned(), Known { now, since, kept_until_ms, turn, before });
     }
 
     /// A call may change facts from now on.
@@ -159,7 +166,7 @@ impl Session {
 
     /// Whether there is still something to be known of it.
     pub(super) fn is_of_use(&mut self, now_ms: i64) -> bool {
-        self.facts.retain(|_, known| known.until_ms > now_ms);
+        self.facts.retain(|_, known| known.kept_until_ms > now_ms);
         !(self.facts.is_empty() && self.live.is_empty())
     }
 }

@@ -13,13 +13,15 @@ use crate::lines::{self, Line};
 use crate::whatif::recorded::{Began, Read, Recorded};
 use crate::whatif::{Difference, Kind, Summary};
 
-/// A row: `S` sets, `C` clears, `R` requires, `F` forbids.
+/// A row: `S` sets, `C` clears, `R` requires, `F` forbids; behind what sets and clears may stand for how many ms.
 fn row(asks: &[&str]) -> FactRow {
     let mut row = FactRow::default();
     for ask in asks {
         let (letter, fact) = ask.split_at(1);
+        let (fact, kept_ms) = fact.split_once(' ').unwrap_or((fact, "60000"));
         let fact = Fact::parse(fact).unwrap();
-        let change = FactChange { fact: fact.clone(), on: BTreeSet::from([Outcome::Ok]), kept_ms: 60_000 };
+        let kept_ms = kept_ms.parse().unwrap();
+        let change = FactChange { fact: fact.clone(), on: BTreeSet::from([Outcome::Ok]), kept_ms };
         let condition = FactCondition { fact, mode: RuleMode::Enforce, message: None };
         match letter {
             "S" => row.sets.push(change),
@@ -184,6 +186,56 @@ fn a_fact_that_was_set_stops_what_forbids_it_until_it_is_cleared_or_over() {
     let mut found = told(&[MAIL, quoted, look], &calls).0;
     let other = found.iter().position(|one| one.1 == Kind::Otherwise).map(|at| found.remove(at));
     assert_eq!((found, other), (all, Some(one("b/1", Kind::Otherwise, REQUIRES, None))));
+}
+
+#[test]
+fn what_perhaps_has_happened_forbids_for_as_long_as_it_may_and_makes_nothing_certain() {
+    let unknown = |turn, tool, at_ms| Call { outcome: "outcome_unknown", ..at(turn, tool, at_ms) };
+    fn at(turn: &'static str, tool: &'static str, at_ms: i64) -> Call {
+        ran((turn, 0), tool, (at_ms, at_ms + 10, at_ms + 20))
+    }
+    // A quote, and one more that perhaps was made.
+    let quotes: &[(&str, &[&str])] = &[("quote", &["Squoted"]), ("pay", &["Rquoted"])];
+    let calls = [
+        at("a", "quote", 0),
+        unknown("b", "quote", 30_000),
+        at("c", "pay", 59_000),
+        denied(at("d", "pay", 61_000), REQUIRES),
+    ];
+    assert_eq!(told(quotes, &calls), (vec![], 2));
+    // Mail; a look that perhaps has cleared it, which is noted for a moment; and mail that counts for a moment.
+    let look: (&str, &[&str]) = ("look", &["Ctainted 1000"]);
+    let note: (&str, &[&str]) = ("note", &["Stainted 1000"]);
+    let calls = [
+        at("a", "mail", 0),
+        at("b", "note", 10_000),
+        denied(at("c", "pay", 20_000), FORBIDS),
+        unknown("d", "look", 30_000),
+        denied(at("e", "pay", 59_000), FORBIDS),
+        at("f", "pay", 61_000),
+    ];
+    assert_eq!(told(&[MAIL, PAY, look, note], &calls), (vec![], 3));
+    // A look whose note lasts longer than what it looked at.
+    let look: (&str, &[&str]) = ("look", &["Ctainted 600000"]);
+    let calls = [at("a", "mail", 0), unknown("b", "look", 30_000), at("c", "pay", 61_000)];
+    assert_eq!(told(&[MAIL, PAY, look], &calls), (vec![], 1));
+}
+
+#[test]
+fn what_was_set_before_the_log_began_may_last_longer_than_what_is_set_in_it_until_that_is_cleared() {
+    let mut began = Began::default();
+    began.cut_shard(0, 90);
+    let rows: &[(&str, &[&str])] =
+        &[MAIL, PAY, ("note", &["Stainted 1000"]), ("look", &["Ctainted"]), ("ask", &["Rtainted"])];
+    let note = || ran(("a", 0), "note", (100, 110, 120));
+    let (found, decided, summary) =
+        replay_from(&policy(rows), &began, &[note(), ran(("b", 0), "pay", (2_000, 2_010, 2_020))]);
+    assert!(found.is_empty() && decided == 0, "{found:?}");
+    assert_eq!(summary.not_decidable.values().sum::<u64>(), 1, "{summary:?}");
+    let look = ran(("b", 0), "look", (200, 210, 220));
+    let then = ran(("c", 0), "pay", (2_000, 2_010, 2_020));
+    let (found, decided, summary) = replay_from(&policy(rows), &began, &[note(), look, then]);
+    assert!(found.is_empty() && decided == 1 && summary.not_decidable.is_empty(), "{found:?} {summary:?}");
 }
 
 #[test]

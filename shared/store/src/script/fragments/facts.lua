@@ -1,7 +1,8 @@
 -- Facts of sessions, and the calls that may change them. A fact is `<until ms> <state> <since ms> <call>`: `y` it is so, `m`
--- it may be so, `n` it was cleared. A call that is under way is `<number of its turn> <change>,<change>…`, each `S<fact> <ms>`
--- or `C<fact> <ms>`; one that is only expected has `e<since ms>` before the changes. Beside them stand the turns that wait,
--- each with the turn that it waits for.
+-- it may be so, `n` it was cleared. One that may be so for longer than it certainly is says behind its `m` until when, since
+-- when and by which call it is: a build that does not read that takes it for one that only may be so. A call that is under
+-- way is `<number of its turn> <change>,<change>…`, each `S<fact> <ms>` or `C<fact> <ms>`; one that is only expected has
+-- `e<since ms>` before the changes. Beside them stand the turns that wait, each with the turn that it waits for.
 local function facts_key(session) return P .. 'facts:' .. session end
 local function entered_key(session) return P .. 'entered:' .. session end
 
@@ -11,27 +12,57 @@ local function keep_for(key, ms)
   if call('PEXPIRE', key, text, 'GT') == 0 then call('PEXPIRE', key, text, 'NX') end
 end
 
--- What is known of a fact: its state (`x`: over; `-`: never set), and since when, by which call, until when.
-local function fact_of(text, now)
-  local until_ms, state, since, by = string.match(text or '', '^(%d+) (%l) (%d+) (.+)$')
-  if not state then return '-' end
-  if num(until_ms) <= now then state = 'x' end
-  return state, since, by, until_ms
+-- The parts of a fact by their states, each `{ until ms, since ms, call }`.
+local function parts_of(text)
+  local until_ms, state, since, by, rest = string.match(text or '', '^(%d+) (%l) (%d+) (%S+)(.*)$')
+  if not state then return {} end
+  local parts = { [state] = { until_ms, since, by } }
+  local certain, from, whose = string.match(rest, '^ (%d+) (%d+) (%S+)$')
+  if certain then parts.y = { certain, from, whose } end
+  return parts
 end
 
--- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, at `now`, for `kept` ms.
+-- What is known of a fact: its state (`x`: over; `-`: never set), and since when, by which call, until when.
+local function fact_of(text, now)
+  local parts = parts_of(text)
+  local surely, perhaps, cleared = parts.y, parts.m, parts.n
+  if surely and num(surely[1]) > now then return 'y', surely[2], surely[3], (perhaps or surely)[1] end
+  if perhaps and num(perhaps[1]) > now then return 'm', perhaps[2], perhaps[3], perhaps[1] end
+  local last = surely or perhaps or cleared
+  if not last then return '-' end
+  return last == cleared and num(last[1]) > now and 'n' or 'x', last[2], last[3], last[1]
+end
+
+-- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, at `now`, for `kept` ms. It ends earlier than
+-- was said before only where it is cleared for certain, and is certain no longer for what perhaps has set it. Answers whether
+-- anything is otherwise by that.
 local function change_fact(session, change, fact, kept, by, now)
-  local key = facts_key(session)
-  local next_state = change == 'S' and 'y' or 'n'
-  -- What was so before counts only where the change is not certain.
-  if change == 's' or change == 'c' then
-    local was_so = fact_of(call('HGET', key, fact), now) == 'y'
-    if change == 'c' and not was_so then return end
-    next_state = change == 's' and was_so and 'y' or 'm'
+  local key, new = facts_key(session), { string.format('%d', now + kept), string.format('%d', now), by }
+  local function longer(one) return one and num(one[1]) > num(new[1]) and one or new end
+  local before = call('HGET', key, fact)
+  local parts = parts_of(before)
+  local surely, perhaps = parts.y, parts.m
+  if surely and num(surely[1]) <= now then surely = nil end
+  if perhaps and num(perhaps[1]) <= now then perhaps = nil end
+  if change == 'C' then
+    surely, perhaps = nil, nil
+  elseif change == 'S' then
+    surely = longer(surely)
+  elseif change == 's' then
+    perhaps = longer(perhaps)
+  else
+    if not surely then return false end
+    new[1] = surely[1]
+    surely, perhaps = nil, longer(perhaps)
   end
-  call('HSET', key, fact, string.format('%d %s %d %s', now + kept, next_state, now, by))
+  if surely and perhaps and num(perhaps[1]) <= num(surely[1]) then perhaps = nil end
+  local last = perhaps or surely or new
+  local text = last[1] .. ' ' .. (perhaps and 'm' or surely and 'y' or 'n') .. ' ' .. last[2] .. ' ' .. last[3]
+  if surely and perhaps then text = text .. ' ' .. table.concat(surely, ' ') end
+  call('HSET', key, fact, text)
   -- What is over is told for an hour.
-  keep_for(key, kept + 3600000)
+  keep_for(key, num(last[1]) - now + 3600000)
+  return text ~= before
 end
 
 -- A call is no longer under way: those that wait for one of its session look again.

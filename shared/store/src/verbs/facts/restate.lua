@@ -9,10 +9,15 @@ local now = clock(ARGV[1])
 epoch(now)
 
 local function restate(session, change, fact, kept, by, ended_ms)
-  local _, since, whose = fact_of(call('HGET', facts_key(session), fact), now)
-  if since and (whose == by or num(since) > ended_ms) then return 'KNOWN' end
-  change_fact(session, change, fact, kept, by, now)
-  return 'OK'
+  local parts = parts_of(call('HGET', facts_key(session), fact))
+  local last = parts.m or parts.y or parts.n
+  if last then
+    local surely = parts.y or last
+    if last[3] == by or surely[3] == by or num(surely[2]) > ended_ms then return 'KNOWN' end
+    -- What perhaps has happened since then stays perhaps so, and makes nothing certain that this may have ended.
+    if num(last[2]) > ended_ms then change = string.lower(change) end
+  end
+  return change_fact(session, change, fact, kept, by, now) and 'OK' or 'KNOWN'
 end
 
 local replies = {}
