@@ -175,6 +175,27 @@ async fn what_perhaps_has_happened_counts_where_it_forbids_for_as_long_as_it_may
 }
 
 #[tokio::test]
+async fn what_was_cleared_is_told_as_cleared_and_what_only_may_have_been_so_not_as_over() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 4).await;
+    for (held, becomes, fact) in
+        [(&held[0], Becomes::Cleared, "f"), (&held[1], Becomes::MaybeSet, "g"), (&held[2], Becomes::Set, "h")]
+    {
+        assert_ne!(settle(&shard, held, Some(end(becomes, fact))).await, Settled::Stale);
+    }
+    shard.advance(KEPT_MS + 1);
+    for (fact, told, by) in [("+f", FactState::Cleared, 0), ("+g", FactState::Never, 4), ("+h", FactState::Over, 2)] {
+        match enter(&shard, &held[3], &[fact], &[]).await {
+            Entered::Unmet(0, known) => {
+                let by = held.get(by).map(|(name, _)| format!("{}/0", name.turn));
+                assert_eq!((known.state, known.by), (told, by), "{fact}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_is_said_again_makes_nothing_certain_that_may_have_ended_since() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
     let held = leased(&shard, 4).await;

@@ -28,9 +28,10 @@ local function fact_of(text, now)
   local surely, perhaps, cleared = parts.y, parts.m, parts.n
   if surely and num(surely[1]) > now then return 'y', surely[2], surely[3], (perhaps or surely)[1] end
   if perhaps and num(perhaps[1]) > now then return 'm', perhaps[2], perhaps[3], perhaps[1] end
-  local last = surely or perhaps or cleared
-  if not last then return '-' end
-  return last == cleared and num(last[1]) > now and 'n' or 'x', last[2], last[3], last[1]
+  -- What perhaps was so is over without a trace: nobody knows that it ever was.
+  if surely then return 'x', surely[2], surely[3], surely[1] end
+  if cleared then return 'n', cleared[2], cleared[3], cleared[1] end
+  return '-'
 end
 
 -- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, at `now`, for `kept` ms. It ends earlier than
