@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{CallResult, Durability, Effect, Outcome, TurnId};
+use tickfleet_model::{Durability, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, text};
 use tickfleet_store::{Begun, EndReason, RowCall, ShardClock, Store, TurnName};
@@ -48,7 +48,7 @@ pub(crate) struct Calls {
     /// The waits between tries.
     pub(super) ladder: Ladder,
     /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
-    pub(super) durable: (Durability, Duration),
+    pub(in crate::calls) durable: (Durability, Duration),
     /// Takes secrets out of messages.
     pub(super) redactor: Arc<Redactor>,
     /// Cancelled when running calls must stop at once.
@@ -123,28 +123,23 @@ impl Calls {
             Ok(permit) => permit,
             Err(instead) => return instead,
         };
-        let let_in = match self.let_in(trying, &tools, passed).await {
-            Ok(let_in) => let_in,
+        let admitted = match self.let_in(trying, &tools, passed).await {
+            Ok(admitted) => admitted,
             Err(waits_or_ends) => return waits_or_ends,
         };
-        let Admitted { passed: Passed { tool, arguments, shadow, .. }, approved: approval, entered_ms } = let_in;
+        let Passed { tool, arguments, shadow, .. } = &admitted.passed;
         // Each try is judged anew; the call is counted once.
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
         let mut carried = if tool.spec.effect == Effect::Once {
-            let changed = approval.as_ref().and_then(|approval| approval.arguments.as_deref());
-            self.carry_out_once(trying, &tool, tools, (&arguments, changed), permit).await
+            self.carry_out_once(trying, &admitted, tools, permit).await
         } else {
-            self.read_or_execute(trying, &tool, tools, &arguments, permit).await
+            self.read_or_execute(trying, tool, tools, arguments, permit).await
         };
-        self.loops.count_end(row, &mut carried).await;
-        match carried {
-            Disposition::Ended(result, _) => {
-                Disposition::Ended(Box::new(CallResult { approval, entered_ms, ..*result }), shadow)
-            }
-            other => other,
-        }
+        // One that people did not agree to is none of its row.
+        self.loops.count_end(row.filter(|_| !carried.is_refused()), &mut carried).await;
+        admitted.told(carried)
     }
 
     /// A call that passed every guard, unless it is refused for a while; false: its end is no call of its row.
@@ -188,16 +183,16 @@ impl Calls {
     async fn carry_out_once(
         &self,
         trying: &Trying<'_>,
-        tool: &RegisteredTool,
+        admitted: &Admitted,
         tools: Toolbox,
-        (arguments, changed): (&RawValue, Option<&RawValue>),
         permit: Permit<'_>,
     ) -> Disposition {
         // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
         if !self.still_leased(trying).await {
             return Disposition::HandBack(false);
         }
-        let durability = tool.spec.durable.unwrap_or(self.durable.0);
+        let Passed { tool, arguments, .. } = &admitted.passed;
+        let changed = admitted.approved.as_ref().and_then(|approved| approved.arguments.as_deref());
         let leave = permit.into_leave();
         let (claim, begun) = loop {
             let claim = match self.ledger.claim(trying, tool, arguments).await {
@@ -207,7 +202,7 @@ impl Calls {
             if leave.is_err() {
                 break (claim, None);
             }
-            match self.begin(trying, Some(durability)).await {
+            match self.begin_agreed(trying, admitted).await {
                 // This Redis may have lost the claim, and facts.
                 Err(Stopped::Held) => {
                     if let Err(instead) = self.enter(trying, tool, changed, &tools).await {

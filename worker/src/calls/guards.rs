@@ -8,12 +8,14 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::{AgentId, AskedBy, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId};
 use tickfleet_protocol::without_nulls;
 use tickfleet_rules::Ruling;
+use tickfleet_store::UseApproval;
 
 use crate::agents::TaskHandlers;
 use crate::calls::messages::{self, CallEnding};
+use crate::calls::trying::Disposition;
 use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 
 /// One guard.
@@ -95,6 +97,22 @@ pub(crate) struct Admitted {
     pub(crate) approved: Option<Approved>,
     /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
+    /// How their consent is taken, where that is still to be done.
+    pub(crate) consent: Option<UseApproval>,
+}
+
+impl Admitted {
+    /// What has come of it, with what let it begin: where people have not agreed after all, that is no consent.
+    pub(crate) fn told(self, carried: Disposition) -> Disposition {
+        let approval = self.approved.filter(|_| !carried.is_refused());
+        match carried {
+            Disposition::Ended(result, _) => {
+                let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
+                Disposition::Ended(Box::new(result), self.passed.shadow)
+            }
+            other => other,
+        }
+    }
 }
 
 /// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told

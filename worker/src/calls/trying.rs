@@ -90,6 +90,11 @@ impl Disposition {
             Self::Lost => "lost",
         }
     }
+
+    /// Whether people have not agreed to it.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Ended(result, _) if result.outcome == Outcome::ApprovalRefused)
+    }
 }
 
 impl Trying<'_> {

@@ -1,19 +1,22 @@
-//! Consents beside facts: a call that facts deny leaves its consent as it was. And reads beside one that asks people.
+//! Consents beside facts and equal calls: a call that facts deny, or that waits for an equal one, leaves its consent as it
+//! was. And reads beside one that asks people.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_model::policy::FactRow;
-use tickfleet_model::{Effect, Policy, TurnId};
+use tickfleet_model::{ApprovalDemand, Effect, Policy, TurnId};
 use tickfleet_store::TurnName;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
+use tokio::sync::Semaphore;
 
-use super::{Bank, Word, acme, approve, asked, large_payments_ask, of, pay, people, state};
-use crate::calls::facts::{change, condition, row};
+use super::{Bank, Payment, Word, acme, approve, asked, large_payments_ask, of, pay, people, state};
+use crate::calls::facts::{change, condition, row, waits};
 
 fn read(name: &str) -> TypedTool {
     TypedTool::new(name, "Reads.", Effect::Read, |_, _: Value| async { Ok::<_, ToolError>(json!("read")) })
@@ -48,6 +51,86 @@ async fn a_call_that_facts_deny_leaves_its_consent_unused_and_people_are_not_ask
     fleet.submit(&[pay(700)]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["denied"]);
     assert!(Client::over(vec![fleet.store.clone()]).approvals(&acme(), 10).await.unwrap().is_empty());
+    fleet.stop().await;
+}
+
+/// Pays what people agree to, and to nobody twice: a payment waits at the gate, and is refused there if it is of 1.
+fn pays_once(demand: ApprovalDemand, paid: &Arc<AtomicUsize>, gate: &Arc<Semaphore>) -> Plan {
+    let (paid, gate) = (Arc::clone(paid), Arc::clone(gate));
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
+        let (paid, gate) = (Arc::clone(&paid), Arc::clone(&gate));
+        async move {
+            gate.acquire().await.map_err(ToolError::internal)?.forget();
+            if payment.amount == 1 {
+                return Err(ToolError::Permanent("There is no cover.".into()));
+            }
+            paid.fetch_add(1, Ordering::SeqCst);
+            Ok(json!("paid"))
+        }
+    });
+    let pay = pay.effect_key(&["/to"], Duration::from_secs(3_600)).approval(demand);
+    Plan { tools: vec![pay], policy: people, slots: 2, ..Plan::default() }
+}
+
+/// Two equal payments, the first of them under way, the second waits for it: people have agreed to both. Answers the second
+/// turn and what people said of it.
+async fn waits_for_an_equal(fleet: &mut Fleet) -> (String, String) {
+    let first = fleet.submit(&[pay(1)]).await;
+    let agreed = asked(fleet).await.id;
+    approve(fleet, "ann", &agreed).await;
+    while state(fleet, &agreed).await != "used" {
+        // It takes it when it has its claim, and tells nobody; the test ends by itself after a minute.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let second = fleet.submit(&[pay(2)]).await;
+    let id = asked(fleet).await.id;
+    approve(fleet, "ann", &id).await;
+    assert_eq!(waits(fleet, &second).await, first);
+    assert_eq!(state(fleet, &id).await, "approved", "it was used up by a call that has not begun");
+    (second, id)
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_begins() {
+    let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+    let mut fleet = Fleet::start(pays_once(of(1, &["finance"]), &paid, &gate)).await;
+    // Somebody takes it back.
+    let (second, id) = waits_for_an_equal(&mut fleet).await;
+    let denied = Word { agrees: false, ..Word::yes("bob") }.about(&fleet, &id).await.unwrap();
+    assert_eq!(denied.state, "denied");
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!(second), vec!["approval_refused"]), "{reply}");
+    assert_eq!(
+        (&reply["results"][0]["error"]["details"]["by"], &reply["results"][0]["approval"]),
+        (&json!("bob"), &Value::Null)
+    );
+    gate.add_permits(1);
+    assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
+    // Nobody does: it is used by the payment that is made.
+    let (second, id) = waits_for_an_equal(&mut fleet).await;
+    gate.add_permits(2);
+    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let (first, reply) = if two["turn_id"] == second { (one, two) } else { (two, one) };
+    assert_eq!((outcomes(&first), outcomes(&reply)), (vec!["permanent"], vec!["ok"]), "{reply}");
+    assert_eq!((state(&fleet, &id).await, paid.load(Ordering::SeqCst)), ("used".to_owned(), 1));
+    assert_eq!(reply["results"][0]["approval"]["id"], id, "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
+    let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+    let demand = ApprovalDemand { expires_ms: Some(3_000), ..of(1, &["finance"]) };
+    let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
+    let (second, _) = waits_for_an_equal(&mut fleet).await;
+    // It counts for so long from when it was given.
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
+    gate.add_permits(2);
+    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let (first, reply) = if two["turn_id"] == second { (one, two) } else { (two, one) };
+    assert_eq!((outcomes(&first), outcomes(&reply)), (vec!["permanent"], vec!["approval_refused"]), "{reply}");
+    assert_eq!(reply["results"][0]["error"]["code"], "approval_expired", "{reply}");
+    assert_eq!(paid.load(Ordering::SeqCst), 0);
     fleet.stop().await;
 }
 

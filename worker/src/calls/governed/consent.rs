@@ -3,7 +3,8 @@
 //!
 //! A consent is bound to all that the call is (see `tickfleet_model::approval`): the worker reckons anew what that is each
 //! time, and one that was given to anything else is not found. It is taken before the call begins, under the call's fence,
-//! so that a crash in between neither loses it nor lets another have it.
+//! so that a crash in between neither loses it nor lets another have it; and where facts or an equal call may still stop the
+//! call, after these.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ use crate::calls::call::{Calls, passed_with};
 use crate::calls::governed::facts::{self, LetIn};
 use crate::calls::guards::{Admitted, Passed};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying};
+use crate::calls::trying::{Disposition, Stopped, Trying};
 use crate::tools::Toolbox;
 
 /// Bytes of the reasons for which a call asks, as people see them.
@@ -52,14 +53,21 @@ impl Calls {
             }
             Err(instead) => return Err(*instead),
         };
-        if let Some(question) = taken_later {
-            self.take(trying, question).await?;
-        }
-        Ok(Admitted { passed, approved, entered_ms })
+        let consent = match taken_later {
+            // It may have to wait for an equal call yet.
+            Some(question) if passed.tool.spec.effect_key.is_some() => Some(question),
+            Some(question) => {
+                self.take(trying, question).await?;
+                None
+            }
+            None => None,
+        };
+        Ok(Admitted { passed, approved, entered_ms, consent })
     }
 
     /// Looks whether people have agreed to a call that has passed all other guards. Answers the call as it may run: with
-    /// other arguments, if they have changed some; and, where facts may still stop it, how their consent is taken after that.
+    /// other arguments, if they have changed some; and, where facts or an equal call may still stop it, how their consent is
+    /// taken after that.
     ///
     /// # Errors
     /// What becomes of the call instead: it asks and waits, or ends.
@@ -80,8 +88,9 @@ impl Calls {
             position: trying.id.position,
             id: id.clone(),
             binding: binding.clone(),
-            // A call that facts deny leaves its consent as it was.
-            takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none(),
+            // A call that facts deny leaves its consent as it was, and so does one that waits for an equal call.
+            takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none()
+                && passed.tool.spec.effect_key.is_none(),
         };
         match self.outbox.use_approval(question.clone()).await {
             Some(Consent::Given { narrowed, by }) => {
@@ -134,6 +143,19 @@ impl Calls {
                 Disposition::Lost
             }
         })
+    }
+
+    /// Begins a call that must not run twice, and that nothing but people stops any more: their consent is taken before, where
+    /// that is still to be done.
+    ///
+    /// # Errors
+    /// What becomes of the call instead, or that it is to be asked again.
+    pub(in crate::calls) async fn begin_agreed(&self, trying: &Trying<'_>, admitted: &Admitted) -> Result<(), Stopped> {
+        if let Some(question) = &admitted.consent {
+            self.take(trying, question.clone()).await.map_err(Stopped::Ends)?;
+        }
+        let durability = admitted.passed.tool.spec.durable.unwrap_or(self.durable.0);
+        self.begin(trying, Some(durability)).await
     }
 
     async fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
