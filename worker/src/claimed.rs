@@ -87,6 +87,11 @@ impl ClaimedEffects {
         }
     }
 
+    /// The worker has no part in a claim any more, and nothing to say of it.
+    pub(crate) fn give_up(&self, said: &Conclusion) {
+        self.memory.lock().held.remove(&said.effect.to_string());
+    }
+
     /// What was left longer ago than `remembered` is forgotten: Redis has it, or has lost it with all around it.
     pub(crate) fn forget(&self, remembered: Duration) {
         let mut memory = self.memory.lock();

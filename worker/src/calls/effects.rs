@@ -119,25 +119,17 @@ impl Ledger {
 
     /// Says what came of a call that had claimed its effect. One that is to go on keeps its claim.
     pub(super) async fn conclude(&self, claim: &Claim, carried: &Disposition) {
-        let end = match carried {
-            Disposition::Ended(result, _) => end_by(result),
-            Disposition::Kept(settled) => end_by(&read(&settled.result).unwrap_or_else(|| claim.unknown(&claim.by))),
-            Disposition::Again(..)
-            | Disposition::Reconciles(..)
-            | Disposition::Waits(..)
-            | Disposition::WaitsForEqual(..)
-            | Disposition::Asks(_)
-            | Disposition::Rests(_)
-            | Disposition::HandBack(_)
-            | Disposition::Lost => {
-                self.claims.effects.leave(&claim.statement(EffectEnd::Open));
-                return;
-            }
-        };
-        let said = claim.statement(end);
-        // Should Redis restart in between, this is what it hears.
-        self.claims.effects.leave(&said);
-        self.say(said).await;
+        let said = claim.statement(claim.end(carried));
+        if matches!(carried, Disposition::WaitsForEqual(..)) {
+            // It comes again, perhaps to another worker: to a Redis that has restarted by then, that one speaks for it.
+            self.claims.effects.give_up(&said);
+        } else {
+            // Should Redis restart in between, this is what it hears.
+            self.claims.effects.leave(&said);
+        }
+        if said.end != EffectEnd::Open {
+            self.say(said).await;
+        }
     }
 
     async fn say(&self, said: Conclusion) {
@@ -208,6 +200,23 @@ impl Claim {
     /// What the ledger is told of the claim.
     fn statement(&self, end: EffectEnd) -> Conclusion {
         Conclusion { effect: self.effect.clone(), by: self.by.clone(), window_ms: self.window_ms, end }
+    }
+
+    /// What a try of its call means for the claim.
+    fn end(&self, carried: &Disposition) -> EffectEnd {
+        match carried {
+            Disposition::Ended(result, _) => end_by(result),
+            Disposition::Kept(settled) => end_by(&read(&settled.result).unwrap_or_else(|| self.unknown(&self.by))),
+            // It has not begun, and waits for facts: the turn that it waits for may need the effect itself.
+            Disposition::WaitsForEqual(..) => EffectEnd::Undone,
+            Disposition::Again(..)
+            | Disposition::Reconciles(..)
+            | Disposition::Waits(..)
+            | Disposition::Asks(_)
+            | Disposition::Rests(_)
+            | Disposition::HandBack(_)
+            | Disposition::Lost => EffectEnd::Open,
+        }
     }
 
     /// What is told of a call of which nobody knows how it ended.
@@ -315,4 +324,23 @@ fn kept(result: &CallResult) -> String {
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
     let text = r#""It was carried out. Its result is too large to be kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_model::{TenantId, TurnId};
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_waits_for_facts_keeps_no_claim_and_one_that_is_to_go_on_does() {
+        let turn = TurnId::new("t1").unwrap();
+        let effect = EffectName { tenant: TenantId::new("acme").unwrap(), tool: "pay".into(), hash: "0a".into() };
+        let claim = Claim { effect, by: Claimant::new(&turn, 0, "d"), window_ms: 1_000 };
+        assert_eq!(claim.end(&Disposition::WaitsForEqual(turn, LOOK_AGAIN)), EffectEnd::Undone);
+        assert_eq!(claim.end(&Disposition::Again(LOOK_AGAIN, String::new())), EffectEnd::Open);
+        assert_eq!(claim.end(&Disposition::HandBack(false)), EffectEnd::Open);
+    }
 }
