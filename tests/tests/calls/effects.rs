@@ -235,6 +235,49 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     drop(second);
 }
 
+/// The keys that fit.
+async fn keys_like(fleet: &Fleet, pattern: &str) -> Vec<String> {
+    let all = fleet.store.keys().key(pattern);
+    redis::cmd("KEYS").arg(all).query_async(&mut fleet.server.connection().await).await.unwrap()
+}
+
+/// What the worker had said of a payment never came into the ledger.
+async fn forget_the_end(fleet: &Fleet) {
+    let keys = keys_like(fleet, "effect:*").await;
+    let mut redis = fleet.server.connection().await;
+    for key in keys {
+        let () = redis::cmd("HDEL").arg(key).arg("r").query_async(&mut redis).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_was_given_the_same_id_later_is_not_taken_for_the_one_that_has_the_claim() {
+    let bank = Bank::new(true);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    let first = fleet.reply().await;
+    // What the ledger was not told is found in the record of its turn.
+    forget_the_end(&fleet).await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    let again = fleet.reply().await;
+    assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
+    // That is forgotten, and so is the id: another turn has it now, whose payment was refused.
+    forget_the_end(&fleet).await;
+    let mut redis = fleet.server.connection().await;
+    let gone: Vec<String> = [keys_like(&fleet, "done:acme:t1").await, keys_like(&fleet, "id:acme:t1").await].concat();
+    let gone: usize = redis::cmd("DEL").arg(gone).query_async(&mut redis).await.unwrap();
+    assert_eq!(gone, 2);
+    let other = json!({"to": "ada", "amount": 5, "text": "without cover"});
+    fleet.submit_turn(turn("t1", "kelly", &[other])).await;
+    assert_eq!(fleet.reply().await["results"][0]["outcome"], "permanent");
+    fleet.submit_turn(turn("t3", "fran", &payment)).await;
+    let last = &fleet.reply().await["results"][0];
+    assert_eq!((&last["outcome"], &last["repeats"]), (&json!("outcome_unknown"), &json!("t1/0")), "{last}");
+    assert_eq!(bank.paid(), 1);
+    fleet.stop().await;
+}
+
 /// A fleet whose Redis keeps what it has over a restart.
 async fn durable(plan: Plan) -> Fleet {
     let options = RedisOptions { appendonly: true, ..RedisOptions::default() };

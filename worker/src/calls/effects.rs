@@ -164,6 +164,10 @@ impl Ledger {
             tracing::warn!(%error, call = by.call(), "how an equal call ended could not be read; it is told as unknown");
         });
         let Ok(TurnView::Finished(finished)) = looked else { return None };
+        // The id may have been given to other calls since: a record that does not say what its turn was is nobody's.
+        if finished.digest.as_deref() != by.digest() {
+            return None;
+        }
         let reply: Reply = serde_json::from_str(&finished.reply).ok()?;
         reply.results.into_iter().nth(position)
     }

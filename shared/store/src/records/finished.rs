@@ -24,6 +24,9 @@ pub struct FinishedTurn {
     pub end_reason: Option<String>,
     /// Why it was cancelled, where it was.
     pub cancelled: Option<String>,
+    /// The digest of its content, where more happened to it than that it was carried out, or one of its calls claimed an
+    /// effect.
+    pub digest: Option<Box<str>>,
     /// The reply, JSON; empty where memory was short when the turn ended: then its inbox alone has it.
     pub reply: String,
 }
@@ -46,6 +49,7 @@ impl FinishedTurn {
                 "cr" => turn.crashes = count(),
                 "rt" => turn.retries = count(),
                 "er" => turn.end_reason = Some(value.to_owned()).filter(|reason| !reason.is_empty()),
+                "dg" => turn.digest = Some(value.into()),
                 "cx" => turn.cancelled = Some(decoded(value)).filter(|reason| !reason.is_empty()),
                 _ => {}
             }
@@ -83,9 +87,11 @@ mod tests {
     #[test]
     fn a_record_is_its_line_and_its_reply() {
         let log = "A1000,10,10,10,5000,10,100;R1200,3,1,1000,no%20answer";
-        let turn = FinishedTurn::read(&format!("f=1-0 ts=900 end=2e3 lg={log} cr=1 rt=2 er= cx=too%20late\n{{}}"));
+        let turn =
+            FinishedTurn::read(&format!("f=1-0 ts=900 end=2e3 lg={log} cr=1 rt=2 er= cx=too%20late dg=0a\n{{}}"));
         assert_eq!((turn.admitted_ms, turn.ended_ms, turn.crashes, turn.retries), (Some(900), Some(2_000), 1, 2));
         assert_eq!((turn.admissions.len(), turn.tries.len()), (1, 1));
         assert_eq!((turn.end_reason, turn.cancelled.as_deref(), turn.reply.as_str()), (None, Some("too late"), "{}"));
+        assert_eq!(turn.digest.as_deref(), Some("0a"));
     }
 }

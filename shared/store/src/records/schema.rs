@@ -97,7 +97,8 @@ records! {
         END_INFO = "ei",
         /// Since when, ms of shard time. A build before this one writes none, and removes none.
         END_MS = "em",
-        /// Set where there may be crashes, retries or an ending's reason: most turns have none, and nobody need look.
+        /// Set where there may be crashes, retries, an ending's reason or a claim of an effect: most turns have none, and nobody
+        /// need look.
         HAS_HISTORY = "hx",
         /// Of a turn that is out as one slice, and to which nothing has happened since: how its finished record begins,
         /// `f=<fence> n=<calls> ` and on, with `gv=1` behind where its producer gave the id. It belongs to that fence,

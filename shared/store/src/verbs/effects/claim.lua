@@ -9,7 +9,7 @@
 --       the ledger was not told) · BEGUN (this call was begun, and another has the claim: `begin` says what is known) ·
 --       STALE · HOLD (Redis restarted less than a lease ago, or is another than the caller knows, and may have lost a
 --       claim)
--- effect HSET effect (by, until_ms, who waits), with a TTL
+-- effect HSET effect (by, until_ms, who waits), with a TTL; HSET turn (has_history)
 local now = clock(ARGV[1])
 local began, run_id = epoch(now)
 local hold = began + num(ARGV[2])
@@ -75,6 +75,8 @@ local function claim(tt, fence, position, digest, effect, window, nothing, knows
   call('DEL', key)
   call('HSET', key, EFFECT.by, mine, EFFECT.until_ms, string.format('%d', now + lives))
   call('PEXPIRE', key, string.format('%d', lives))
+  -- What is left of the turn when it has ended has to say that it was this one.
+  call('HSET', turn_key(tt), TURN.has_history, '1', TURN.fresh, '')
   return 'CLAIMED'
 end
 

@@ -50,6 +50,12 @@ impl Claimant {
         Some((TurnId::new(turn).ok()?, position.parse().ok()?))
     }
 
+    /// The digest of its turn's content; none where a foreign writer has left something else.
+    #[must_use]
+    pub fn digest(&self) -> Option<&str> {
+        Some(self.0.rsplit_once('/')?.1)
+    }
+
     /// The claimant as Redis has it.
     #[must_use]
     pub fn as_str(&self) -> &str {

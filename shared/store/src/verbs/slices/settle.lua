@@ -57,12 +57,15 @@ end
 
 -- What a finished record says before the reply: the words are those of `records/finished.rs`.
 local function trace_of(item, key, rec)
-  local crashes, retries, end_reason
+  local crashes, retries, end_reason, meta
   if rec.has_history then
-    crashes, retries, end_reason = unpack(call('HMGET', key, TURN.crashes, TURN.retries, TURN.end_reason))
+    crashes, retries, end_reason, meta = unpack(call('HMGET', key, TURN.crashes, TURN.retries, TURN.end_reason, TURN.meta))
   end
+  -- The id may be given to another turn when this record is forgotten: whoever knows this one by a claim must not take that
+  -- for it.
+  local digest = meta and string.match(meta, '"dg":"(%x+)"')
   return 'f=' .. item.fence .. ' ts=' .. rec.admitted_ms .. ' end=' .. now_text .. ' lg=' .. (rec.log or '')
-    .. ' cr=' .. (crashes or 0) .. ' rt=' .. (retries or 0) .. ' er=' .. (end_reason or '') .. why(rec.cancelled) .. '\n'
+    .. ' cr=' .. (crashes or 0) .. ' rt=' .. (retries or 0) .. ' er=' .. (end_reason or '') .. why(rec.cancelled) .. (digest and ' dg=' .. digest or '') .. '\n'
 end
 
 -- A reply of many results is joined by Redis, in its record: Lua would make the whole of it several times over, and
