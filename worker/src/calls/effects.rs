@@ -324,9 +324,9 @@ fn kept(result: &CallResult) -> String {
     result_json(&CallResult { tool_call_id: None, output, ..result.clone() })
 }
 
-/// Stands for the output of a call that was carried out, where that was too large to be kept.
+/// Stands for the output of a call that was carried out, where that was too large to be kept, or memory was short.
 fn not_kept(success: bool) -> Option<Box<RawValue>> {
-    let text = r#""It was carried out. Its result is too large to be kept for equal calls.""#;
+    let text = r#""It was carried out. Its result was not kept for equal calls.""#;
     RawValue::from_string(text.to_owned()).ok().filter(|_| success)
 }
 

@@ -160,3 +160,21 @@ async fn a_call_that_was_begun_is_never_answered_by_another_and_a_lost_claim_is_
     assert_eq!(conclude(&shard, &held[0], EffectEnd::Open).await, Concluded::Known);
     assert_eq!(claim(&shard, &held[2]).await, Claimed::Ended(claimant(&held[0]), "first".into()));
 }
+
+#[tokio::test]
+async fn while_memory_is_short_a_result_is_kept_without_a_large_output() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 2).await;
+    let mut redis = shard.server.connection().await;
+    let meta = shard.store.keys().key("meta");
+    let result = |output: &str| format!(r#"{{"call":"t0/0","output":{output},"error":null}}"#);
+    let large = format!("{:?}", "x".repeat(300));
+    for (pressure, output, kept) in [("1", &*large, "null"), ("1", "1", "1"), ("0", &*large, &*large)] {
+        let () = redis::cmd("HSET").arg(&meta).arg("pressure").arg(pressure).query_async(&mut redis).await.unwrap();
+        assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+        assert_eq!(conclude(&shard, &held[0], EffectEnd::Ended(result(output))).await, Concluded::Ok);
+        let kept = Claimed::Ended(claimant(&held[0]), result(kept));
+        assert_eq!(claim(&shard, &held[1]).await, kept, "{pressure} {output}");
+        shard.advance(WINDOW_MS + 1);
+    }
+}

@@ -4,10 +4,11 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per call: tenant:tool:hash of the effect · claim · ENDED (it has this result) or
 --       UNKNOWN (likewise, unless more is known) or UNDONE (it certainly did nothing) or OPEN (its end is to come) ·
---       ms that this is kept · result JSON, or ''
+--       ms that this is kept · result JSON, or '' · bytes of that before its output, or '' · bytes up to the output's end,
+--       likewise (where memory is short, what is between them is not kept)
 -- reply per call: OK · KNOWN (it stays as it was) · OTHERS (the claim is another call's)
 -- effect HSET effect (by, ended, until_ms) with a TTL, or DEL; ZADD timers
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
 
 -- Waiters are parked, or about to be; what is there under a name may be anything (rule 18).
 local function wake(by, fields)
@@ -20,7 +21,7 @@ local function wake(by, fields)
   end
 end
 
-local function conclude(effect, by, word, window, result)
+local function conclude(effect, by, word, window, result, before, upto)
   local key = effect_key(effect)
   local held, ended, until_ms = unpack(call('HMGET', key, EFFECT.by, EFFECT.ended, EFFECT.until_ms))
   if held and (num(until_ms) or 0) <= now then held, ended = nil, nil end
@@ -37,6 +38,8 @@ local function conclude(effect, by, word, window, result)
   local fields = held and call('HGETALL', key) or {}
   call('DEL', key)
   if word ~= 'UNDONE' then
+    -- That it was carried out is what stops an equal call.
+    if tight and before ~= '' then result = string.sub(result, 1, num(before)) .. 'null' .. string.sub(result, num(upto) + 1) end
     call('HSET', key, EFFECT.by, by, EFFECT.until_ms, string.format('%d', now + window), EFFECT.ended, result)
     call('PEXPIRE', key, window)
   end
@@ -46,7 +49,7 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[2]) do
-  local at = i * 5 - 2
-  replies[i] = word_of(conclude, ARGV[at], ARGV[at + 1], ARGV[at + 2], num(ARGV[at + 3]), ARGV[at + 4])
+  local at = i * 7 - 4
+  replies[i] = word_of(conclude, ARGV[at], ARGV[at + 1], ARGV[at + 2], num(ARGV[at + 3]), unpack(ARGV, at + 4, at + 6))
 end
 return replies

@@ -1,9 +1,15 @@
 //! What came of a call that had claimed its effect key.
 
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::verbs::effects::claim::{Claimant, EffectName};
 use crate::{Store, StoreError};
+
+/// Bytes of an output that is kept for equal calls while memory is short, too.
+const SMALL_BYTES: usize = 256;
 
 /// The statement about a call that had claimed an effect.
 #[derive(Debug, Clone)]
@@ -58,6 +64,8 @@ impl Store {
                 EffectEnd::Open => ("OPEN", ""),
             };
             args.show(&call.effect).text(call.by.as_str()).text(word).show(call.window_ms).text(result);
+            let output = output_of(result).filter(|(before, upto)| upto - before > SMALL_BYTES);
+            args.maybe(output.map(|(before, _)| before)).maybe(output.map(|(_, upto)| upto));
         }
         let mut reply = self.ask(Verb::Conclude, args).await?;
         let concluded = |value: &redis::Value| {
@@ -69,5 +77,33 @@ impl Store {
             })
         };
         reply.rest().iter().map(concluded).collect()
+    }
+}
+
+/// The part of a result that can be left out.
+#[derive(Deserialize)]
+struct Kept<'r> {
+    #[serde(borrow)]
+    output: Option<&'r RawValue>,
+}
+
+/// Where the output of a result begins and ends, in bytes.
+fn output_of(result: &str) -> Option<(usize, usize)> {
+    let output = serde_json::from_str::<Kept<'_>>(result).ok()?.output?.get();
+    // It is a part of the same text.
+    let before = output.as_ptr().addr().checked_sub(result.as_ptr().addr())?;
+    Some((before, before + output.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_is_found_where_it_stands_and_not_where_something_else_says_the_same() {
+        let result = r#"{"call":"t1/0","text":"{\"a\":1}","output": {"a":1},"error":null}"#;
+        assert_eq!(output_of(result).map(|(before, upto)| &result[before..upto]), Some(r#"{"a":1}"#));
+        assert_eq!(output_of(r#"{"call":"t1/0","output":null}"#), None);
+        assert_eq!(output_of(""), None);
     }
 }
