@@ -2,6 +2,7 @@
 
 mod ended;
 mod few;
+mod repair;
 mod whole;
 
 use std::sync::Arc;

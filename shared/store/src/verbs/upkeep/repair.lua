@@ -9,7 +9,7 @@
 -- reply per thing: '' (it agrees) · MENDED <fault> <more> · FOUND <fault> <more> (nobody mended it: it was only looked
 --       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
 -- effect ZADD, ZREM timers, held, asked and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
---       externals; PEXPIRE ids and effects; XGROUP CREATE; XACK and XDEL of entries that are nobody's; XADD audit
+--       externals; DEL and PEXPIRE ids; PEXPIRE effects; XGROUP CREATE; XACK and XDEL of entries that are nobody's; XADD audit
 local now = clock(ARGV[1])
 local mends, dedupe, lease, lease_max = ARGV[2] == '1', num(ARGV[4]), num(ARGV[5]), num(ARGV[6])
 local NAMED_MAX = 50
@@ -104,12 +104,13 @@ function kinds.limit(limit)
   return fault('limit_unlisted', limit, function() call('SADD', P .. 'limits', limit) end)
 end
 
--- What an id waits in that was given to a message is gone, and so is the message.
+-- What an id waits in that was given to a message is gone, and so is the message: the id is free, as `submit` finds. Without
+-- the note that says where it waits, it would pass for one that waits.
 function kinds.queued(tt)
   local entry = call('HGET', QUEUED, tt)
   if not entry or is_open(P .. 'turns', entry) or is_open(P .. 'tasks', entry) then return '' end
   return fault('id_without_entry', tt, function()
-    if call('GETRANGE', id_key(tt), 0, 0) == 'q' then call('PEXPIRE', id_key(tt), dedupe, 'NX') end
+    if call('GETRANGE', id_key(tt), 0, 0) == 'q' then call('DEL', id_key(tt)) end
     call('HDEL', QUEUED, tt)
   end)
 end
