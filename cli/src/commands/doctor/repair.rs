@@ -101,8 +101,9 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
             (Level::Warn, "its tasks' timers offer them anew, which makes the group; nothing to mend by hand")
         }
         Fault::ClaimWithoutTurn => (
-            Level::Warn,
-            "whether its call did anything is not known here: who makes an equal call is told so, until the claim ends",
+            Level::Ok,
+            "its call is over without a word of its end, as where it is cancelled between two tries, and its record is no \
+             longer kept: who makes an equal call is told that it is not known, until the claim ends",
         ),
         Fault::TurnUnreadable => (
             Level::Warn,

@@ -86,8 +86,8 @@ impl Place {
         let report = self.run(&[&["doctor", "--json"], more].concat()).json();
         let findings = report["findings"].as_array().unwrap();
         let told = findings.iter().filter(|finding| {
-            let (what, level) = (finding["what"].as_str().unwrap(), finding["level"].as_str().unwrap());
-            what == "repaired" || what == "repair" && level != "OK"
+            let (what, says) = (finding["what"].as_str().unwrap(), finding["says"].as_str().unwrap());
+            what == "repaired" || what == "repair" && !says.contains("things looked at")
         });
         told.map(|finding| {
             let fault = finding["says"].as_str().unwrap().split([' ', ':']).nth(1).unwrap();

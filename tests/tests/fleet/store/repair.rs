@@ -1,6 +1,6 @@
 //! What does not agree in a shard: what is told of it, and what is mended.
 
-use tickfleet_store::{Fault, Repaired};
+use tickfleet_store::{Claimed, EffectClaim, EffectName, Fault, Repaired};
 
 use super::*;
 
@@ -57,4 +57,47 @@ async fn an_id_whose_message_is_gone_is_free_after_the_mend() {
         "its producer would wait for a reply that never comes"
     );
     assert_eq!(w.mended().await, []);
+}
+
+/// A call has claimed an effect, and waits for its next try when its deadline comes: what ends it writes no end of the claim.
+#[tokio::test]
+async fn the_claim_of_a_call_whose_end_is_on_record_is_no_fault() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 1)]).await;
+    let slice = w.lease("w1").await.remove(0);
+    let effect = EffectName { tenant: slice.name.tenant.clone(), tool: "pay".into(), hash: "ab".into() };
+    let claim = EffectClaim {
+        name: slice.name.clone(),
+        fence: slice.fence.clone(),
+        position: 0,
+        digest: "d".into(),
+        effect,
+        window_ms: DAY,
+        nothing: None,
+        knows: None,
+    };
+    assert_eq!(w.store.claim(&[claim]).await.unwrap(), [Claimed::Ours]);
+    let parked = Retry {
+        name: slice.name.clone(),
+        fence: slice.fence.clone(),
+        queue: slice.queue.clone(),
+        position: 0,
+        delay_ms: 2 * DAY,
+        attempt: 1,
+        begun: false,
+        beside: false,
+        cause: "busy".into(),
+    };
+    assert_eq!(w.store.retry(&[parked]).await.unwrap(), [Parked::Ok]);
+    assert_eq!(w.mended().await, [], "it waits");
+    w.advance(DAY);
+    let promoted = w.store.promote(std::slice::from_ref(&slice.name)).await.unwrap();
+    let [Promoted::Ending(ending)] = promoted.as_slice() else { panic!("{promoted:?}") };
+    let settlement = ending_of(&ReportOptions::default(), ending, START).unwrap();
+    assert_eq!(w.store.settle(&[settlement]).await.unwrap(), [Settled::Done]);
+    assert_eq!(w.mended().await, [], "its record says what came of it");
+    let () = w.redis(&["DEL", "done:acme:t1"]).await;
+    assert_eq!(w.mended().await, [found(Fault::ClaimWithoutTurn, "acme:pay:ab", false)]);
+    w.advance(DAY);
+    assert_eq!(w.mended().await, [], "for whoever claims it next it is over");
 }

@@ -165,8 +165,9 @@ function kinds.group(stream)
   return fault('stream_without_group', stream, function() ensure_group(stream) end)
 end
 
--- A claim that no end was written for. Whether its call did anything nobody knows here: whoever makes an equal call is
--- told so, and it ends by itself. Nothing is mended of it but an end that it lacks.
+-- A claim that no end was written for, of a call whose end is on record no more, if it ever was: one that ends while it is parked
+-- leaves its claim. Whether it did anything nobody knows here: whoever makes an equal call is told so, and it ends by itself.
+-- Nothing is mended of it but an end that it lacks.
 function kinds.effect(effect)
   local by, until_ms, ended = unpack(call('HMGET', effect_key(effect), EFFECT.by, EFFECT.until_ms, EFFECT.ended))
   if ends_never(effect_key(effect)) then
@@ -174,7 +175,8 @@ function kinds.effect(effect)
     return fault('claim_endless', effect, function() call('PEXPIRE', effect_key(effect), string.format('%.0f', lives)) end)
   end
   local turn, tenant = string.match(by or '', '^(.+)/%d+/%x*$'), string.match(effect, '^([^:]+):')
-  if not turn or ended or exists(turn_key(tenant .. ':' .. turn)) then return '' end
+  if not turn or ended or (num(until_ms or '') or 0) <= now then return '' end
+  if call('EXISTS', turn_key(tenant .. ':' .. turn), done_key(tenant .. ':' .. turn)) > 0 then return '' end
   return 'FOUND claim_without_turn'
 end
 
