@@ -101,3 +101,18 @@ async fn the_claim_of_a_call_whose_end_is_on_record_is_no_fault() {
     w.advance(DAY);
     assert_eq!(w.mended().await, [], "for whoever claims it next it is over");
 }
+
+#[tokio::test]
+async fn what_is_of_another_type_is_told_and_no_loop_is_sent_there() {
+    let w = World::new().await;
+    let foreign = ["counters:odd", "lane:acme:odd", "external:acme:odd"];
+    for key in foreign {
+        let () = w.redis(&["SET", key, "text"]).await;
+    }
+    let mut told = w.mended().await;
+    told.sort();
+    let named = |item: &str| found(Fault::Foreign, item, false);
+    assert_eq!(told, [named("acme:odd"), named("external:acme:odd"), named("odd")]);
+    assert_eq!(w.redis::<u64>(&["SCARD", "limits"]).await, 0);
+    assert_eq!(w.redis::<u64>(&["ZCARD", "timers"]).await, 0);
+}

@@ -25,6 +25,8 @@ local function fault(word, item, mend)
   return 'MENDED ' .. word
 end
 
+-- Whether there is something, whatever it is. Where a loop is to look at it, it is asked as what the loop takes it for: what is
+-- of another type would break each round (rule 18).
 local function exists(key) return call('EXISTS', key) == 1 end
 local function ends_never(key) return call('PTTL', key) == -1 end
 
@@ -86,7 +88,7 @@ function kinds.timer(tt)
 end
 
 function kinds.lane(lane)
-  if not exists(P .. 'lane:' .. lane) or call('ZSCORE', TIMERS, 'l:' .. lane) then return '' end
+  if call('ZCARD', P .. 'lane:' .. lane) == 0 or call('ZSCORE', TIMERS, 'l:' .. lane) then return '' end
   return fault('lane_without_timer', lane, function() call('ZADD', TIMERS, now, 'l:' .. lane) end)
 end
 
@@ -100,7 +102,7 @@ function kinds.delayed(tt)
 end
 
 function kinds.limit(limit)
-  if not exists(P .. 'counters:' .. limit) or call('SISMEMBER', P .. 'limits', limit) == 1 then return '' end
+  if call('HLEN', P .. 'counters:' .. limit) == 0 or call('SISMEMBER', P .. 'limits', limit) == 1 then return '' end
   return fault('limit_unlisted', limit, function() call('SADD', P .. 'limits', limit) end)
 end
 
@@ -139,7 +141,7 @@ function kinds.node(consumer)
 end
 
 function kinds.external(stream)
-  if not exists(P .. stream) then return '' end
+  if call('XLEN', P .. stream) == 0 and not exists(P .. stream) then return '' end
   -- Whom a group that is made anew would give an entry that a runtime holds, nobody knows: its task's timer offers it.
   if not group_of(P .. stream) then return 'FOUND runtime_without_group' end
   if call('SISMEMBER', P .. 'externals', stream) == 1 then return '' end
