@@ -33,11 +33,12 @@ const MENDED: [(&str, &str); 18] = [
     ("stream_without_group", "XGROUP DESTROY ready:low workers"),
 ];
 /// Faults that are only told.
-const TOLD: [(&str, &str); 4] = [
+const TOLD: [(&str, &str); 5] = [
     ("runtime_without_group", "XGROUP CREATE external:demo:old others 0 MKSTREAM"),
     ("claim_without_turn", "HSET effect:demo:pay:cd b ghost/0/cd e 9999999999999"),
     ("turn_unreadable", "HSET turn:demo:odd n many"),
     ("foreign", "SET turn:demo:none text"),
+    ("foreign", "ZADD timers 9999999999999 t:demo:none"),
 ];
 
 /// A Redis and a folder of a configuration.

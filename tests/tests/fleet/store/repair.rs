@@ -116,3 +116,25 @@ async fn what_is_of_another_type_is_told_and_no_loop_is_sent_there() {
     assert_eq!(w.redis::<u64>(&["SCARD", "limits"]).await, 0);
     assert_eq!(w.redis::<u64>(&["ZCARD", "timers"]).await, 0);
 }
+
+#[tokio::test]
+async fn one_foreign_record_hides_nothing_of_what_else_is_wrong() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 1)]).await;
+    let () = w.redis(&["SET", "turn:acme:text", "text"]).await;
+    let () = w.redis(&["HSET", "turn:odd", "n", "1"]).await;
+    for timer in ["t:acme:text", "t:odd", "t:acme:none"] {
+        let () = w.redis(&["ZADD", "timers", "9999999999999", timer]).await;
+    }
+    let () = w.redis(&["HINCRBY", "tenant:acme", "q", "3"]).await;
+    let told = w.mended().await;
+    for wrong in [
+        found(Fault::Foreign, "acme:text", false),
+        found(Fault::TurnUnreadable, "odd", false),
+        found(Fault::TimerWithoutTurn, "acme:none", true),
+        found(Fault::TenantMiscounted, "acme", true),
+    ] {
+        assert!(told.contains(&wrong), "{wrong:?} is not told: {told:?}");
+    }
+    assert_eq!(w.redis::<u64>(&["HGET", "tenant:acme", "q"]).await, 1);
+}

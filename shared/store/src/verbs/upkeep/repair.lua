@@ -204,17 +204,18 @@ function kinds.approval(name)
 end
 
 -- What is under way of each tenant, counted from the records; nil where that is too much for one script. Every turn has
--- a timer of its own (rule 3), and whoever calls has seen to that.
+-- a timer of its own (rule 3), and whoever calls has seen to that. What is no record counts for nothing (rule 18).
 local function count_turns()
   local counted = {}
   if call('ZCARD', TIMERS) > num(ARGV[7]) then return nil end
   local timers = call('ZRANGE', TIMERS, 0, -1)
   for i = 1, #timers do
     local tt = string.sub(timers[i], 1, 2) == 't:' and string.sub(timers[i], 3)
-    local calls, fence = false, false
-    if tt then calls, fence = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence)) end
+    local tenant = tt and split(tt)
+    local found = tenant and redis.pcall('HMGET', turn_key(tt), TURN.calls, TURN.fence) or {}
+    if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then error(found.err, 0) end
+    local calls, fence = found[1], found[2]
     if calls then
-      local tenant = split(tt)
       local t = counted[tenant] or { unfinished = 0, out = 0 }
       t.unfinished, counted[tenant] = t.unfinished + 1, t
       if fence and string.sub(fence, 1, 2) ~= 's:' then t.out = t.out + 1 end
