@@ -1,6 +1,7 @@
 //! What does not agree in a shard: what is told of it, and what is mended.
 
-use tickfleet_store::{Claimed, EffectClaim, EffectName, Fault, Repaired};
+use tickfleet_model::TaskId;
+use tickfleet_store::{Claimed, Delegated, Delegation, EffectClaim, EffectName, Fault, Reader, Repaired};
 
 use super::*;
 
@@ -22,6 +23,33 @@ impl World {
     /// What is wrong, each with what has it and whether it was mended.
     async fn mended(&self) -> Vec<(Fault, String, bool)> {
         self.repaired().await.found.into_iter().map(|found| (found.fault, found.item, found.mended)).collect()
+    }
+
+    /// A task that waits for a runtime outside.
+    async fn delegated(&self, task: &str) -> Delegation {
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("far").unwrap());
+        let delegation = Delegation {
+            entry: None,
+            queue: Queue::External(tenant.clone(), agent.clone()),
+            tenant,
+            task: TaskId::new(task).unwrap(),
+            given: true,
+            digest: "d".into(),
+            agent,
+            deadline_ms: self.clock.load(Ordering::SeqCst) + 60_000,
+            budget: 3,
+            parent: None,
+            meta: "m".into(),
+            call: "c0".into(),
+            reply_to: None,
+            external_lease_ms: 5_000,
+        };
+        assert_eq!(self.store.delegate(std::slice::from_ref(&delegation)).await.unwrap(), [Delegated::Ok]);
+        delegation
+    }
+
+    fn runtime(&self) -> Reader {
+        self.store.reader(&ConsumerId::new("far").unwrap(), Duration::from_millis(10))
     }
 }
 
@@ -137,4 +165,22 @@ async fn one_foreign_record_hides_nothing_of_what_else_is_wrong() {
         assert!(told.contains(&wrong), "{wrong:?} is not told: {told:?}");
     }
     assert_eq!(w.redis::<u64>(&["HGET", "tenant:acme", "q"]).await, 1);
+}
+
+#[tokio::test]
+async fn a_runtime_keeps_its_task_though_a_hand_has_deleted_its_entry() {
+    let w = World::new().await;
+    let delegation = w.delegated("k1").await;
+    let queue = delegation.queue.to_string();
+    let held = w.runtime().take(&queue, 1).await.unwrap().remove(0);
+    assert_eq!(w.redis::<u64>(&["XDEL", &queue, &held.id]).await, 1);
+    assert_eq!(w.mended().await, []);
+    let task = TurnName::task(&delegation.tenant, &delegation.task);
+    w.advance(5_000);
+    let promoted = w.store.promote(std::slice::from_ref(&task)).await.unwrap();
+    assert!(matches!(promoted[0], Promoted::Later), "another runtime has it: {promoted:?}");
+    // What names no task is nobody's, whoever holds it.
+    let odd: String = w.redis(&["XADD", &queue, "*", "a", "b"]).await;
+    assert_eq!(w.runtime().take(&queue, 1).await.unwrap()[0].id, odd);
+    assert_eq!(w.mended().await, [found(Fault::EntryStranded, &format!("{queue} {odd}"), true)]);
 }

@@ -149,12 +149,13 @@ function kinds.external(stream)
 end
 
 -- An entry of a queue whose turn is not out under it: whoever carried it out could not end it. One that a living worker
--- holds he ends himself; a runtime that holds one hears that it is stale.
+-- holds he ends himself; a runtime that holds one hears that it is stale. One that a hand has deleted tells nobody whose it was:
+-- a runtime that holds it may be at work on its task, and would lose that to another.
 function kinds.entry(item)
   local queue, entry = string.match(item, '^(%S+) (%S+)$')
-  local _, tt = body_of_entry(queue, entry)
+  local _, tt, size = body_of_entry(queue, entry)
   if tt and call('HGET', turn_key(tt), TURN.fence) == entry then return '' end
-  if not tt and not pending(P .. queue, entry) then return '' end
+  if not tt and not pending(P .. queue, entry) or size == 0 and string.sub(queue, 1, 9) == 'external:' then return '' end
   if is_held_by_the_living(P .. queue, entry) or is_only_untrimmed(P .. queue, entry) then return '' end
   return fault('entry_stranded', item, function()
     redis.pcall('XACK', P .. queue, GROUP, entry)
