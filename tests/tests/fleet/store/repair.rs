@@ -184,3 +184,31 @@ async fn a_runtime_keeps_its_task_though_a_hand_has_deleted_its_entry() {
     assert_eq!(w.runtime().take(&queue, 1).await.unwrap()[0].id, odd);
     assert_eq!(w.mended().await, [found(Fault::EntryStranded, &format!("{queue} {odd}"), true)]);
 }
+
+#[tokio::test]
+async fn a_stream_that_comes_back_with_a_task_that_waited_is_listed() {
+    let w = World::new().await;
+    let delegation = w.delegated("k1").await;
+    let task = TurnName::task(&delegation.tenant, &delegation.task);
+    let held = w.runtime().take(&delegation.queue.to_string(), 1).await.unwrap().remove(0);
+    let parked = Retry {
+        name: task.clone(),
+        fence: held.id,
+        queue: delegation.queue.clone(),
+        position: 0,
+        delay_ms: 1_000,
+        attempt: 1,
+        begun: false,
+        beside: false,
+        cause: "busy".into(),
+    };
+    assert_eq!(w.store.retry(&[parked]).await.unwrap(), [Parked::Ok]);
+    w.store.retire(0, |_, _| false).await.unwrap();
+    let stream = delegation.queue.to_string();
+    assert_eq!(w.redis::<u64>(&["EXISTS", &stream]).await, 0, "nothing is on it, and nobody is configured to read it");
+    w.advance(1_000);
+    let promoted = w.store.promote(std::slice::from_ref(&task)).await.unwrap();
+    assert!(matches!(promoted[0], Promoted::Promoted), "{promoted:?}");
+    assert!(w.redis::<bool>(&["SISMEMBER", "externals", &stream]).await, "nobody would clear it away");
+    assert_eq!(w.mended().await, []);
+}

@@ -31,7 +31,11 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, w
     fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
   end
   -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
-  if last_field == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+  -- Whoever clears such streams away (retire) has taken one that was empty off their list: it is on it again.
+  if last_field == SLICE.task and not group_of(P .. queue) then
+    call('XGROUP', 'CREATE', P .. queue, GROUP, '0')
+    call('SADD', P .. 'externals', queue)
+  end
   return fence
 end
 

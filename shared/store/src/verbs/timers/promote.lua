@@ -7,7 +7,7 @@
 -- reply {OK, now, per timer: PROMOTED · QUEUES (it is on the lane of a limit) · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
 --       GONE · RESTORED (its slice was on no queue and with nobody: it is dispatched anew from its record) ·
 --       ASIDE <why> (it cannot be read, and is no longer looked at) · {an ending, see lease_ending}}
--- effect XADD ready or ZADD lane, HSET turn, ZADD timers, ZREM delayed; XADD dead
+-- effect XADD ready or ZADD lane, HSET turn, ZADD timers, ZREM delayed; XADD dead; SADD externals
 local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms')
 local slices = room(tight)
 epoch(now, ARGV[#ARGV], meta)
