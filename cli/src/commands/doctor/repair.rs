@@ -107,7 +107,8 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
         ),
         Fault::TurnUnreadable => (
             Level::Warn,
-            "somebody wrote into its record: look at it with HGETALL; delete it when its producer has been told",
+            "somebody wrote into its record: look at it with HGETALL; delete it when its producer has been told. Until then \
+             its tenant's turns are not counted anew",
         ),
         Fault::Foreign => (Level::Warn, "somebody wrote something else there: look who, and delete it"),
         Fault::ParkedNot

@@ -57,6 +57,10 @@ fn found(fault: Fault, item: &str, mended: bool) -> (Fault, String, bool) {
     (fault, item.to_owned(), mended)
 }
 
+fn name(text: &str) -> TurnName {
+    TurnName::parse(text).unwrap()
+}
+
 #[tokio::test]
 async fn an_id_whose_message_is_gone_is_free_after_the_mend() {
     let w = World::new().await;
@@ -211,4 +215,38 @@ async fn a_stream_that_comes_back_with_a_task_that_waited_is_listed() {
     assert!(matches!(promoted[0], Promoted::Promoted), "{promoted:?}");
     assert!(w.redis::<bool>(&["SISMEMBER", "externals", &stream]).await, "nobody would clear it away");
     assert_eq!(w.mended().await, []);
+}
+
+/// A record that `promote` has put aside is still counted, and its timer is not given back: it would only be put aside again.
+#[tokio::test]
+async fn a_record_that_was_put_aside_is_told_as_it_is_and_its_tenant_is_not_counted_anew() {
+    for (field, says) in [
+        ("dl", Some("soon")),
+        ("dl", None),
+        ("q", None),
+        ("ag", None),
+        ("eu", Some("x")),
+        ("hb", Some("x")),
+        ("el", Some("x")),
+    ] {
+        let w = World::new().await;
+        w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 1), w.turn("t2", 1)]).await;
+        let key = "turn:acme:t1";
+        match says {
+            Some(says) => w.redis::<()>(&["HSET", key, field, says]).await,
+            None => w.redis::<()>(&["HDEL", key, field]).await,
+        }
+        w.advance(DAY);
+        let promoted = w.store.promote(&[name("acme:t1")]).await.unwrap();
+        assert!(matches!(promoted[0], Promoted::Aside(_)), "{field}: {promoted:?}");
+        let () = w.redis(&["HSET", "tenant:other", "q", "3"]).await;
+        let repaired = w.repaired().await;
+        let told: Vec<_> = repaired.found.into_iter().map(|found| (found.fault, found.item)).collect();
+        let both = [(Fault::TurnUnreadable, "acme:t1".to_owned()), (Fault::TenantMiscounted, "other".to_owned())];
+        assert_eq!((told.as_slice(), repaired.counted), (&both[..], false), "{field}");
+        // Who was told of it and deletes it leaves nothing behind.
+        let () = w.redis(&["DEL", key]).await;
+        let after: Vec<_> = w.mended().await.into_iter().map(|found| found.0).collect();
+        assert!(after.contains(&Fault::TenantMiscounted), "{field}: {after:?}");
+    }
 }

@@ -27,8 +27,8 @@ pub struct Repaired {
     pub more: usize,
     /// The things that were looked at.
     pub looked: usize,
-    /// True if the counters of tenants were compared with the records: not, where that is too much for one script, or
-    /// where turns lack the timers by which they are counted.
+    /// True if the counters of all tenants were compared with the records: not, where that is too much for one script, or
+    /// where turns of theirs cannot be counted.
     pub counted: bool,
 }
 
@@ -38,6 +38,8 @@ struct Walk<'a> {
     /// The audit entry, if faults are to be mended.
     entry: Option<&'a str>,
     tenants: BTreeSet<String>,
+    /// Of those, whose counters have a turn that nobody can count.
+    uncounted: BTreeSet<String>,
     told: Repaired,
 }
 
@@ -49,7 +51,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; what was mended until then is.
     pub async fn faults(&self, entry: Option<&str>) -> Result<Repaired, StoreError> {
-        let mut walk = Walk { store: self, entry, tenants: BTreeSet::new(), told: Repaired::default() };
+        let (tenants, uncounted) = (BTreeSet::new(), BTreeSet::new());
+        let mut walk = Walk { store: self, entry, tenants, uncounted, told: Repaired::default() };
         walk.look(Kind::Group, streams().collect()).await?;
         walk.keys().await?;
         for (set, kind) in [("timers", Kind::Timer), ("delayed", Kind::Delayed)] {
@@ -183,13 +186,9 @@ impl Walk<'_> {
 
     /// The counters of tenants, all in one step: they are compared with all that is under way.
     async fn tenants(&mut self) -> Result<(), StoreError> {
-        // By its timer a turn is counted.
-        if self.told.found.iter().any(|found| found.fault == Fault::TurnWithoutTimer && !found.mended) {
-            return Ok(());
-        }
-        self.told.counted = true;
-        let tenants = std::mem::take(&mut self.tenants);
-        self.look(Kind::Tenant, tenants.into_iter().collect()).await
+        self.told.counted = self.uncounted.is_empty();
+        let tenants = self.tenants.difference(&self.uncounted).cloned().collect();
+        self.look(Kind::Tenant, tenants).await
     }
 
     async fn look(&mut self, kind: Kind, items: Vec<String>) -> Result<(), StoreError> {
@@ -199,6 +198,12 @@ impl Walk<'_> {
                 self.told.counted = false;
                 return Ok(());
             };
+            // By its timer a turn is counted. One whose record cannot be read has none: it was put aside, and its tenant still
+            // has it.
+            let is_uncounted =
+                |f: &&FaultFound| !f.mended && matches!(f.fault, Fault::TurnWithoutTimer | Fault::TurnUnreadable);
+            let turns = found.iter().filter(is_uncounted).filter_map(|found| found.item.split_once(':'));
+            self.uncounted.extend(turns.map(|(tenant, _)| tenant.to_owned()));
             let room = FOUND_MAX.saturating_sub(self.told.found.len());
             self.told.more += found.len().saturating_sub(room);
             self.told.found.extend(found.into_iter().take(room));

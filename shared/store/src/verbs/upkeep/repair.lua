@@ -45,11 +45,16 @@ end
 
 local kinds = {}
 
+-- What `promote` cannot read it puts aside, each time that it has a timer: a timer that is given back mends nothing.
 function kinds.turn(tt)
   local key = turn_key(tt)
-  local calls, admitted, done = unpack(call('HMGET', key, TURN.calls, TURN.admitted, TURN.done))
+  local calls, admitted, done, deadline, queue, agent, end_upto, touched, lease = unpack(call('HMGET', key, TURN.calls,
+    TURN.admitted, TURN.done, TURN.deadline_ms, TURN.queue, TURN.agent, TURN.end_upto, TURN.touched_ms, TURN.external_lease_ms))
   if not calls then return '' end
-  if not (split(tt) and num(calls) and num(admitted or '') and num(done or 0)) then return 'FOUND turn_unreadable' end
+  if not (split(tt) and num(calls) and num(admitted or '') and num(done or 0) and num(deadline or '') and queue and agent
+    and num(end_upto or 0) and num(touched or 0) and num(lease or 0)) then
+    return 'FOUND turn_unreadable'
+  end
   if call('ZSCORE', TIMERS, 't:' .. tt) then return '' end
   return fault('turn_without_timer', tt, function() call('ZADD', TIMERS, now, 't:' .. tt) end)
 end
