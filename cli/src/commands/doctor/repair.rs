@@ -83,7 +83,7 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
         Fault::TurnLost => (
             Level::Fail,
             "its record was deleted, so nobody answers it: submit it under another id. tickfleet doctor --repair frees \
-             this one after retention.dedupe_for",
+             this one after retention.dedupe_for, or retention.records where that is longer",
         ),
         Fault::TurnWithoutTimer => {
             (Level::Warn, "a scheduler's sweep finds it within minutes; tickfleet doctor --repair at once")

@@ -91,6 +91,22 @@ async fn an_id_whose_message_is_gone_is_free_after_the_mend() {
     assert_eq!(w.mended().await, []);
 }
 
+#[tokio::test]
+async fn an_id_that_nothing_ends_is_remembered_for_as_long_as_a_record_is() {
+    let World { _server: server, clock, .. } = World::new().await;
+    let options = StoreOptions { dedupe_ms: 1_000, retain_ms: 600_000, ..StoreOptions::default() };
+    let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
+    let w = World { store: store.with_time(TimeSource::Injected(clock.clone())), _server: server, clock };
+    for (id, says) in [("ended", "e0"), ("lost", "a0")] {
+        let () = w.redis(&["SET", &format!("id:acme:{id}"), says]).await;
+    }
+    let () = w.redis(&["HSET", "effect:acme:pay:ab", "b", "ghost/0/ab"]).await;
+    assert_eq!(w.mended().await.len(), 3);
+    for id in ["ended", "lost"] {
+        assert!(w.redis::<i64>(&["PTTL", &format!("id:acme:{id}")]).await > 500_000, "{id}");
+    }
+}
+
 /// A call has claimed an effect, and waits for its next try when its deadline comes: what ends it writes no end of the claim.
 #[tokio::test]
 async fn the_claim_of_a_call_whose_end_is_on_record_is_no_fault() {

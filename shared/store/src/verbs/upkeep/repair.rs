@@ -160,7 +160,8 @@ impl Store {
         entry: Option<&str>,
     ) -> Result<Option<Vec<FaultFound>>, StoreError> {
         let mut args = self.args();
-        args.flag(entry.is_some()).text(entry.unwrap_or_default()).show(self.options.dedupe_ms);
+        let o = &self.options;
+        args.flag(entry.is_some()).text(entry.unwrap_or_default()).show(o.dedupe_ms.max(o.retain_ms));
         args.show(self.options.lease_ms).show(limits::LEASE_MS_MAX).show(limits::REPAIR_COUNTED_MAX);
         args.text(kind.as_str());
         for item in items {
