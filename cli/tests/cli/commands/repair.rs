@@ -1,16 +1,40 @@
 //! `doctor --repair`: each fault is made by hand in Redis, found, and mended; a fleet that works has none.
 
+mod busy;
+
+use std::collections::BTreeSet;
 use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tickfleet_store::{Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
+use tokio::time::Instant;
 
+use self::busy::Busy;
 use crate::support::binary::{Said, tickfleet};
 use crate::support::process::{Process, pause};
 
 /// Longer than any wait here.
 const FAR: &str = "9999999999999";
+/// How long it is looked at a busy fleet.
+const BUSY: Duration = Duration::from_secs(12);
+/// An audit entry as whoever has a shard mended writes it: two objects are open.
+const ENTRY: &str = r#"{"action":"REPAIR","actor_id":"anna","meta":{"shard":0"#;
+/// Some of the ends that calls of that fleet must have had.
+const ENDS: [&str; 9] = [
+    "sleep ok",
+    "sleep expired",
+    "sleep cancelled",
+    "echo approval_refused",
+    "echo cancelled",
+    "fail ok",
+    "fail_once ok",
+    "fail_once cancelled",
+    "delegate_task ok",
+];
 /// Faults that are mended, each with the command that makes it. `demo:kept` is a turn under way.
 const MENDED: [(&str, &str); 18] = [
     ("timer_without_turn", "ZADD timers 9999999999999 t:demo:ghost"),
@@ -59,6 +83,11 @@ impl Place {
         Process::start(role, self.dir.path(), &self.redis.url())
     }
 
+    /// The shard, as `doctor` has it: it is looked at many times in the time that one run of the binary takes.
+    fn store(&self) -> Store {
+        Store::open(&self.redis.url(), 0, Arc::new(StoreOptions::default())).unwrap()
+    }
+
     fn run(&self, args: &[&str]) -> Said {
         let (dir, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
         tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
@@ -99,11 +128,22 @@ impl Place {
 
     /// The acts in the audit log.
     async fn acts(&self) -> Vec<Value> {
+        self.audited().await.into_iter().filter(|entry| entry["action"] == "REPAIR").collect()
+    }
+
+    /// How calls ended, as `<tool> <outcome>`.
+    async fn ended(&self) -> BTreeSet<String> {
+        let calls = self.audited().await.into_iter().filter(|entry| entry["action"] == "TOOL_CALL");
+        let said = |text: &Value| text.as_str().unwrap().replace("tool_", "");
+        calls.map(|entry| format!("{} {}", said(&entry["entity_id"]), said(&entry["meta"]["outcome"]))).collect()
+    }
+
+    async fn audited(&self) -> Vec<Value> {
         type Entries = Vec<(String, Vec<(String, String)>)>;
         let found: Entries = redis::from_redis_value(self.redis("XRANGE audit - +").await).unwrap();
         let read =
             |(_, fields): (String, Vec<(String, String)>)| -> Value { serde_json::from_str(&fields[0].1).unwrap() };
-        found.into_iter().map(read).filter(|entry| entry["action"] == "REPAIR").collect()
+        found.into_iter().map(read).collect()
     }
 }
 
@@ -186,29 +226,21 @@ async fn what_was_acknowledged_and_is_not_trimmed_yet_is_no_fault() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
     let place = Place::new().await;
-    let _fleet = (place.start("scheduler"), place.start("worker"), place.start("worker"));
-    let turn = |agent: usize, wait: bool| {
-        let names = ["kelly", "archy", "binky", "atlas"];
-        let call = "sleep {\"ms\":5}";
-        let mut args = vec!["submit", "--tenant", "demo", "--agent", names[agent % names.len()]];
-        args.extend(["--call", call, "--call", "echo", "--call", call]);
-        args.extend(wait.then_some("--wait"));
-        place.run(&args).code
-    };
-    std::thread::scope(|scope| {
-        let busy: Vec<_> = (0..3).map(|agent| scope.spawn(move || (0..20).all(|_| turn(agent, false) == 0))).collect();
-        let mut looks = 0;
-        while !busy.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            assert_eq!(
-                place.doctor(&["--repair", "--by", "anna"]),
-                Vec::<String>::new(),
-                "look {looks} beside the work"
-            );
-            looks += 1;
-        }
-        assert!(looks > 1, "nothing was looked at beside the work");
-        assert!(busy.into_iter().all(|thread| thread.join().unwrap()), "a turn was refused");
-    });
+    busy::configure(place.dir.path());
+    let _fleet = ["scheduler", "scheduler", "worker", "worker"].map(|role| place.start(role));
+    let (store, busy) = (place.store(), Busy::start(&place.redis.url()).await);
+    let (until, mut looks) = (Instant::now() + BUSY, 0);
+    while Instant::now() < until {
+        let found = store.faults(Some(ENTRY)).await.unwrap().found;
+        assert_eq!(found, [], "look {looks} beside the work");
+        looks += 1;
+    }
+    assert_eq!(place.doctor(&["--repair", "--by", "anna"]), Vec::<String>::new(), "beside the work");
+    let done = busy.stop().await;
+    assert!(looks > 20 && done.iter().all(|done| *done > 5), "{looks} looks; somebody had nothing to do: {done:?}");
+    let ended = place.ended().await;
+    let missing: Vec<_> = ENDS.iter().filter(|end| !ended.contains(**end)).collect();
+    assert!(missing.is_empty(), "no call ended so: {missing:?} of {ended:?}");
     // What schedulers and workers mend by themselves within a moment is left out.
     let theirs = ["turn_without_timer", "stream_without_group", "place_not_counted"];
     let by_hand: Vec<_> = MENDED.iter().filter(|(fault, _)| !theirs.contains(fault)).collect();
@@ -221,6 +253,7 @@ async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
         assert!(mended.contains(&format!("repaired {fault}")), "{fault} is not mended: {mended:?}");
     }
     assert_eq!(place.doctor(&[]), Vec::<String>::new());
-    assert_eq!(turn(0, true), 0, "the fleet goes on");
+    let call = "sleep {\"ms\":5}";
+    place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]).exits(0);
     assert_ne!(place.redis("ZSCORE timers t:demo:ghost").await, redis::Value::BulkString(FAR.into()));
 }
