@@ -9,7 +9,7 @@ use tickfleet_proof::prove::{Proof, Prover};
 use tickfleet_proof::report::markdown;
 use tickfleet_proof::verify::Verdict;
 
-use crate::commands::audit::verify::{Against, verified};
+use crate::commands::audit::verify::{Against, at, verified};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::time_format::Deadline;
@@ -67,12 +67,4 @@ pub(crate) async fn run(args: &Prove, output: &Output) -> Result<(), Failure> {
         None => output.show(&Proved { proof: &proof, verdict: &verdict }, |_| report)?,
     }
     if proof.holds && verdict.intact { Ok(()) } else { Err(Failure::Told) }
-}
-
-fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
-    match time {
-        None => Ok(None),
-        Some(Deadline::At(ms)) => Ok(Some(ms)),
-        Some(Deadline::In(_)) => Err(Failure::usage(format!("{option}: expected a time (2026-03-01T12:00:00Z)"))),
-    }
 }

@@ -38,6 +38,10 @@ pub fn markdown(proof: &Proof, verdict: &Verdict) -> String {
     proof.claims.iter().filter(|claim| !claim.holds).for_each(|claim| text += &violations(claim));
     text += "\n## The entries\n\n";
     text += &intact(verdict);
+    text += "\n## As the export says\n\nThe claims rest on these, too, and nobody has signed them:\n\n";
+    for line in &proof.as_said {
+        text += &format!("- {line}\n");
+    }
     text += "\n## What cannot be seen\n\n";
     for line in proof.unseen.iter().chain(&verdict.told) {
         text += &format!("- {line}\n");

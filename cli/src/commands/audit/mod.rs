@@ -20,7 +20,7 @@ Examples:
   tickfleet audit export --tenant demo --since 24h --to day.jsonl
   tickfleet audit export --follow --to file:/var/log/tickfleet/audit.jsonl
   tickfleet audit export --follow --to otlp:http://collector:4318
-  tickfleet audit verify day.jsonl --anchors anchors.jsonl --key seal-1=PUBLICKEY
+  tickfleet audit verify day.jsonl --tenant demo --anchors anchors.jsonl --key seal-1=PUBLICKEY
   tickfleet audit key --new /etc/tickfleet/seal.key
 
 Exit code 1 of verify: something is not as it was written.")]

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
+use tickfleet_model::TenantId;
 use tickfleet_proof::anchor::Anchor;
-use tickfleet_proof::verify::{Verdict, Verifier};
+use tickfleet_proof::verify::{Expected, Verdict, Verifier};
 use tickfleet_store::Pool;
 
 use crate::failure::Failure;
@@ -30,6 +31,16 @@ pub(crate) struct Against {
     /// Leave out anchors that were made after this time, where the export is older than they are.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     anchors_until: Option<Deadline>,
+    /// What was sealed from this time on has to be there, and nothing older: the log was trimmed up to it, or the export
+    /// begins with it.
+    #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
+    anchors_from: Option<Deadline>,
+    /// The export has this tenant's entries alone: anchors of others are not looked for.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<TenantId>,
+    /// Parts before the first one are not here: what is missing of them, up to where that says it goes on, is no fault.
+    #[arg(long)]
+    goes_on: bool,
 }
 
 /// Check an export, without Redis: what is intact, edited, missing, inserted, reordered, truncated, and where.
@@ -93,12 +104,13 @@ pub(crate) fn verified(
         let (id, key) = key.split_once('=').ok_or_else(|| Failure::usage(format!("--key {key:?}: expected ID=KEY")))?;
         keys.insert(id.to_owned(), key.to_owned());
     }
-    let until_ms = match against.anchors_until {
-        None => None,
-        Some(Deadline::At(ms)) => Some(ms),
-        Some(Deadline::In(_)) => return Err(Failure::usage("--anchors-until: expected a time (2026-03-01T12:00:00Z)")),
+    let until_ms = at(against.anchors_until, "--anchors-until")?;
+    let expected = Expected {
+        tenant: against.tenant.as_ref().map(ToString::to_string),
+        goes_on: against.goes_on,
+        anchors_from_ms: at(against.anchors_from, "--anchors-from")?,
     };
-    let mut verifier = Verifier::new(keys);
+    let mut verifier = Verifier::new(keys).expecting(expected);
     for path in exports {
         each_line(path, &mut |line| {
             verifier.line(line);
@@ -106,6 +118,18 @@ pub(crate) fn verified(
         })?;
     }
     Ok(verifier.finish(anchors, until_ms))
+}
+
+/// A point in time.
+///
+/// # Errors
+/// It is a duration.
+pub(crate) fn at(time: Option<Deadline>, option: &str) -> Result<Option<i64>, Failure> {
+    match time {
+        None => Ok(None),
+        Some(Deadline::At(ms)) => Ok(Some(ms)),
+        Some(Deadline::In(_)) => Err(Failure::usage(format!("{option}: expected a time (2026-03-01T12:00:00Z)"))),
+    }
 }
 
 /// Gives each line of a file to `take`. What is no text is replaced, and no longer what was sealed.

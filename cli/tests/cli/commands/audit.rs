@@ -47,6 +47,10 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     tickfleet(&["prove", &export, "--report", &report, "--anchors", &anchors, "--key", &public]).exits(0);
     let told = std::fs::read_to_string(&report).unwrap();
     assert!(told.contains("| No tick of an agent overran its cap. | yes | 4 windows"), "{told}");
+    assert!(told.contains("## As the export says") && told.contains("- Days of demo are those of UTC"), "{told}");
+    let verdict = tickfleet(&[&verify[..], &["--tenant", "demo", "--json"]].concat()).exits(0).json();
+    assert_eq!(verdict["sealed"], 8, "{verdict}");
+    tickfleet(&[&verify[..], &["--anchors-from", "2h"]].concat()).exits(2);
 
     // A hand in the file.
     let text = std::fs::read_to_string(&export).unwrap();

@@ -23,6 +23,8 @@ use windows::Windows;
 /// Violations that are kept of a claim; of more, it is said how many.
 const VIOLATIONS_MAX: usize = 1_000;
 
+const WHY_REUSED: &str = "their ids came again after they had been forgotten, as the export says";
+
 /// What came of proving.
 #[derive(Debug, Clone, Serialize)]
 pub struct Proof {
@@ -38,6 +40,8 @@ pub struct Proof {
     pub last_ms: Option<i64>,
     /// The claims.
     pub claims: Vec<Claim>,
+    /// What the claims rest on that the export says of itself, and that nobody has signed.
+    pub as_said: Vec<String>,
     /// What cannot be seen.
     pub unseen: Vec<String>,
 }
@@ -120,7 +124,6 @@ pub struct Prover {
     span: Option<(i64, i64)>,
     results: Claim,
     seen: HashMap<Mark, Result>,
-    reused: u64,
     windows: Windows,
     effects: Effects,
     /// The entries of each shard that were taken: parts of an export may overlap.
@@ -140,9 +143,8 @@ impl Prover {
             unread: 0,
             sealed: false,
             span: None,
-            results: Claim::new("No call has two results.", "calls", "they name no call"),
+            results: Claim::new("No call has two results.", "calls", WHY_REUSED),
             seen: HashMap::new(),
-            reused: 0,
             windows: Windows::default(),
             effects: Effects::default(),
             taken: BTreeMap::new(),
@@ -192,7 +194,7 @@ impl Prover {
         let Some(before) = self.seen.insert(mark(&[&call.tenant, &call.call]), result) else { return };
         // An id that was forgotten may be given again: then it is another turn.
         if self.header.dedupe_ms > 0 && call.ended_ms - before.ended_ms >= self.header.dedupe_ms {
-            self.reused += 1;
+            self.results.unchecked += 1;
             return;
         }
         let name = format!("{}:{}", call.tenant, call.call);
@@ -202,6 +204,7 @@ impl Prover {
     /// Says what came of it.
     #[must_use]
     pub fn finish(self) -> Proof {
+        let as_said = self.as_said();
         let mut unseen = vec![
             "Calls that had no result when the export was made, and what was trimmed before it.".to_owned(),
             "Whether a tool that is declared as idempotent is so, and what a tool did beside what it answered."
@@ -216,10 +219,10 @@ impl Prover {
         if self.unread > 0 {
             unseen.push(format!("{} lines that are no lines of an export.", self.unread));
         }
-        if self.reused > 0 {
+        let reused = self.results.unchecked;
+        if reused > 0 {
             unseen.push(format!(
-                "Whether {} ids that came again after they had been forgotten were those of other turns.",
-                self.reused
+                "Whether {reused} ids that came again after they had been forgotten were those of other turns.",
             ));
         }
         let effects = self.effects.claim();
@@ -236,8 +239,26 @@ impl Prover {
             first_ms: self.span.map(|(first, _)| first),
             last_ms: self.span.map(|(_, last)| last),
             claims,
+            as_said,
             unseen,
         }
+    }
+
+    /// What is taken from the export's first line. Who knows better holds it against the fleet's configuration.
+    fn as_said(&self) -> Vec<String> {
+        let known = match self.header.dedupe_ms {
+            0 => "An id is never another turn's.".to_owned(),
+            ms => format!("An id may be another turn's {ms} ms after its turn has ended."),
+        };
+        let tenants = self.windows.tenants().into_iter().map(|tenant| {
+            let facts = self.header.tenants.get(tenant);
+            let zone = facts.map_or("UTC", |facts| &facts.time_zone);
+            match facts.and_then(|facts| facts.day_cap) {
+                Some(cap) => format!("Days of {tenant} are those of {zone}; it may have {cap} calls in each."),
+                None => format!("Days of {tenant} are those of {zone}; how many calls it may have in each has no cap."),
+            }
+        });
+        std::iter::once(known).chain(tenants).collect()
     }
 }
 

@@ -107,3 +107,23 @@ fn only_what_ended_in_the_time_is_looked_at() {
     let proof = prover.finish();
     assert_eq!((proof.calls, proof.first_ms, proof.last_ms), (2, Some(2_000), Some(3_000)));
 }
+
+#[test]
+fn what_is_taken_from_the_first_line_is_told_as_its_word_and_what_it_excuses_as_not_checked() {
+    let mut said = lines::Header { export: lines::FORMAT, dedupe_ms: 1, ..lines::Header::default() };
+    said.tenants.insert("acme".into(), lines::TenantFacts { time_zone: "Europe/Paris".into(), day_cap: Some(9) });
+    let made = [entry(1, "a/0", "A900,1,1,3,5000,1,100", ""), entry(2, "a/0", "", "")];
+    let proof = prove(&[&[lines::header(&said)][..], &made].concat());
+    let results = &proof.claims[0];
+    assert_eq!((results.holds, results.checked, results.unchecked), (true, 2, 1), "{results:?}");
+    let told = [
+        "An id may be another turn's 1 ms after its turn has ended.",
+        "Days of acme are those of Europe/Paris; it may have 9 calls in each.",
+    ];
+    assert_eq!(proof.as_said, told);
+    let report = crate::report::markdown(&proof, &crate::verify::Verdict::default());
+    let row =
+        "| No call has two results. | yes | 2 calls | 1 calls: their ids came again after they had been forgotten";
+    assert!(report.contains(row) && report.contains("## As the export says") && report.contains(told[1]), "{report}");
+    assert!(!prove(&made).holds, "without it, two results are two");
+}

@@ -1,7 +1,7 @@
 //! No window overran: from what each call says of its admission. A counter that only grows within its window, and whose
 //! windows do not overlap, gives each call a number of its own; so no two admissions may have the same one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tickfleet_model::AdmissionNote;
 use tickfleet_model::day::{Tz, day_bounds, zone};
@@ -38,6 +38,11 @@ impl Windows {
         let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
         let made = || Admitted { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
         agent.entry(mark(&[&call.turn, &call.admitted])).or_insert_with(made).ended += 1;
+    }
+
+    /// The tenants whose windows are looked at.
+    pub(super) fn tenants(&self) -> BTreeSet<&str> {
+        self.agents.keys().map(|(tenant, _)| tenant.as_str()).collect()
     }
 
     /// What it comes to: of ticks, of days of agents, of days of tenants.

@@ -1,10 +1,7 @@
-//! One chain: its seals in their order, each with its entries; and anchors.
-
-use std::collections::BTreeMap;
+//! One chain: its seals in their order, each with its entries.
 
 use super::{ChainVerdict, Finding, FoundSeal, Kind, Verifier};
-use crate::anchor::Anchor;
-use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, encode, root_of, short_bytes};
+use crate::seal::{ChainName, EntryId, FORMAT, Hash, decode_hash, root_of, short_bytes};
 
 impl Verifier {
     /// Whether the seals of a chain stand in their order.
@@ -39,6 +36,7 @@ impl Verifier {
             entries_before: first.body.first.saturating_sub(1),
             entries: chain.iter().map(|seal| seal.body.count).sum(),
             lost: last.body.lost,
+            anchored_before: None,
             anchored: None,
             sealed_ms: last.body.sealed_ms,
         });
@@ -118,11 +116,13 @@ impl Verifier {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };
         let Some(found) = self.entries.get_mut(&(shard, id)) else {
-            if self.before.get(&shard).is_some_and(|before| id <= *before) {
+            let is_earlier = self.before.get(&shard).is_some_and(|before| id <= *before);
+            if is_earlier && self.expected.goes_on {
                 self.earlier += 1;
                 return None;
             }
-            let what = "it was sealed, and is not in this export".to_owned();
+            let says = if is_earlier { ", which says that it goes on behind it" } else { "" };
+            let what = format!("it was sealed, and is not in this export{says}");
             self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
             return None;
         };
@@ -138,88 +138,5 @@ impl Verifier {
         let finding = Finding::of_entry(Kind::Edited, shard, id, "it is not what was sealed".to_owned());
         self.note(Finding { line: Some(line), ..of(finding) });
         None
-    }
-
-    /// Holds the chains against heads that were kept elsewhere.
-    pub(super) fn check_anchors(
-        &mut self,
-        seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
-        anchors: &[Anchor],
-        until_ms: Option<i64>,
-    ) {
-        let mut known: BTreeMap<ChainName, Vec<&Anchor>> = BTreeMap::new();
-        let (mut unsigned, mut foreign) = (0_u64, 0_u64);
-        let fleet = self.header.as_ref().map(|header| header.fleet.clone());
-        let only = self.header.as_ref().and_then(|header| header.tenant.clone());
-        for anchor in anchors.iter().filter(|anchor| until_ms.is_none_or(|until| anchor.sealed_ms <= until)) {
-            let trusted = self.trusted.get(&anchor.key_id).unwrap_or(&anchor.public_key);
-            let signed =
-                decode_hash(&anchor.head).is_ok_and(|head| (self.is_signed)(trusted, &head, &anchor.signature));
-            if fleet.as_ref().is_some_and(|fleet| *fleet != anchor.fleet) {
-                foreign += 1;
-            } else if signed {
-                known.entry(anchor.chain()).or_default().push(anchor);
-            } else {
-                unsigned += 1;
-            }
-        }
-        if unsigned > 0 {
-            self.verdict.told.push(format!("{unsigned} anchors are not signed by their keys and are left out."));
-        }
-        if foreign > 0 {
-            self.verdict.told.push(format!("{foreign} anchors are of another fleet and are left out."));
-        }
-        for (name, anchors) in known {
-            match seals.get(&name) {
-                Some(chain) => self.check_against(&name, chain, &anchors),
-                None if only.as_ref().is_some_and(|tenant| *tenant != name.tenant) => {}
-                None => {
-                    let what = "an anchor knows its seals, and this export has none of them";
-                    self.note(Finding::of_chain(Kind::Truncated, &name, what));
-                }
-            }
-        }
-    }
-
-    fn check_against(&mut self, name: &ChainName, chain: &[FoundSeal], anchors: &[&Anchor]) {
-        let heads: BTreeMap<u64, &FoundSeal> = chain.iter().map(|seal| (seal.body.number, seal)).collect();
-        let (Some((first, begins)), Some((last, ends))) = (heads.first_key_value(), heads.last_key_value()) else {
-            return;
-        };
-        let mut anchored = None;
-        for anchor in anchors {
-            let number = anchor.number;
-            let here = heads.get(&number).map(|seal| encode(&seal.head));
-            let before = (number + 1 == *first).then(|| begins.body.previous.clone());
-            match here.or(before) {
-                Some(head) if head == anchor.head => anchored = anchored.max(Some(number).filter(|n| n >= first)),
-                Some(_) => {
-                    let what =
-                        "an anchor knows another seal of this number: the chain was made anew from here or before";
-                    let finding = Finding::of_chain(Kind::Rewritten, name, what);
-                    self.note(Finding {
-                        seal: Some(number),
-                        line: heads.get(&number).map(|seal| seal.line),
-                        ..finding
-                    });
-                }
-                None => {}
-            }
-        }
-        let furthest = anchors.iter().max_by_key(|anchor| anchor.number).filter(|anchor| anchor.number > *last);
-        if let Some(anchor) = furthest {
-            let entries = anchor.entries.saturating_sub(ends.body.first.saturating_sub(1) + ends.body.count);
-            let what = format!(
-                "the export ends with seal {last}; an anchor knows {} with {entries} entries more, up to {}. If the export is \
-                 older than that, say up to when it goes",
-                anchor.number, anchor.sealed_ms
-            );
-            let finding = Finding::of_chain(Kind::Truncated, name, what);
-            self.note(Finding { seal: Some(last + 1), line: Some(ends.line), ..finding });
-        }
-        let of_chain = |verdict: &&mut ChainVerdict| verdict.shard == name.shard && verdict.tenant == name.tenant;
-        if let Some(verdict) = self.verdict.chains.iter_mut().find(of_chain) {
-            verdict.anchored = anchored;
-        }
     }
 }

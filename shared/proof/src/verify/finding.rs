@@ -12,6 +12,8 @@ use crate::seal::{ChainName, EntryId, SealBody};
 pub enum Kind {
     /// A line is no line of an export.
     Unreadable,
+    /// The first line says of the export what its seals do not bear out.
+    HeaderWrong,
     /// An entry is not what was sealed.
     Edited,
     /// An entry was sealed and is not there.
@@ -38,6 +40,7 @@ impl Kind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
+            Self::HeaderWrong => "header wrong",
             Self::Edited => "edited",
             Self::Missing => "missing",
             Self::Inserted => "inserted",

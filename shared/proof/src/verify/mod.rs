@@ -1,10 +1,12 @@
 //! Verifying: holds the entries of an export against its seals, the seals against each other and their signatures, and all
 //! against anchors. Says what is intact, and of what is not, where.
 
+mod anchored;
 mod chain;
 mod finding;
+mod header;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -12,10 +14,24 @@ use crate::anchor::Anchor;
 use crate::lines::{End, EntryLine, Gone, Header, Line, SealLine};
 use crate::seal::{ChainName, EntryId, Hash, Leaf, SealBody, head_of, is_signed};
 
+use header::Part;
+
 pub use finding::{Finding, Kind};
 
 /// Findings that are kept; of more, it is said how many.
 const FINDINGS_MAX: usize = 10_000;
+
+/// What whoever verifies knows of an export. Its own first line says such things, too, and nobody has signed that: what is
+/// missing is excused by nothing but this.
+#[derive(Debug, Clone, Default)]
+pub struct Expected {
+    /// It has this tenant's entries alone: chains of others that anchors know are not looked for.
+    pub tenant: Option<String>,
+    /// It goes on behind parts that are not here: entries before the place that it names are theirs.
+    pub goes_on: bool,
+    /// What was sealed from this time on has to be there, ms; what was sealed before it need not be.
+    pub anchors_from_ms: Option<i64>,
+}
 
 /// What came of verifying.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -57,6 +73,8 @@ pub struct ChainVerdict {
     pub entries: u64,
     /// Entries of the shard that were gone unsealed, up to its last seal.
     pub lost: u64,
+    /// The last seal before the first one here that an anchor knows.
+    pub anchored_before: Option<u64>,
     /// The last seal here that an anchor bears out.
     pub anchored: Option<u64>,
     /// When its last seal was made, ms by the shard's clock.
@@ -76,6 +94,8 @@ struct FoundSeal {
     line: u64,
     body: SealBody,
     head: Hash,
+    /// Whether a key has signed it that may.
+    signed: bool,
 }
 
 /// Whether the holder of a public key has signed this head so.
@@ -86,7 +106,10 @@ pub struct Verifier {
     /// Keys that whoever verifies trusts.
     trusted: BTreeMap<String, String>,
     is_signed: SignatureCheck,
+    expected: Expected,
     header: Option<Header>,
+    /// The headers of all parts, and what they say of themselves.
+    parts: Vec<Part>,
     end: Option<End>,
     entries: HashMap<(u32, EntryId), FoundEntry>,
     /// The entry of a shard that was read last.
@@ -109,7 +132,9 @@ impl Verifier {
         Self {
             trusted,
             is_signed: Box::new(is_signed),
+            expected: Expected::default(),
             header: None,
+            parts: Vec::new(),
             end: None,
             entries: HashMap::new(),
             last: BTreeMap::new(),
@@ -126,6 +151,13 @@ impl Verifier {
     #[must_use]
     pub fn checking_by(mut self, is_signed: SignatureCheck) -> Self {
         self.is_signed = is_signed;
+        self
+    }
+
+    /// The same, for an export of which this is known.
+    #[must_use]
+    pub fn expecting(mut self, expected: Expected) -> Self {
+        self.expected = expected;
         self
     }
 
@@ -169,18 +201,6 @@ impl Verifier {
         ));
     }
 
-    /// Parts of an export have a header each, and the first one counts. What it follows on is not in this export.
-    fn take_header(&mut self, header: Header) {
-        if self.header.is_none() && self.verdict.entries == 0 {
-            let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
-            self.before = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?))).collect();
-        }
-        match &mut self.header {
-            Some(first) => first.keys.extend(header.keys),
-            None => self.header = Some(header),
-        }
-    }
-
     fn take_entry(&mut self, entry: &EntryLine<'_>) {
         self.verdict.entries += 1;
         let (line, shard) = (self.lines, entry.shard);
@@ -215,11 +235,14 @@ impl Verifier {
             let what = format!("it stands among those of shard {}", seal.shard);
             self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, &body, what) });
         }
-        self.check_signature(&body, &head, &seal.signature, line);
-        self.seals.entry(body.chain()).or_default().push(FoundSeal { line, body, head });
+        let signed = self.check_signature(&body, &head, &seal.signature, line);
+        if signed {
+            self.hold_against_part(&body);
+        }
+        self.seals.entry(body.chain()).or_default().push(FoundSeal { line, body, head, signed });
     }
 
-    fn check_signature(&mut self, body: &SealBody, head: &Hash, signature: &str, line: u64) {
+    fn check_signature(&mut self, body: &SealBody, head: &Hash, signature: &str, line: u64) -> bool {
         let named = || self.header.as_ref().and_then(|header| header.keys.get(&body.key_id));
         let key = self.trusted.get(&body.key_id);
         let what = match key.or_else(|| named().filter(|_| self.trusted.is_empty())) {
@@ -227,12 +250,13 @@ impl Verifier {
                 if self.trusted.is_empty() {
                     *self.by_untrusted.entry(body.key_id.clone()).or_default() += 1;
                 }
-                return;
+                return true;
             }
             Some(_) => "its signature is not that of its body by the key".to_owned(),
             None => format!("no key of the id {:?} is known", body.key_id),
         };
         self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, body, what) });
+        false
     }
 
     /// Says what came of it. Anchors that were made after `until_ms` are left out: those that are younger than the export.
@@ -245,7 +269,10 @@ impl Verifier {
             self.check_chain(name, &chain);
         }
         self.check_unsealed(&seals);
-        self.check_anchors(&seals, anchors, until_ms);
+        let signed = seals.values().flatten().filter(|seal| seal.signed);
+        let fleets: BTreeSet<String> = signed.map(|seal| seal.body.fleet.clone()).collect();
+        self.check_parts(&fleets);
+        self.check_anchors(&seals, &fleets, anchors, until_ms);
         self.tell();
         self.verdict.findings.sort_by_key(|finding| (finding.shard, finding.line.unwrap_or(u64::MAX)));
         self.verdict.intact = self.verdict.findings.is_empty();
@@ -294,9 +321,11 @@ impl Verifier {
             ));
         }
         if self.earlier > 0 {
+            let behind: Vec<String> = self.before.iter().map(|(shard, id)| format!("{id} in shard {shard}")).collect();
             told.push(format!(
-                "{} sealed entries are of an earlier part: this one says that it goes on behind them.",
-                self.earlier
+                "{} sealed entries are of an earlier part: this one says that it goes on behind entry {}.",
+                self.earlier,
+                behind.join(", ")
             ));
         }
         match (self.end, self.header.as_ref()) {
@@ -313,9 +342,12 @@ impl Verifier {
         for chain in &self.verdict.chains {
             let name = ChainName { fleet: String::new(), shard: chain.shard, tenant: chain.tenant.clone() };
             if chain.first_seal > 1 {
+                let known = chain.anchored_before.map(|seal| format!("; an anchor knows seal {seal} of them"));
                 told.push(format!(
-                    "{name} begins with seal {}: {} entries before it are not in this export.",
-                    chain.first_seal, chain.entries_before
+                    "{name} begins with seal {}: {} entries before it are not in this export{}.",
+                    chain.first_seal,
+                    chain.entries_before,
+                    known.unwrap_or_default()
                 ));
             }
             if chain.anchored.is_none() {

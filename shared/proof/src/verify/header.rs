@@ -1,0 +1,59 @@
+//! What the first line of an export, or of a part of it, says of it. Nobody has signed that: the seals have to bear it out.
+
+use std::collections::BTreeSet;
+
+use super::{EntryId, Finding, Header, Kind, SealBody, Verifier};
+
+/// What a part says of itself.
+pub(super) struct Part {
+    line: u64,
+    fleet: String,
+    tenant: Option<String>,
+    /// Whether it was told that it is not of that tenant alone.
+    lies: bool,
+}
+
+impl Verifier {
+    /// Parts of an export have a header each, and the first one counts. What it follows on is not in this export.
+    pub(super) fn take_header(&mut self, header: Header) {
+        if self.header.is_none() && self.verdict.entries == 0 {
+            let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
+            self.before = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?))).collect();
+        }
+        let (fleet, tenant) = (header.fleet.clone(), header.tenant.clone());
+        self.parts.push(Part { line: self.lines, fleet, tenant, lies: false });
+        match &mut self.header {
+            Some(first) => first.keys.extend(header.keys),
+            None => self.header = Some(header),
+        }
+    }
+
+    /// A part that has another tenant's seal is not of one tenant alone.
+    pub(super) fn hold_against_part(&mut self, body: &SealBody) {
+        let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
+        let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
+        let other = if body.tenant.is_empty() { "no tenant" } else { &body.tenant };
+        let what = format!("it says that the export is of {tenant} alone; it has seals of {other}");
+        part.lies = true;
+        let line = part.line;
+        self.note(Finding::at_line(Kind::HeaderWrong, line, &what));
+    }
+
+    /// The fleet is that of the seals.
+    pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
+        if fleets.is_empty() {
+            return;
+        }
+        let sealed = fleets.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let wrong: Vec<Finding> = self
+            .parts
+            .iter()
+            .filter(|part| !fleets.contains(&part.fleet))
+            .map(|part| {
+                let what = format!("it says that the export is of the fleet {}; its seals are of {sealed}", part.fleet);
+                Finding::at_line(Kind::HeaderWrong, part.line, &what)
+            })
+            .collect();
+        wrong.into_iter().for_each(|finding| self.note(finding));
+    }
+}
