@@ -48,16 +48,22 @@ impl Anchors {
             None => store.anchored().await.map_err(|e| e.to_string())?.unwrap_or_else(|| "0-0".into()),
         };
         let (mut last, mut heads) = (at.clone(), BTreeMap::new());
+        // Seals of an older key are known by its public half: a tenant that is quiet since has no later ones.
+        let mut older: Option<BTreeMap<String, String>> = None;
         loop {
             let page = store.seals(&last, PAGE).await.map_err(|e| e.to_string())?;
             for seal in &page {
                 last.clone_from(&seal.id);
-                let said = serde_json::from_str::<SealBody>(&seal.body).ok();
-                // Those of an older key are borne out by the ones behind them.
-                let said = said.filter(|said| said.key_id == key_id);
-                if let Some((said, anchor)) = said.zip(Anchor::of(&seal.body, &seal.signature, public_key)) {
-                    heads.insert(said.tenant, anchor);
+                let Ok(said) = serde_json::from_str::<SealBody>(&seal.body) else { continue };
+                if said.key_id != key_id && older.is_none() {
+                    older = Some(store.seal_keys().await.map_err(|e| e.to_string())?);
                 }
+                let signed_by = match said.key_id == key_id {
+                    true => Some(public_key),
+                    false => older.as_ref().and_then(|keys| keys.get(&said.key_id)).map(String::as_str),
+                };
+                let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
+                heads.extend(anchor.map(|anchor| (said.tenant, anchor)));
             }
             if page.len() < PAGE {
                 break;

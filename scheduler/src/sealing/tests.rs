@@ -278,3 +278,26 @@ async fn another_key_under_a_known_name_seals_nothing_and_under_a_new_one_goes_o
     let keys: BTreeMap<String, String> = shard.store().seal_keys().await.unwrap();
     assert_eq!(keys.len(), 2);
 }
+
+#[tokio::test]
+async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_the_next_key() {
+    let (shard, folder) = (Shard::start().await, tempfile::tempdir().unwrap());
+    let file = folder.path().join("anchors.jsonl");
+    shard.write(0..9).await;
+    // The place is away, or the scheduler dies between sealing and keeping.
+    shard.seal_all().await;
+    // Then there is another key, and one tenant alone writes more.
+    let text = r#"{"action":"TOOL_CALL","tenant":"t1","meta":{"call":"y/0"}}"#;
+    let _: String = shard.command(&["XADD", &shard.store().keys().key("audit"), "*", "audit", text]).await;
+    tokio::time::sleep(Duration::from_millis(5)).await; // the lease of the other ends, which nothing signals
+    let next = shard.sealing_as("k2", "08", Some(Place::File(file.clone())));
+    next.round(&consumer("next"), &mut Known::default(), &CancellationToken::new()).await.unwrap();
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let anchors: Vec<Anchor> = kept.lines().filter_map(Anchor::read).collect();
+    let named: BTreeMap<&str, (&str, u64)> =
+        anchors.iter().map(|anchor| (&*anchor.tenant, (&*anchor.key_id, anchor.entries))).collect();
+    assert_eq!(named, BTreeMap::from([("t0", ("k1", 3)), ("t1", ("k2", 4)), ("t2", ("k1", 3))]));
+    let verdict = shard.verify(&anchors).await;
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)), "{:?}", verdict.told);
+}
