@@ -37,7 +37,9 @@ impl Receiver {
     async fn take(&self, headers: &HeaderMap, body: String) -> axum::response::Response {
         let header = |name: &str| headers[name].to_str().unwrap().to_owned();
         let (id, body): (String, Value) = (header("webhook-id"), serde_json::from_str(&body).unwrap());
-        assert!(header("webhook-timestamp").parse::<i64>().unwrap() > 1_700_000_000);
+        // Receivers refuse what is five minutes off their own clock.
+        let off = header("webhook-timestamp").parse::<i64>().unwrap() - wall_ms() / 1_000;
+        assert!(off.abs() < 300, "{off} s off");
         let seen = {
             let mut posts = self.posts.lock().unwrap();
             posts.push((id.clone(), header("webhook-signature"), body.clone()));
@@ -66,11 +68,20 @@ impl Receiver {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "receivers go by their own clock")]
+fn wall_ms() -> i64 {
+    chrono::Utc::now().timestamp_millis()
+}
+
 /// Writes an event as the verbs of approvals do.
 async fn tell(redis: &RedisServer, call: &str, event: &str) {
+    tell_at(redis, call, event, wall_ms()).await;
+}
+
+async fn tell_at(redis: &RedisServer, call: &str, event: &str, at_ms: i64) {
     let mut command = redis::cmd("XADD");
     command.arg("{tickfleet:0}:approvals:demo").arg("*").arg(&["event", event, "approval", "apr-1", "call", call]);
-    command.arg(&["at_ms", "1764064800123", "agent", "kelly", "arguments", "{\"amount\":700}"]);
+    command.arg(&["at_ms", &at_ms.to_string(), "agent", "kelly", "arguments", "{\"amount\":700}"]);
     command.query_async::<String>(&mut redis.connection().await).await.unwrap();
 }
 
@@ -89,7 +100,8 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     tell(&redis, "late/0", "asked").await;
     tell(&redis, "held/0", "asked").await;
     tell(&redis, "good/0", "used").await;
-    tell(&redis, "good/0", "approved").await;
+    let approved_ms = wall_ms();
+    tell_at(&redis, "good/0", "approved", approved_ms).await;
     let teller = Process::start_command(&with, folder.path(), &url, None);
     receiver.held.notified().await;
     teller.signal(Signal::SIGKILL);
@@ -115,10 +127,9 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
     }
     assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
     let first = &posts.iter().find(|(_, _, body)| body["data"]["call"] == "good/0").unwrap().2;
-    assert_eq!(
-        (&first["type"], &first["timestamp"]),
-        (&"approval.approved".into(), &"2025-11-25T10:00:00.123Z".into())
-    );
+    let approved = chrono::DateTime::from_timestamp_millis(approved_ms).unwrap();
+    let approved = approved.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    assert_eq!((&first["type"], &first["timestamp"]), (&"approval.approved".into(), &approved.into()));
     assert_eq!(
         (&first["data"]["arguments"]["amount"], &first["data"]["approval"]),
         (&700.into(), &"demo:apr-1".into())
@@ -131,4 +142,27 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
         .await
         .unwrap();
     assert_eq!(pending.0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_that_receivers_have() {
+    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
+    let (to, url, ahead_ms) = (receiver.start().await, redis.url(), 2 * 86_400_000);
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let place = format!("file:{}", secret.display());
+    let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
+    // Redis' clock was ahead and has stepped back: shard time goes on from where it was.
+    let mut ahead = redis::cmd("HSET");
+    ahead.arg("{tickfleet:0}:meta").arg(&["offset_ms", &ahead_ms.to_string()]);
+    ahead.query_async::<u64>(&mut redis.connection().await).await.unwrap();
+    // One happened before, one since.
+    tell(&redis, "before/0", "asked").await;
+    tell_at(&redis, "since/0", "asked", wall_ms() + ahead_ms).await;
+    let teller = Process::start_command(&with, folder.path(), &url, None);
+    while receiver.calls().len() < 2 {
+        pause();
+    }
+    assert!(!teller.metrics().contains("result=\"given_up\"} 1"), "{}", teller.metrics());
+    assert_eq!(teller.stop(), Some(0));
 }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::fleet::serve_probes;
-use crate::setup::Setup;
+use crate::setup::{Setup, now_ms as wall_ms};
 use sign::Keys;
 
 /// The time between two looks.
@@ -268,15 +268,15 @@ impl Teller<'_> {
             return Came::Left;
         }
         let id = format!("{}.{shard}.{tenant}.{entry}", self.setup.settings().redis.namespace);
-        let written_ms = entry.split('-').next().and_then(|ms| ms.parse::<i64>().ok()).unwrap_or(now_ms);
-        let age_ms = (now_ms - written_ms).max(0).unsigned_abs();
+        let age_ms = age_ms(entry, &notice.fields, now_ms, wall_ms());
         if Duration::from_millis(age_ms) > self.args.give_up_after {
             tracing::error!(id, event, "nobody took what happened to an approval: it is told no more");
             self.metrics.told(Told::GivenUp);
             return Came::Left;
         }
         let body = message(tenant, event, &notice.fields).to_string();
-        let (timestamp_s, url) = (now_ms / 1_000, self.args.to.clone());
+        // Receivers hold it against their own clock, of which shard time may be ahead for good.
+        let (timestamp_s, url) = (wall_ms() / 1_000, self.args.to.clone());
         let request = self
             .client
             .post(url)
@@ -301,6 +301,15 @@ impl Teller<'_> {
         tracing::warn!(id, event, why, "what happened to an approval was not taken; trying again");
         Came::Again(wait)
     }
+}
+
+/// How long ago something happened, ms. It is written with shard time, and numbered by Redis' clock: where that was ahead for
+/// a while, shard time has jumped then, and stays ahead. Of two ages, the younger one is no clock's step.
+fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: i64) -> u64 {
+    let number = |text: &str| text.parse::<i64>().ok();
+    let by_shard = fields.get("at_ms").and_then(|text| number(text)).map_or(0, |at_ms| now_ms.saturating_sub(at_ms));
+    let by_redis = entry.split('-').next().and_then(number).map_or(0, |ms| wall_ms.saturating_sub(ms));
+    by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
 /// What is sent: arguments are without secrets, as they lie in the stream.
@@ -329,4 +338,27 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
 fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_as_old_as_the_clock_says_that_has_not_stepped() {
+        const DAY: i64 = 86_400_000;
+        let at = |ms: i64| BTreeMap::from([("at_ms".to_owned(), ms.to_string())]);
+        for (entry, at_ms, now_ms, wall_ms, age) in [
+            ("1000-0", 1_000, 4_000, 4_000, 3_000),
+            // Shard time is ahead for good.
+            ("1000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 3_000),
+            // It has jumped since, or Redis' clock was ahead when it happened.
+            ("1000-0", 1_000, 4_000 + DAY, 4_000, 3_000),
+            ("86401000-0", 1_000 + DAY, 4_000 + DAY, 4_000, 0),
+            ("1000-0", 1_000, 4_000 + DAY, 4_000 + DAY, DAY + 3_000),
+        ] {
+            assert_eq!(age_ms(entry, &at(at_ms), now_ms, wall_ms), age.unsigned_abs(), "{entry} {at_ms} {now_ms}");
+        }
+        assert_eq!(age_ms("x", &BTreeMap::new(), 9, 9), 0);
+    }
 }
