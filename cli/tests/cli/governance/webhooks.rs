@@ -54,6 +54,8 @@ impl Receiver {
                 self.held.notify_one();
                 std::future::pending().await
             }
+            // It hangs.
+            ("slow/0", _) => std::future::pending().await,
             _ => StatusCode::NO_CONTENT.into_response(),
         }
     }
@@ -135,13 +137,16 @@ async fn each_event_of_an_approval_is_told_signed_and_again_under_its_id_and_one
         (&700.into(), &"demo:apr-1".into())
     );
     // What is told is noted, and what nobody took is not.
-    let pending: (u64, String, String, redis::Value) = redis::cmd("XPENDING")
-        .arg("{tickfleet:0}:approvals:demo")
-        .arg("told:webhook")
-        .query_async(&mut redis.connection().await)
-        .await
-        .unwrap();
-    assert_eq!(pending.0, 1);
+    assert_eq!(pending(&redis).await, 1);
+}
+
+/// How much is not noted as told.
+async fn pending(redis: &RedisServer) -> u64 {
+    let mut command = redis::cmd("XPENDING");
+    command.arg("{tickfleet:0}:approvals:demo").arg("told:webhook");
+    let pending: (u64, redis::Value, redis::Value, redis::Value) =
+        command.query_async(&mut redis.connection().await).await.unwrap();
+    pending.0
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,4 +170,26 @@ async fn what_happens_after_a_clock_was_two_days_ahead_is_told_with_the_time_tha
     }
     assert!(!teller.metrics().contains("result=\"given_up\"} 1"), "{}", teller.metrics());
     assert_eq!(teller.stop(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_told_is_noted_before_a_receiver_that_hangs_outlasts_the_lease() {
+    let (redis, folder, receiver) = (RedisServer::start().await, tempfile::tempdir().unwrap(), Receiver::default());
+    let (to, url) = (receiver.start().await, redis.url());
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let place = format!("file:{}", secret.display());
+    let with = ["approvals", "notify", "--to", &to, "--secret", &place, "--allow-private", "127.0.0.1"];
+    for n in 0..16 {
+        tell(&redis, &format!("quick-{n}/0"), "asked").await;
+    }
+    for _ in 0..40 {
+        tell(&redis, "slow/0", "asked").await;
+    }
+    let teller = Process::start_command(&with, folder.path(), &url, None);
+    while !receiver.calls().contains(&"slow/0".to_owned()) {
+        pause();
+    }
+    assert_eq!(pending(&redis).await, 40, "those that were taken are noted before the next ones are tried");
+    teller.signal(Signal::SIGKILL);
 }

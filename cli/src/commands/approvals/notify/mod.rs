@@ -17,7 +17,7 @@ use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_duration;
 use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::metrics::{Metrics, Part, Told};
-use tickfleet_ops::progress::Progress;
+use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Follower, Notice, Notices, Store, StoreError, incarnation};
 use tokio::time::Instant;
@@ -36,12 +36,15 @@ const LADDER_S: [u64; 5] = [1, 5, 30, 120, 300];
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests under way at once.
 const AT_ONCE: usize = 8;
+/// What is told before that is noted in Redis, which renews the lease: with a receiver that hangs, in 20 s, for another of
+/// the name would tell the same.
+const TURN: usize = 2 * AT_ONCE;
 /// Tenants that one question is about, and notices of each: what fails holds up so many of its own tenant's at most.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
 /// One that shows no sign of life for this long is followed by another of its name, ms.
 const LEASE_MS: u64 = 30_000;
-/// A round that takes longer than this has stalled.
+/// A turn of telling that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
 /// What others are told of. That a consent was used is between worker and call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
@@ -139,7 +142,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     let handle = progress.register("notify", GAP_MAX);
     while !shutdown.draining.is_cancelled() {
         for shard in 0..teller.stores.len() {
-            if let Err(error) = teller.shard(shard).await {
+            if let Err(error) = teller.shard(shard, &handle, &shutdown.draining).await {
                 tracing::warn!(%error, shard, "what happens to approvals could not be read; trying again");
             }
         }
@@ -167,7 +170,13 @@ impl Teller<'_> {
         Ok(tenants.into_iter().filter(|tenant| store.is_home_of(tenant)).collect())
     }
 
-    async fn shard(&mut self, shard: usize) -> Result<(), StoreError> {
+    /// What is due in a shard. It ends early where the process drains, or another of its name tells.
+    async fn shard(
+        &mut self,
+        shard: usize,
+        handle: &LoopHandle,
+        draining: &CancellationToken,
+    ) -> Result<(), StoreError> {
         let store = self.stores[shard].clone();
         let tenants = self.tenants(&store).await?;
         self.waiting.retain(|(number, tenant, _), _| *number != store.shard() || tenants.contains(tenant));
@@ -184,14 +193,26 @@ impl Teller<'_> {
                     self.told.remove(&(store.shard(), tenant.clone(), id));
                 }
             }
-            let found = some.iter().cloned().zip(of).collect();
-            self.tell(store.shard(), now_ms, found).await;
+            let mut due = self.due(store.shard(), some.iter().cloned().zip(of).collect());
+            while !due.is_empty() {
+                let later = due.split_off(due.len().min(TURN));
+                self.tell(now_ms, due).await;
+                due = later;
+                handle.advanced();
+                if !self.note(shard).await? {
+                    self.waiting.clear();
+                    return Ok(());
+                }
+                if draining.is_cancelled() {
+                    return Ok(());
+                }
+            }
         }
-        self.note(shard).await
+        Ok(())
     }
 
-    /// Notes in Redis what was told.
-    async fn note(&mut self, shard: usize) -> Result<(), StoreError> {
+    /// Notes in Redis what was told, and renews the lease; whether this process has it still.
+    async fn note(&mut self, shard: usize) -> Result<bool, StoreError> {
         let store = self.stores[shard].clone();
         let of_shard: BTreeSet<TenantId> = self
             .told
@@ -206,16 +227,18 @@ impl Teller<'_> {
                 (tenant, ids)
             })
             .collect();
+        if asked.is_empty() {
+            return Ok(matches!(store.notices(self.follower(), 1, &[]).await?, Notices::Found { .. }));
+        }
         for some in asked.chunks(TENANTS) {
-            if let Notices::Found { .. } = store.notices(self.follower(), 1, some).await? {
-                for (tenant, ids) in some {
-                    for id in ids {
-                        self.told.remove(&(store.shard(), tenant.clone(), id.clone()));
-                    }
+            let Notices::Found { .. } = store.notices(self.follower(), 1, some).await? else { return Ok(false) };
+            for (tenant, ids) in some {
+                for id in ids {
+                    self.told.remove(&(store.shard(), tenant.clone(), id.clone()));
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn follower(&self) -> Follower<'_> {
@@ -227,15 +250,18 @@ impl Teller<'_> {
         self.told.iter().filter(of).map(|(_, _, id)| id.clone()).collect()
     }
 
-    /// Tells what is due, some at once.
-    async fn tell(&mut self, shard: u32, now_ms: i64, found: Vec<(TenantId, Vec<Notice>)>) {
-        let due = found.into_iter().flat_map(|(tenant, notices)| {
+    /// What is not told yet, and not to be tried later.
+    fn due(&self, shard: u32, found: Vec<(TenantId, Vec<Notice>)>) -> Vec<(Name, Notice)> {
+        let all = found.into_iter().flat_map(|(tenant, notices)| {
             notices.into_iter().map(move |notice| ((shard, tenant.clone(), notice.id.clone()), notice))
         });
-        let due: Vec<(Name, Notice)> = due
-            .filter(|(name, _)| !self.told.contains(name))
+        all.filter(|(name, _)| !self.told.contains(name))
             .filter(|(name, _)| self.waiting.get(name).is_none_or(|waiting| waiting.next <= Instant::now()))
-            .collect();
+            .collect()
+    }
+
+    /// Tells these, some at once.
+    async fn tell(&mut self, now_ms: i64, due: Vec<(Name, Notice)>) {
         let this = &*self;
         let posts = due.into_iter().map(|(name, notice)| async move {
             let came = this.post(&name, &notice, now_ms).await;
