@@ -23,19 +23,40 @@ pub(super) struct NamedRole {
     role: String,
 }
 
-/// Reads the section `approval`, and notes the roles that it names.
-pub(super) fn demand(cursor: &Cursor<'_>, named: &mut Vec<NamedRole>) -> ApprovalDemand {
+/// How many have to agree, where it was written: whether there are so many can be said once the approvers are known.
+#[derive(Debug, Clone)]
+struct Quorum {
+    place: Place,
+    path: String,
+    by: BTreeSet<String>,
+    quorum: usize,
+}
+
+/// What approvals ask of the approvers that there are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Asked {
+    roles: Vec<NamedRole>,
+    quorums: Vec<Quorum>,
+}
+
+/// Reads the section `approval`, and notes what it asks of approvers.
+pub(super) fn demand(cursor: &Cursor<'_>, asked: &mut Asked) -> ApprovalDemand {
     let mut s = cursor.section();
     let mut by = BTreeSet::new();
     for item in s.optional("by").map(|c| c.items()).unwrap_or_default() {
         let Some(role) = item.some_text() else { continue };
         let (place, path) = (item.node.place.clone(), item.path.clone());
-        named.push(NamedRole { place, path, role: role.clone() });
+        asked.roles.push(NamedRole { place, path, role: role.clone() });
         if !by.insert(role) {
             item.refuse("each name once");
         }
     }
-    let quorum = s.optional("quorum").and_then(|c| c.integer(1, i128::from(limits::APPROVERS_QUORUM_MAX)));
+    let quorum = s.optional("quorum").and_then(|c| {
+        let quorum: u32 = c.integer(1, i128::from(limits::APPROVERS_QUORUM_MAX))?;
+        let (place, path, by) = (c.node.place.clone(), c.path.clone(), by.clone());
+        asked.quorums.push(Quorum { place, path, by, quorum: usize::try_from(quorum).unwrap_or(usize::MAX) });
+        Some(quorum)
+    });
     let most = Duration::from_millis(limits::DEADLINE_MS_MAX.unsigned_abs());
     let expires = s.optional("expires").and_then(|c| c.duration(Duration::from_secs(1), most));
     let narrow = s.optional("narrow").map(|c| pointers(&c)).unwrap_or_default();
@@ -81,12 +102,22 @@ fn roles(cursor: &Cursor<'_>) -> BTreeSet<String> {
     roles
 }
 
-/// Holds the roles that approvals ask for against those that there are: nobody could give an approval of another one.
-pub(super) fn check_roles(named: &[NamedRole], approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
+/// Holds what approvals ask for against the approvers that there are: nobody could give an approval of another role, and a
+/// call that needs more of them than there are would wait until its end. Where there are no approvers, calls that need one
+/// are refused at once.
+pub(super) fn check(asked: &Asked, approvers: &BTreeMap<String, BTreeSet<String>>, errors: &Errors) {
     let known: BTreeSet<&str> = approvers.values().flatten().map(String::as_str).collect();
-    for NamedRole { place, path, role } in named.iter().filter(|named| !known.contains(named.role.as_str())) {
+    for NamedRole { place, path, role } in asked.roles.iter().filter(|named| !known.contains(named.role.as_str())) {
         let names = || known.iter().copied();
         let expected = format!("a role that an approver of permissions.yaml has: {}", suggest::list(names()));
         errors.suggest(place, path, format!("the unknown role `{role}`"), expected, suggest::closest(role, names()));
+    }
+    for Quorum { place, path, by, quorum } in &asked.quorums {
+        let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
+        // A role that nobody has is told above.
+        if may > 0 && *quorum > may {
+            let expected = format!("at most {may}: so many approvers of permissions.yaml may agree");
+            errors.push(place, path, format!("a quorum of {quorum}"), expected);
+        }
     }
 }

@@ -5,7 +5,7 @@ mod facts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::approval::{self, NamedRole};
+use crate::approval::{self, Asked};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
@@ -76,8 +76,8 @@ pub(super) struct Permitted {
     pub(super) texts: Vec<RuleText>,
     /// The people who may approve: name → roles.
     pub(super) approvers: BTreeMap<String, BTreeSet<String>>,
-    /// The roles that rules ask for.
-    pub(super) roles_named: Vec<NamedRole>,
+    /// What rules ask of approvers.
+    pub(super) asked: Asked,
 }
 
 /// Reads `permissions.yaml`: the rows with the texts of their rules, and the approvers. What `tools`
@@ -97,8 +97,9 @@ pub(super) fn permissions(tree: &Node, known: &Known, tools: Option<&Tools>, err
     }
     let people = root.optional("approvers").map(|c| approval::approvers(&c, known.agents.as_ref()));
     permitted.approvers = people.unwrap_or_default();
-    approval::check_roles(tools.map_or(&[], |tools| &tools.roles_named), &permitted.approvers, errors);
-    approval::check_roles(&permitted.roles_named, &permitted.approvers, errors);
+    for asked in tools.map(|tools| &tools.asked).into_iter().chain([&permitted.asked]) {
+        approval::check(asked, &permitted.approvers, errors);
+    }
     root.close();
     facts::check(tree, &permitted.matrix, errors);
     permitted
@@ -142,7 +143,7 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule
         let mode = s.optional("mode");
         let mode = mode.and_then(|c| c.choice(&[("enforce", RuleMode::Enforce), ("shadow", RuleMode::Shadow)]));
         let mode = mode.unwrap_or_default();
-        let otherwise_ask = otherwise(&mut s, &mut permitted.roles_named);
+        let otherwise_ask = otherwise(&mut s, &mut permitted.asked);
         s.close();
         rules.extend(require.map(|require| Rule { name, when, require, message, mode, otherwise_ask }));
     }
@@ -150,10 +151,10 @@ fn rules(cursor: &Cursor<'_>, tool: &str, permitted: &mut Permitted) -> Vec<Rule
 }
 
 /// What becomes of a call that does not meet a rule: it is denied, or a person is asked.
-fn otherwise(s: &mut Section<'_>, named: &mut Vec<NamedRole>) -> Option<ApprovalDemand> {
+fn otherwise(s: &mut Section<'_>, asked: &mut Asked) -> Option<ApprovalDemand> {
     let (otherwise, approval) = (s.optional("otherwise"), s.optional("approval"));
     let asks = otherwise.and_then(|c| c.choice(&[("deny", false), ("ask", true)])).unwrap_or_default();
-    let demand = approval.as_ref().map(|c| approval::demand(c, named));
+    let demand = approval.as_ref().map(|c| approval::demand(c, asked));
     if let (false, Some(approval)) = (asks, &approval) {
         approval.refuse("`otherwise: ask` beside it: what does not meet the rule is denied");
     }

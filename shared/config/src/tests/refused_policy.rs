@@ -331,7 +331,7 @@ fn approvals_name_roles_that_approvers_have_and_nobody_has_the_name_of_an_agent(
         "permissions.yaml:2:84: permissions.echo.rules[0].approval.by[0]: found the unknown role `finanse`; expected a role \
          that an approver of permissions.yaml has: finance; did you mean `finance`?",
     );
-    rule("approval: {quorum: 2}", ann).assert_refused(
+    rule("approval: {quorum: 1}", ann).assert_refused(
         "permissions.yaml:2:62: permissions.echo.rules[0].approval: found a mapping; expected `otherwise: ask` beside it: what \
          does not meet the rule is denied",
     );
@@ -348,12 +348,38 @@ fn approvals_name_roles_that_approvers_have_and_nobody_has_the_name_of_an_agent(
         let errors = rule(text, people).errors();
         assert!(errors.len() == 1 && errors[0].contains(expected), "{text}: {errors:?}");
     }
+    let both = "approvers: {ann: {roles: [finance]}, bea: {roles: [finance, risk]}}\n";
     let loaded =
-        rule("otherwise: ask, approval: {by: [finance], quorum: 2, expires: 1h, narrow: [/a]}", ann).load().unwrap();
+        rule("otherwise: ask, approval: {by: [finance], quorum: 2, expires: 1h, narrow: [/a]}", both).load().unwrap();
     let row = &loaded.policy.permissions.matrix["echo"];
     let demand = row.rules[0].otherwise_ask.clone().unwrap();
     assert_eq!((demand.quorum, demand.expires_ms, demand.narrow.len()), (2, Some(3_600_000), 1));
     assert!(loaded.policy.permissions.approvers["ann"].contains("finance"));
+}
+
+#[test]
+fn an_approval_asks_for_no_more_people_than_may_agree() {
+    let people = "approvers: {ann: {roles: [finance]}, bea: {roles: [finance, risk]}, cy: {}}\n";
+    let rule = |approval: &str, people: &str| {
+        let rule = format!("rules: [{{require: args.a, otherwise: ask, approval: {approval}}}]");
+        permissions(&format!("permissions:\n  echo: {{everyone: true, {rule}}}\n{people}"))
+    };
+    rule("{by: [finance], quorum: 5}", people).assert_refused(
+        "permissions.yaml:2:102: permissions.echo.rules[0].approval.quorum: found a quorum of 5; expected at most 2: so many \
+         approvers of permissions.yaml may agree",
+    );
+    for (approval, may) in [("{by: [risk], quorum: 2}", 1), ("{quorum: 4}", 3), ("{by: [risk, finance], quorum: 3}", 2)]
+    {
+        let errors = rule(approval, people).errors();
+        let expected = format!("at most {may}: so many approvers");
+        assert!(errors.len() == 1 && errors[0].contains(&expected), "{approval}: {errors:?}");
+    }
+    for approval in ["{by: [finance], quorum: 2}", "{quorum: 3}", "{by: [risk]}"] {
+        rule(approval, people).load().unwrap();
+    }
+    // Of a role that nobody has, one thing is wrong. Without approvers, such calls are refused at once.
+    assert_eq!(rule("{by: [finanse], quorum: 2}", people).errors().len(), 1);
+    rule("{quorum: 2}", "").load().unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Sources;
-use crate::approval::{self, NamedRole};
+use crate::approval::{self, Asked};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
@@ -35,7 +35,7 @@ pub(crate) struct Tools {
     /// The same and all ids.
     pub(crate) names_and_ids: BTreeSet<String>,
     /// The roles that approvals of tools ask for.
-    pub(crate) roles_named: Vec<NamedRole>,
+    pub(crate) asked: Asked,
 }
 
 /// The id of a tool that declares none.
@@ -55,7 +55,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     tools.file.python = python.map(|c| python::read(&c)).unwrap_or_default();
     for (name, place, cursor) in declared.map(|c| c.members()).unwrap_or_default() {
         tool_name(name, place, &cursor);
-        let def = tool(&cursor, sources.schema_check, &mut tools.roles_named);
+        let def = tool(&cursor, sources.schema_check, &mut tools.asked);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
@@ -94,7 +94,7 @@ fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
     }
 }
 
-fn tool(cursor: &Cursor<'_>, check: SchemaCheck, named: &mut Vec<NamedRole>) -> ToolDef {
+fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
     let mut s = cursor.section();
     let schema = s.required("input_schema").map(|c| object_schema(&c, check));
     let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
@@ -116,7 +116,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, named: &mut Vec<NamedRole>) -> 
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
-        approval: s.optional("approval").map(|c| approval::demand(&c, named)),
+        approval: s.optional("approval").map(|c| approval::demand(&c, asked)),
         http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
         shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
         input_schema,
