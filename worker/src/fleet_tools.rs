@@ -71,6 +71,7 @@ fn list_tools() -> TypedTool {
         },
     )
     .category("fleet")
+    .answers_by_agent()
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -131,6 +132,7 @@ fn check_task(store: Store) -> TypedTool {
         },
     )
     .category("fleet")
+    .answers_by_agent()
 }
 
 fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
@@ -226,6 +228,7 @@ fn fetch_result(store: Store) -> TypedTool {
         },
     )
     .category("fleet")
+    .answers_by_agent()
 }
 
 fn fetched(finished: &FinishedTurn, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {

@@ -46,6 +46,42 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
     assert_eq!(fleet.stop(), Some(0));
 }
 
+/// What one agent noted down, delegated or wrote is not kept for others of its tenant.
+#[test]
+fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let conf = folder.path().to_str().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("agents.yaml", "agents: {kelly: {}, ben: {}}\n");
+    write("tenants.yaml", "tenants: {acme: {}}\n");
+    write("permissions.yaml", "permissions: {get_subscription_info: {everyone: true}, read_file: {everyone: true}}\n");
+    let own = [
+        "search_my_memories",
+        "check_task",
+        "fetch_result",
+        "list_tools",
+        "get_subscription_info",
+        "read_file",
+        "count",
+    ];
+    let tools = |per: &str| {
+        let tool = |name: &&str| {
+            let shell = if *name == "count" { ", shell: {level: basic, command: [wc]}" } else { "" };
+            let schema = "description: Looks., effect: read, input_schema: {type: object}";
+            format!("  {name}: {{{schema}, cache: {{ttl: 1h{per}}}{shell}}}\n")
+        };
+        format!("tools:\n{}", own.iter().map(tool).collect::<String>())
+    };
+    write("tools.yaml", &tools(""));
+    let refused = tickfleet(&["config", "check", "--config", conf]).exits(1);
+    for name in own {
+        let told = format!("tool '{name}': what it answers is of the agent that asks: say `per: agent`");
+        assert!(refused.stderr.contains(&told), "{told}: {}", refused.stderr);
+    }
+    write("tools.yaml", &tools(", per: agent"));
+    tickfleet(&["config", "check", "--config", conf]).exits(0);
+}
+
 /// The rules of `docs/permissions.md` stop what the page says, and let pass what it says.
 #[test]
 fn the_rules_of_the_guide_say_what_is_shown() {

@@ -50,6 +50,8 @@ pub struct Question<'a> {
     pub configuration: &'a str,
     /// What it is asked.
     pub arguments: &'a RawValue,
+    /// The task, of a tool that answers by it.
+    pub task: Option<&'a str>,
     /// What came with the turn: for whom it is asked, and what its session knows.
     pub context: &'a Context,
 }
@@ -72,7 +74,8 @@ impl ReadCache {
             CachePer::Agent => of.agent.as_str(),
         };
         let parts = [of.tenant.as_str(), agent, of.tool, of.version, of.configuration];
-        Some(hash_of(parts.into_iter().chain([arguments.as_str(), user.as_str(), session.as_str()])))
+        let said = [arguments.as_str(), user.as_str(), session.as_str()];
+        Some(hash_of(parts.into_iter().chain(said).chain(of.task)))
     }
 }
 
@@ -103,6 +106,7 @@ mod tests {
             version: "1.0.0",
             configuration: "d",
             arguments: &arguments,
+            task: None,
             context: &nobody,
         };
         let cache = |per| ReadCache { ttl_ms: 1_000, per };
@@ -116,6 +120,8 @@ mod tests {
             Question { version: "1.0.1", ..base },
             Question { configuration: "e", ..base },
             Question { arguments: &other, ..base },
+            Question { task: Some("task-1"), ..base },
+            Question { task: Some("task-2"), ..base },
             Question { context: &kim, ..base },
             Question { context: &ada, ..base },
             Question { context: &session, ..base },

@@ -47,6 +47,7 @@ impl Cache {
     ) -> Option<Asked> {
         let cache = tool.spec.cache.filter(|_| tool.spec.effect == Effect::Read && !trying.slice.meta.is_task)?;
         let tenant = &trying.slice.name.tenant;
+        let task = trying.slice.meta.task.as_ref().filter(|_| tool.answers_by_agent);
         let hash = cache.hash(&Question {
             tenant,
             agent: &trying.slice.meta.agent,
@@ -54,6 +55,7 @@ impl Cache {
             version: &tool.spec.version,
             configuration: &trying.config.active.digest,
             arguments,
+            task: task.map(|(task, _)| task.as_str()),
             context: &trying.context,
         })?;
         let ttl = Duration::from_millis(cache.ttl_ms.unsigned_abs());

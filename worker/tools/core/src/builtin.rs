@@ -154,6 +154,7 @@ fn note() -> TypedTool {
         },
     )
     .category("diagnostics")
+    .answers_by_agent()
 }
 
 #[cfg(test)]

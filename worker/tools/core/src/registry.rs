@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tickfleet_config::tools::{ToolDef, ToolsFile};
-use tickfleet_model::tool::{CACHE_TTL_MS_MAX, EFFECT_WINDOW_MS_MAX, ReadCache};
+use tickfleet_model::tool::{CACHE_TTL_MS_MAX, CachePer, EFFECT_WINDOW_MS_MAX, ReadCache};
 use tickfleet_model::version::{self, Selector};
 use tickfleet_model::{Effect, EffectKey, ToolSpec, limits};
 use tickfleet_protocol::NameMap;
@@ -33,6 +33,8 @@ pub struct RegisteredTool {
     pub handler: Arc<dyn Handler>,
     /// What its declaration says of how it runs, beside the specification: an approval is bound to it.
     pub runs: String,
+    /// Whether what it answers is of the agent, or the task, that asks.
+    pub answers_by_agent: bool,
 }
 
 impl fmt::Debug for RegisteredTool {
@@ -59,7 +61,20 @@ impl RegisteredTool {
         };
         let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
         let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
-        Ok(Self { spec, arguments, output, handler, runs: String::new() })
+        Ok(Self { spec, arguments, output, handler, runs: String::new(), answers_by_agent: false })
+    }
+
+    /// The same tool, whose answers are of the agent, or the task, that asks.
+    ///
+    /// # Errors
+    /// [`RegistryError::Cache`], where its answers would be kept for others too.
+    pub fn answering_by_agent(self) -> Result<Self, RegistryError> {
+        if self.spec.cache.is_some_and(|cache| cache.per == CachePer::Tenant) {
+            let why =
+                "what it answers is of the agent that asks: say `per: agent`, or others are told what is not theirs";
+            return Err(RegistryError::Cache { tool: self.spec.name, why });
+        }
+        Ok(Self { answers_by_agent: true, ..self })
     }
 
     /// Holds what the tool returned against its output schema: every kind of tool comes through here.
@@ -389,12 +404,14 @@ fn typed_tool(
     environment: &Environment,
     timeout_default: Duration,
 ) -> Result<RegisteredTool, RegistryError> {
+    let by_agent = tool.does_answer_by_agent();
     let (spec, handler) = tool.into_parts(timeout_default, environment);
-    match file.tools.get(&spec.name) {
-        Some(def) if def.has_kind() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
+    let made = match file.tools.get(&spec.name) {
+        Some(def) if def.has_kind() => return Err(RegistryError::TypedAndHttp { tool: spec.name }),
         Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
         None => RegisteredTool::new(spec, handler),
-    }
+    }?;
+    if by_agent { made.answering_by_agent() } else { Ok(made) }
 }
 
 /// A typed tool as its declaration says it is.
@@ -480,8 +497,9 @@ fn declared(
         Some(made) => match made {
             Ok(Made { handler, configured }) => {
                 spec.configured = configured;
-                let tool = RegisteredTool::new(spec, handler)?;
-                return Ok(RegisteredTool { runs: runs(def), ..tool });
+                let tool = RegisteredTool { runs: runs(def), ..RegisteredTool::new(spec, handler)? };
+                // A command finds the files of whoever calls it.
+                return if def.shell.is_some() { tool.answering_by_agent() } else { Ok(tool) };
             }
             Err(unset @ DeclarationError::Unset { .. }) => unset.to_string(),
             Err(source) => return Err(RegistryError::Declaration { tool: name.to_owned(), source }),
@@ -550,6 +568,21 @@ mod tests {
             assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
         }
         assert!(registry.resolve("crm_x2E_lose").is_none());
+    }
+
+    #[test]
+    fn answers_that_are_an_agents_own_are_not_kept_for_a_tenant() {
+        let tool = |per| {
+            let tool = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
+            tool.cache(Duration::from_secs(60), per)
+        };
+        let made = |tool: TypedTool| {
+            typed_tool(tool, &ToolsFile::default(), &Environment::of([]), DEFAULT).map(|tool| tool.answers_by_agent)
+        };
+        assert!(!made(tool(CachePer::Tenant)).unwrap());
+        assert!(made(tool(CachePer::Agent).answers_by_agent()).unwrap());
+        let refused = made(tool(CachePer::Tenant).answers_by_agent()).unwrap_err();
+        assert!(matches!(&refused, RegistryError::Cache { tool, .. } if tool == "echo"), "{refused}");
     }
 
     #[tokio::test]

@@ -136,6 +136,7 @@ pub struct TypedTool {
     validate: Option<Arc<Validate>>,
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
+    answers_by_agent: bool,
     /// Every clone of this value has both, and every handler that is made of one the first: their difference is how many
     /// handlers there are.
     held: Arc<()>,
@@ -199,6 +200,7 @@ impl TypedTool {
             validate: None,
             secrets: BTreeMap::new(),
             hooks: Hooks::default(),
+            answers_by_agent: false,
             held: Arc::default(),
             clones: Arc::default(),
         }
@@ -272,6 +274,14 @@ impl TypedTool {
     #[must_use]
     pub fn cache(mut self, ttl: Duration, per: CachePer) -> Self {
         self.spec.cache = Some(ReadCache { ttl_ms: i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX), per });
+        self
+    }
+
+    /// Says that what it answers is of the agent, or the task, that asks: what it noted down, its files. Then its answers are
+    /// kept, if at all, for each agent alone ([`CachePer::Agent`]), and for each task.
+    #[must_use]
+    pub const fn answers_by_agent(mut self) -> Self {
+        self.answers_by_agent = true;
         self
     }
 
@@ -383,6 +393,10 @@ impl TypedTool {
     #[must_use]
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
+    }
+
+    pub(super) const fn does_answer_by_agent(&self) -> bool {
+        self.answers_by_agent
     }
 
     pub(super) const fn hooks(&self) -> &Hooks {

@@ -107,6 +107,7 @@ fn search_memories(store: Store, knowledge: Arc<Knowledge>) -> TypedTool {
         },
     )
     .category("knowledge")
+    .answers_by_agent()
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -271,6 +271,7 @@ where
         }
     })
     .category("workspace")
+    .answers_by_agent()
 }
 
 fn running_tool<Args, Make>(shell: &Arc<Shell>, level: Level, name: &str, about: &str, make: Make) -> TypedTool

@@ -146,6 +146,7 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
         },
     )
     .category("account")
+    .answers_by_agent()
 }
 
 /// What is counted beside actions: what models used today, and what is kept.
