@@ -184,8 +184,7 @@ impl Teller<'_> {
             let asked: Vec<(TenantId, Vec<String>)> =
                 some.iter().map(|tenant| (tenant.clone(), self.told_of(store.shard(), tenant))).collect();
             let Notices::Found { now_ms, of } = store.notices(self.follower(), NOTICES, &asked).await? else {
-                // Whoever has the lease sees to it, and goes by what is pending.
-                self.waiting.clear();
+                self.leave(store.shard());
                 return Ok(());
             };
             for (tenant, ids) in asked {
@@ -200,7 +199,7 @@ impl Teller<'_> {
                 due = later;
                 handle.advanced();
                 if !self.note(shard).await? {
-                    self.waiting.clear();
+                    self.leave(store.shard());
                     return Ok(());
                 }
                 if draining.is_cancelled() {
@@ -209,6 +208,11 @@ impl Teller<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Another has the lease of a shard: he sees to it, and goes by what is pending there.
+    fn leave(&mut self, shard: u32) {
+        self.waiting.retain(|(number, ..), _| *number != shard);
     }
 
     /// Notes in Redis what was told, and renews the lease; whether this process has it still.
