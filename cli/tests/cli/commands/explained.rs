@@ -2,6 +2,7 @@
 //! audit log alone remembers.
 
 use redis::aio::MultiplexedConnection;
+use redis::streams::StreamRangeReply;
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{DevFleet, tickfleet};
@@ -122,9 +123,9 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     let redis = RedisServer::start().await;
     let mut at = redis.connection().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    noise(&mut at).await;
     let minted = fleet.run(&kellys(&["--call", "echo {\"text\":\"one\"}", "--wait", "--json"])).exits(0).json();
     let minted = format!("demo:{}", minted["turn_id"].as_str().unwrap());
+    noise(&mut at).await;
     fleet.run(&kellys(&["--call", "echo", "--call", "nope", "--turn-id", "given", "--wait"])).exits(1);
     noise(&mut at).await;
     for (id, entries) in [(minted.as_str(), 1), ("demo:given", 2)] {
@@ -151,12 +152,18 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
 }
 
-/// As many audit entries of others as no single look reads.
+/// As many audit entries of others as no single look reads, at the time of the last entry: however slow the machine is, whoever
+/// looks for that meets them.
 async fn noise(at: &mut MultiplexedConnection) {
+    let stream = "{tickfleet:0}:audit";
+    let last: StreamRangeReply =
+        redis::cmd("XREVRANGE").arg(&[stream, "+", "-", "COUNT", "1"]).query_async(at).await.unwrap();
+    let (ms, seq) = last.ids[0].id.split_once('-').unwrap();
+    let seq: u64 = seq.parse().unwrap();
     let mut pipe = redis::pipe();
-    for number in 0..3_000 {
+    for number in 1..=3_000 {
         let entry = format!(r#"{{"tenant":"demo","meta":{{"call":"other-{number}/0","turn":"other-{number}"}}}}"#);
-        pipe.cmd("XADD").arg("{tickfleet:0}:audit").arg("*").arg("audit").arg(entry).ignore();
+        pipe.cmd("XADD").arg(stream).arg(format!("{ms}-{}", seq + number)).arg("audit").arg(entry).ignore();
     }
     pipe.exec_async(at).await.unwrap();
 }
