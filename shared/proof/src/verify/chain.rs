@@ -111,17 +111,36 @@ impl Verifier {
         }
     }
 
+    /// A log is trimmed entry by entry, and a seal stays for as long as one of its entries may: what was written before the
+    /// time from which on all has to be there, and is older than all that is here of its shard.
+    fn may_be_trimmed(&self, shard: u32, id: EntryId) -> bool {
+        let ms = i64::try_from(id.ms).unwrap_or(i64::MAX);
+        self.expected.anchors_from_ms.is_some_and(|from| ms < from)
+            && self.first.get(&shard).is_none_or(|first| id < *first)
+    }
+
     /// Answers the entry's hash where it is what was sealed.
     fn check_entry(&mut self, shard: u32, id: EntryId, named: &[u8], seal: &FoundSeal) -> Option<Hash> {
         let number = seal.body.number;
         let of = |finding: Finding| Finding { tenant: Some(seal.body.tenant.clone()), seal: Some(number), ..finding };
         let Some(found) = self.entries.get_mut(&(shard, id)) else {
+            if self.may_be_trimmed(shard, id) {
+                self.trimmed += 1;
+                return None;
+            }
             let is_earlier = self.before.get(&shard).is_some_and(|before| id <= *before);
             if is_earlier && self.expected.goes_on {
                 self.earlier += 1;
                 return None;
             }
-            let says = if is_earlier { ", which says that it goes on behind it" } else { "" };
+            let is_first = self.first.get(&shard).is_none_or(|first| id < *first);
+            let says = if is_earlier {
+                ", which says that it goes on behind it"
+            } else if is_first && self.expected.anchors_from_ms.is_none() {
+                ". If its log was trimmed, say from when on it has to be there"
+            } else {
+                ""
+            };
             let what = format!("it was sealed, and is not in this export{says}");
             self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
             return None;

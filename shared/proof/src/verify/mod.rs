@@ -29,7 +29,7 @@ pub struct Expected {
     pub tenant: Option<String>,
     /// It goes on behind parts that are not here: entries before the place that it names are theirs.
     pub goes_on: bool,
-    /// What was sealed from this time on has to be there, ms; what was sealed before it need not be.
+    /// What was sealed from this time on has to be there, ms; what was sealed, or written, before it need not be.
     pub anchors_from_ms: Option<i64>,
 }
 
@@ -114,12 +114,16 @@ pub struct Verifier {
     entries: HashMap<(u32, EntryId), FoundEntry>,
     /// The entry of a shard that was read last.
     last: BTreeMap<u32, EntryId>,
+    /// The oldest entry of a shard that is here.
+    first: BTreeMap<u32, EntryId>,
     seals: BTreeMap<ChainName, Vec<FoundSeal>>,
     by_untrusted: BTreeMap<String, u64>,
     /// Of each shard, the entry behind which a log that was followed goes on here.
     before: BTreeMap<u32, EntryId>,
     /// Sealed entries before that.
     earlier: u64,
+    /// Sealed entries that were written before what has to be there, and are not.
+    trimmed: u64,
     verdict: Verdict,
     lines: u64,
 }
@@ -138,10 +142,12 @@ impl Verifier {
             end: None,
             entries: HashMap::new(),
             last: BTreeMap::new(),
+            first: BTreeMap::new(),
             seals: BTreeMap::new(),
             by_untrusted: BTreeMap::new(),
             before: BTreeMap::new(),
             earlier: 0,
+            trimmed: 0,
             verdict: Verdict::default(),
             lines: 0,
         }
@@ -221,6 +227,8 @@ impl Verifier {
             let what = format!("it stands behind {last}, which was written later");
             self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Reordered, shard, id, what).beside(last) });
         }
+        let first = self.first.entry(shard).or_insert(id);
+        *first = id.min(*first);
         self.entries.insert((shard, id), FoundEntry { line, leaf, sealed: None });
     }
 
@@ -327,6 +335,9 @@ impl Verifier {
                 self.earlier,
                 behind.join(", ")
             ));
+        }
+        if self.trimmed > 0 {
+            told.push(format!("{} sealed entries were written before that time, and are not here.", self.trimmed));
         }
         match (self.end, self.header.as_ref()) {
             (None, Some(header)) if !header.follows.is_empty() => {}

@@ -135,3 +135,35 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
         assert_eq!(told(&verdict, "2 chains that anchors know were sealed before that time"), is_intact);
     }
 }
+
+#[test]
+fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
+    let made = export(1, 12, 0);
+    let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
+    // Trimming takes whole seals last: those of the oldest entries are there, and their entries are not.
+    let at = (ids.len() / 2..ids.len()).find(|at| ids[*at].ms > ids[at - 1].ms).unwrap();
+    let (first, gone) = (ids[at], at);
+    let trimmed: Vec<String> =
+        made.lines.iter().filter(|line| entry_id(line).is_none_or(|id| id >= first)).cloned().collect();
+    let from = |ms: u64| Expected { anchors_from_ms: i64::try_from(ms).ok(), ..Expected::default() };
+    for (expected, missing) in [
+        (from(first.ms), 0),
+        (from(first.ms + 1_000_000), 0),
+        (from(ids[at - 1].ms), ids[..at].iter().filter(|id| id.ms >= ids[at - 1].ms).count()),
+        (Expected::default(), gone),
+    ] {
+        let verdict = verify_as(&trimmed, &made.anchors, expected.clone());
+        let named = verdict.findings.iter().filter(|finding| finding.kind == Kind::Missing).count();
+        assert_eq!((named, verdict.findings.len()), (missing, missing), "{expected:?}: {:?}", verdict.findings);
+        let excused = format!("{} sealed entries were written before that time", gone - missing);
+        assert_eq!(verdict.told.iter().any(|told| told.contains(&excused)), gone > missing, "{:?}", verdict.told);
+    }
+    // What is gone behind the first entry that is there was not trimmed, and what was edited is no less so.
+    for edit in [|_: &str| String::new(), |line: &str| line.replace("TOOL_CALL", "TOOL_CALK")] {
+        let mut lines = trimmed.clone();
+        let at = lines.iter().position(|line| entry_id(line).is_some_and(|id| id > first)).unwrap();
+        lines[at] = edit(&lines[at]);
+        let verdict = verify_as(&lines, &made.anchors, from(first.ms + 1_000_000));
+        assert_eq!(verdict.findings.len(), 1, "{:?}", verdict.findings);
+    }
+}
