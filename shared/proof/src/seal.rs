@@ -219,6 +219,18 @@ impl SealBody {
         Ok(ids)
     }
 
+    /// Whether an export of this time has it, ms: it has an entry of that time, or was sealed from its beginning on, for an
+    /// anchor says when a seal was made, and that is later than its entries were written. One without entries is in each.
+    #[must_use]
+    pub fn is_of_time(&self, from_ms: Option<i64>, until_ms: Option<i64>) -> bool {
+        let Ok(ids) = self.entry_ids() else { return false };
+        let ms = |id: &EntryId| i64::try_from(id.ms).unwrap_or(i64::MAX);
+        let is_later = |id: &EntryId| from_ms.is_none_or(|from| ms(id) >= from);
+        let is_before = |id: &EntryId| until_ms.is_none_or(|until| ms(id) < until);
+        let sealed_later = from_ms.is_some_and(|from| self.sealed_ms >= from) && ids.first().is_some_and(is_before);
+        ids.is_empty() || sealed_later || ids.iter().any(|id| is_later(id) && is_before(id))
+    }
+
     /// The first half of the hash of each of its entries.
     ///
     /// # Errors

@@ -22,7 +22,8 @@ pub(crate) struct ExportArgs {
     /// This tenant's entries alone.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// From this time on: 24h (ago) or 2026-03-01T12:00:00Z. What was sealed together comes together.
+    /// From this time on: 24h (ago) or 2026-03-01T12:00:00Z. What was sealed together comes together, and what was sealed
+    /// from then on; `verify --anchors-from` takes the same time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
     /// Before this time.

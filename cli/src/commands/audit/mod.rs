@@ -17,10 +17,11 @@ use crate::setup::Setup;
 #[command(after_help = "\
 Examples:
   tickfleet audit search --tenant demo --outcome denied --since 2h
-  tickfleet audit export --tenant demo --since 24h --to day.jsonl
+  tickfleet audit export --tenant demo --since 2026-03-01T00:00:00Z --to march.jsonl
+  tickfleet audit verify march.jsonl --tenant demo --anchors-from 2026-03-01T00:00:00Z \\
+    --anchors anchors.jsonl --key seal-1=PUBLICKEY
   tickfleet audit export --follow --to file:/var/log/tickfleet/audit.jsonl
   tickfleet audit export --follow --to otlp:http://collector:4318
-  tickfleet audit verify day.jsonl --tenant demo --anchors anchors.jsonl --key seal-1=PUBLICKEY
   tickfleet audit key --new /etc/tickfleet/seal.key
 
 Exit code 1 of verify: something is not as it was written.")]

@@ -1,6 +1,7 @@
 //! Exporting the audit log with its seals, as lines that whoever gets them can check by themselves.
 //!
-//! An export has whole seals: an entry that is sealed together with one in the time comes along. It goes through the shards
+//! An export has whole seals: an entry that is sealed together with one in the time comes along, and so do the last ones
+//! before the time that were sealed in it, for anchors go by that. It goes through the shards
 //! one after the other, and may be gone on with where it was cut off.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,7 +118,7 @@ impl<'a, W: io::Write> Export<'a, W> {
         Ok(begins)
     }
 
-    /// The seals of a shard that have an entry in the range, and are not there yet.
+    /// The seals of a shard that are of the time, and not there yet.
     async fn covered(&self, store: &Store) -> Result<Covered, StoreError> {
         let shard = store.shard();
         let mut found = Covered { seals: Vec::new(), ids: BTreeSet::new(), upto: EntryId::default() };
@@ -133,8 +134,7 @@ impl<'a, W: io::Write> Export<'a, W> {
                 let is_there =
                     self.resume.seals.get(&(shard, body.tenant.clone())).is_some_and(|at| *at >= body.number);
                 let of_tenant = self.range.tenant.as_ref().is_none_or(|tenant| tenant.as_str() == body.tenant);
-                let inside = ids.is_empty() || ids.iter().any(|id| self.is_inside(*id));
-                if of_tenant && inside && !is_there {
+                if of_tenant && !is_there && body.is_of_time(self.range.from_ms, self.range.until_ms) {
                     found.ids.extend(ids);
                     found.seals.push((seal, body));
                 }

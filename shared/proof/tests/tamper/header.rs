@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines::{self, Header, Line};
-use tickfleet_proof::seal::{EntryId, SealBody};
+use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, SealBody, seal};
 use tickfleet_proof::verify::{Expected, Kind, Verdict};
 
-use super::{export, verify, verify_as};
+use super::{export, signer, verify, verify_as};
 
 /// What the first line says, edited so that it excuses what is cut off.
 #[derive(Debug, Clone, Copy)]
@@ -166,4 +166,44 @@ fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
         let verdict = verify_as(&lines, &made.anchors, from(first.ms + 1_000_000));
         assert_eq!(verdict.findings.len(), 1, "{:?}", verdict.findings);
     }
+}
+
+/// An export from `from_ms` on of a log in which each tenant has these entries, each sealed half a second after it was written.
+fn exported_from(from_ms: i64, until_ms: Option<i64>, written: &[(&str, &[u64])]) -> (Vec<String>, Vec<Anchor>) {
+    let (signer, mut anchors) = (signer(), Vec::new());
+    let (mut entries, mut seals) = (BTreeMap::new(), Vec::new());
+    for (tenant, times) in written {
+        let chain = ChainName { fleet: "f".into(), shard: 0, tenant: (*tenant).into() };
+        let mut head = Head::default();
+        for ms in *times {
+            let id = EntryId { ms: *ms, seq: tenant.len() as u64 };
+            let sealed_ms = i64::try_from(*ms).unwrap() + 500;
+            let sealed = seal(&chain, &head, &[Leaf::of(id, "", "{}")], &Losses::default(), sealed_ms, &signer);
+            anchors.extend(Anchor::of(&sealed.body, &sealed.signature, &signer.public_key()));
+            let body: SealBody = serde_json::from_str(&sealed.body).unwrap();
+            if body.is_of_time(Some(from_ms), until_ms) {
+                entries.insert(id, lines::entry(0, &id.to_string(), "", "{}"));
+                seals.push(lines::seal(0, &sealed.body, &sealed.signature));
+            }
+            head = sealed.head;
+        }
+    }
+    (entries.into_values().chain(seals).collect(), anchors)
+}
+
+#[test]
+fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
+    let quiet: &[(&str, &[u64])] = &[("quiet", &[1_000, 4_600]), ("a", &[1_000, 4_600, 9_000]), ("old", &[4_400])];
+    let (made, anchors) = exported_from(5_000, None, quiet);
+    let expected = |from: i64| Expected { anchors_from_ms: Some(from), ..Expected::default() };
+    let verdict = verify_as(&made, &anchors, expected(5_000));
+    assert!(verdict.intact, "{:?}", verdict.findings);
+    let of: Vec<_> = verdict.chains.iter().map(|chain| (&*chain.tenant, chain.first_seal, chain.last_seal)).collect();
+    assert_eq!(of, [("a", 2, 3), ("quiet", 2, 2)]);
+    assert!(!verify_as(&made, &anchors, expected(4_900)).intact, "what was sealed before has to be there as well");
+    // And no more than up to where it goes.
+    let (made, _) = exported_from(5_000, Some(9_000), quiet);
+    assert_eq!(made.len(), 4, "{made:?}");
+    let (made, _) = exported_from(5_000, Some(4_600), quiet);
+    assert!(made.is_empty(), "{made:?}");
 }
