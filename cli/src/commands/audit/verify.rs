@@ -35,6 +35,10 @@ pub(crate) struct Against {
     /// begins with it.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     anchors_from: Option<Deadline>,
+    /// The export is of this fleet (redis.namespace): seals of another one are none of its own, and anchors of another are
+    /// left out. Without it, the export is of the fleet that its seals name.
+    #[arg(long, value_name = "NAME")]
+    fleet: Option<String>,
     /// The export has this tenant's entries alone: anchors of others are not looked for.
     #[arg(long, value_name = "TENANT")]
     tenant: Option<TenantId>,
@@ -106,6 +110,7 @@ pub(crate) fn verified(
     }
     let until_ms = at(against.anchors_until, "--anchors-until")?;
     let expected = Expected {
+        fleet: against.fleet.clone(),
         tenant: against.tenant.as_ref().map(ToString::to_string),
         goes_on: against.goes_on,
         anchors_from_ms: at(against.anchors_from, "--anchors-from")?,

@@ -7,8 +7,8 @@ use crate::anchor::Anchor;
 use crate::seal::{ChainName, decode_hash, encode};
 
 impl Verifier {
-    /// Holds the chains against heads that were kept elsewhere. Where no seal says of which fleet the export is, none of them
-    /// is another fleet's.
+    /// Holds the chains against heads that were kept elsewhere. Where nobody and no seal says of which fleet the export is,
+    /// none of them is another fleet's.
     pub(super) fn check_anchors(
         &mut self,
         seals: &BTreeMap<ChainName, Vec<FoundSeal>>,
@@ -35,6 +35,11 @@ impl Verifier {
         }
         if foreign > 0 {
             self.verdict.told.push(format!("{foreign} anchors are of another fleet and are left out."));
+        }
+        // Whoever brings anchors means that they fit: with all made anew under another name, none would speak against it.
+        let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
+        if !fits && !anchors.is_empty() && !seals.is_empty() {
+            self.note(Finding::new(Kind::HeaderWrong, "every anchor is of another fleet than its seals"));
         }
         let (mut others, mut past) = (0_u64, 0_u64);
         for (name, anchors) in known {

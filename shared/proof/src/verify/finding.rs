@@ -12,7 +12,8 @@ use crate::seal::{ChainName, EntryId, SealBody};
 pub enum Kind {
     /// A line is no line of an export.
     Unreadable,
-    /// The first line says of the export what its seals do not bear out.
+    /// The first line says of the export what its seals do not bear out, or they are of another fleet than what they are held
+    /// against.
     HeaderWrong,
     /// An entry is not what was sealed.
     Edited,
@@ -82,7 +83,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn new(kind: Kind, what: impl Into<String>) -> Self {
+    pub(super) fn new(kind: Kind, what: impl Into<String>) -> Self {
         Self { kind, shard: None, tenant: None, seal: None, id: None, beside: None, line: None, what: what.into() }
     }
 

@@ -1,8 +1,8 @@
 //! What the first line of an export, or of a part of it, says of it. Nobody has signed that: the seals have to bear it out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{EntryId, Finding, Header, Kind, SealBody, Verifier};
+use super::{ChainName, EntryId, Finding, FoundSeal, Header, Kind, SealBody, Verifier};
 
 /// What a part says of itself.
 pub(super) struct Part {
@@ -39,18 +39,32 @@ impl Verifier {
         self.note(Finding::at_line(Kind::HeaderWrong, line, &what));
     }
 
-    /// The fleet is that of the seals.
+    /// Of which fleets the export is: the one that whoever verifies names, or else those that have sealed it.
+    pub(super) fn fleets(&mut self, seals: &BTreeMap<ChainName, Vec<FoundSeal>>) -> BTreeSet<String> {
+        let Some(fleet) = self.expected.fleet.clone() else {
+            let signed = seals.values().flatten().filter(|seal| seal.signed);
+            return signed.map(|seal| seal.body.fleet.clone()).collect();
+        };
+        for name in seals.keys().filter(|name| name.fleet != fleet) {
+            let what = format!("its seals are of the fleet {}, and the export has to be of {fleet}", name.fleet);
+            self.note(Finding::of_chain(Kind::HeaderWrong, name, what));
+        }
+        BTreeSet::from([fleet])
+    }
+
+    /// The fleet is that of the seals, or the one that whoever verifies names.
     pub(super) fn check_parts(&mut self, fleets: &BTreeSet<String>) {
         if fleets.is_empty() {
             return;
         }
         let sealed = fleets.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let is = if self.expected.fleet.is_some() { "it has to be" } else { "its seals are" };
         let wrong: Vec<Finding> = self
             .parts
             .iter()
             .filter(|part| !fleets.contains(&part.fleet))
             .map(|part| {
-                let what = format!("it says that the export is of the fleet {}; its seals are of {sealed}", part.fleet);
+                let what = format!("it says that the export is of the fleet {}; {is} of {sealed}", part.fleet);
                 Finding::at_line(Kind::HeaderWrong, part.line, &what)
             })
             .collect();

@@ -6,7 +6,7 @@ mod chain;
 mod finding;
 mod header;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
@@ -25,6 +25,9 @@ const FINDINGS_MAX: usize = 10_000;
 /// missing is excused by nothing but this.
 #[derive(Debug, Clone, Default)]
 pub struct Expected {
+    /// It is of this fleet: seals of another one are none of its own, and anchors of another are left out. Without it, it is
+    /// of those that its seals name.
+    pub fleet: Option<String>,
     /// It has this tenant's entries alone: chains of others that anchors know are not looked for.
     pub tenant: Option<String>,
     /// It goes on behind parts that are not here: entries before the place that it names are theirs.
@@ -277,8 +280,7 @@ impl Verifier {
             self.check_chain(name, &chain);
         }
         self.check_unsealed(&seals);
-        let signed = seals.values().flatten().filter(|seal| seal.signed);
-        let fleets: BTreeSet<String> = signed.map(|seal| seal.body.fleet.clone()).collect();
+        let fleets = self.fleets(&seals);
         self.check_parts(&fleets);
         self.check_anchors(&seals, &fleets, anchors, until_ms);
         self.tell();

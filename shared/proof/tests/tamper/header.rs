@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines::{self, Header, Line};
-use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, SealBody, seal};
-use tickfleet_proof::verify::{Expected, Kind, Verdict};
+use tickfleet_proof::seal::{ChainName, EntryId, Head, Leaf, Losses, SealBody, Signer, seal};
+use tickfleet_proof::verify::{Expected, Kind, Verdict, Verifier};
 
-use super::{export, signer, verify, verify_as};
+use super::{Export, export, signer, verify, verify_as};
 
 /// What the first line says, edited so that it excuses what is cut off.
 #[derive(Debug, Clone, Copy)]
@@ -206,4 +206,70 @@ fn an_export_from_a_time_on_has_what_anchors_know_from_that_time_on() {
     assert_eq!(made.len(), 4, "{made:?}");
     let (made, _) = exported_from(5_000, Some(4_600), quiet);
     assert!(made.is_empty(), "{made:?}");
+}
+
+/// The same as another fleet's, with a key of one's own that the first line names.
+fn as_fleet(made: &Export, fleet: &str) -> Export {
+    let forger = Signer::new("x", &"09".repeat(32)).unwrap();
+    let mut heads: BTreeMap<String, Head> = BTreeMap::new();
+    let (mut lines, mut anchors) = (made.lines.clone(), Vec::new());
+    let Some(Line::Header(header)) = Line::read(&lines[0]) else { panic!("a header") };
+    let keys = BTreeMap::from([("x".to_owned(), forger.public_key())]);
+    lines[0] = lines::header(&Header { fleet: fleet.into(), keys, ..*header });
+    for (at, line) in lines.iter_mut().enumerate().skip(1) {
+        let Some(Line::Seal(found)) = Line::read(line) else { continue };
+        let body: SealBody = serde_json::from_str(found.body).unwrap();
+        let leaves: Vec<Leaf> = made.lines[..at]
+            .iter()
+            .filter_map(|line| {
+                let Some(Line::Entry(entry)) = Line::read(line) else { return None };
+                let id: EntryId = entry.id.parse().ok()?;
+                body.entry_ids().unwrap().contains(&id).then(|| Leaf::of(id, &entry.admitted, &entry.text))
+            })
+            .collect();
+        let head = heads.entry(body.tenant.clone()).or_default();
+        let chain = ChainName { fleet: fleet.into(), ..body.chain() };
+        let sealed = seal(&chain, head, &leaves, &Losses::default(), body.sealed_ms, &forger);
+        anchors.extend(Anchor::of(&sealed.body, &sealed.signature, &forger.public_key()));
+        *head = sealed.head;
+        *line = lines::seal(0, &sealed.body, &sealed.signature);
+    }
+    Export { lines, anchors }
+}
+
+/// Without a key that is known.
+fn held_against(lines: &[String], anchors: &[Anchor], fleet: Option<&str>) -> Verdict {
+    let expected = Expected { fleet: fleet.map(str::to_owned), ..Expected::default() };
+    let mut verifier = Verifier::new(BTreeMap::new()).expecting(expected);
+    lines.iter().for_each(|line| verifier.line(line));
+    verifier.finish(anchors, None)
+}
+
+#[test]
+fn an_export_that_was_made_anew_as_another_fleets_is_not_intact() {
+    let made = export(1, 6, 0);
+    let anew = as_fleet(&made, "x");
+    let kinds = |verdict: &Verdict| verdict.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>();
+    let verdict = held_against(&anew.lines, &made.anchors, None);
+    assert_eq!(kinds(&verdict), [Kind::HeaderWrong], "{:?}", verdict.findings);
+    // Whoever has one file of anchors for all fleets says which one it is.
+    let both = [&made.anchors[..], &anew.anchors[..]].concat();
+    for (lines, fleet, is_intact) in [
+        (&made.lines, None, true),
+        (&anew.lines, None, true),
+        (&made.lines, Some("f"), true),
+        (&anew.lines, Some("x"), true),
+        (&anew.lines, Some("f"), false),
+    ] {
+        let verdict = held_against(lines, &both, fleet);
+        assert_eq!(verdict.intact, is_intact, "{fleet:?}: {:?}", verdict.findings);
+        let named = [Kind::HeaderWrong, Kind::Truncated].iter().all(|kind| kinds(&verdict).contains(kind));
+        assert!(is_intact || named, "{:?}", verdict.findings);
+    }
+    // An export without seals is of no fleet, unless it is said which.
+    let empty = [lines::header(&Header { export: lines::FORMAT, fleet: "f".into(), ..Header::default() })];
+    for (fleet, is_intact) in [(None, false), (Some("f"), true), (Some("x"), false)] {
+        let verdict = held_against(&empty, &anew.anchors, fleet);
+        assert_eq!(verdict.intact, is_intact, "{fleet:?}: {:?}", verdict.findings);
+    }
 }
