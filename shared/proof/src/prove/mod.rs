@@ -154,7 +154,7 @@ impl Prover {
     /// Takes the next line.
     pub fn line(&mut self, line: &str) {
         match Line::read(line) {
-            Some(Line::Header(header)) => self.header = *header,
+            Some(Line::Header(header)) => self.take_header(*header),
             Some(Line::Entry(entry)) => {
                 // What two parts of an export have is one entry, not two results. What has no id of an entry, no log has.
                 let Ok(id) = entry.id.parse::<EntryId>() else {
@@ -170,6 +170,13 @@ impl Prover {
             None if line.trim().is_empty() => {}
             None => self.unread += 1,
         }
+    }
+
+    /// The last one counts; of tenants of which it says nothing, because it is of another one alone, what was said before it.
+    fn take_header(&mut self, header: Header) {
+        let mut tenants = std::mem::take(&mut self.header.tenants);
+        tenants.extend(header.tenants);
+        self.header = Header { tenants, ..header };
     }
 
     fn entry(&mut self, id: EntryId, admitted: &str, text: &str) {

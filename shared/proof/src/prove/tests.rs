@@ -73,6 +73,19 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     let proof =
         prove(&[lines::header(&header), entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")]);
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
+    // An export of another tenant, behind it, takes none of that back.
+    let of = |tenant: &str, day_cap: Option<u64>| {
+        let facts = lines::TenantFacts { time_zone: "Europe/Vienna".into(), day_cap };
+        let tenants = BTreeMap::from([(tenant.to_owned(), facts)]);
+        lines::header(&Header { export: 1, tenant: Some(tenant.into()), tenants, ..Header::default() })
+    };
+    let calls = [entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")];
+    let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("b", None)]].concat());
+    assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
+    assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are those of Europe/Vienna")));
+    // What is said of it again counts.
+    let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("acme", Some(2))]].concat());
+    assert!(proof.holds, "{:?}", proof.claims);
 }
 
 #[test]
