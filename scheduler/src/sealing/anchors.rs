@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use tickfleet_proof::anchor::Anchor;
-use tickfleet_proof::seal::SealBody;
+use tickfleet_proof::seal::{SealBody, head_of, is_signed};
 use tickfleet_store::{Pool, Store};
 
 /// Seals that are read at once.
@@ -31,8 +31,8 @@ pub(super) struct Anchors {
 }
 
 impl Anchors {
-    /// Keeps the heads of all chains that have grown since the last time: the last one of each. A head may be kept twice,
-    /// where a scheduler died in between.
+    /// Keeps the heads of all chains that have grown since the last time: the last one of each that each key has signed. A
+    /// head may be kept twice, where a scheduler died in between.
     ///
     /// # Errors
     /// Why it could not be done, in words.
@@ -62,8 +62,10 @@ impl Anchors {
                     true => Some(public_key),
                     false => older.as_ref().and_then(|keys| keys.get(&said.key_id)).map(String::as_str),
                 };
+                // What somebody has put among the seals displaces no head: neither under this key's name, nor by one of his own.
+                let signed_by = signed_by.filter(|key| is_signed(key, &head_of(&seal.body), &seal.signature));
                 let anchor = signed_by.and_then(|key| Anchor::of(&seal.body, &seal.signature, key));
-                heads.extend(anchor.map(|anchor| (said.tenant, anchor)));
+                heads.extend(anchor.map(|anchor| ((said.tenant, said.key_id), anchor)));
             }
             if page.len() < PAGE {
                 break;

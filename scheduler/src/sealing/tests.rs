@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tickfleet_proof::anchor::Anchor;
 use tickfleet_proof::lines;
+use tickfleet_proof::seal::{Leaf, Losses, SealBody, seal};
 use tickfleet_proof::verify::{Verdict, Verifier};
 use tickfleet_store::{Memory, Pool, StoreOptions};
 use tickfleet_testkit::RedisServer;
@@ -300,4 +301,36 @@ async fn the_last_heads_of_quiet_tenants_are_kept_outside_by_whoever_seals_with_
     let verdict = shard.verify(&anchors).await;
     assert!(verdict.intact, "{:?}", verdict.findings);
     assert!(verdict.chains.iter().all(|chain| chain.anchored == Some(chain.last_seal)), "{:?}", verdict.told);
+}
+
+#[tokio::test]
+async fn what_somebody_puts_among_the_seals_displaces_no_head() {
+    let (shard, folder) = (Shard::start().await, tempfile::tempdir().unwrap());
+    let file = folder.path().join("anchors.jsonl");
+    shard.write(0..3).await;
+    shard.seal_all().await;
+    let (seals, keys) = (shard.store().keys().key("seals"), shard.store().keys().key("seal_keys"));
+    let forger = Signer::new("x", &"09".repeat(32)).unwrap();
+    let _: u64 = shard.command(&["HSET", &keys, "x", &forger.public_key()]).await;
+    // As if by the same key, and by one that is said to be an older one.
+    let last = shard.store().newest_seals(1).await.unwrap().remove(0);
+    let newer = last.body.replacen("\"number\":1", "\"number\":9", 1);
+    let chain = serde_json::from_str::<SealBody>(&last.body).unwrap().chain();
+    let leaf = Leaf::of("1-0".parse().unwrap(), "", "x");
+    let other = seal(&chain, &Head::default(), &[leaf], &Losses::default(), 1, &forger);
+    for (body, signature) in [(&newer, &last.signature), (&other.body, &other.signature)] {
+        let _: String = shard.command(&["XADD", &seals, "*", "body", body, "signature", signature]).await;
+    }
+    assert_ne!(newer, last.body);
+    let mut anchors = Anchors::default();
+    let public_key = Signer::new("k1", &"07".repeat(32)).unwrap().public_key();
+    anchors.follow(&shard.store(), &Place::File(file.clone()), &public_key, "k1").await.unwrap();
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let own: Vec<u64> = kept
+        .lines()
+        .filter_map(Anchor::read)
+        .filter(|anchor| anchor.key_id == "k1")
+        .map(|anchor| anchor.number)
+        .collect();
+    assert_eq!(own, [1, 1, 1], "{kept}");
 }
