@@ -135,9 +135,9 @@ impl Verifier {
             }
             let is_first = self.first.get(&shard).is_none_or(|first| id < *first);
             let says = if is_earlier {
-                ", which says that it goes on behind it"
+                ", which says that it goes on behind it. If older parts are gone, say that it goes on (--goes-on)"
             } else if is_first && self.expected.anchors_from_ms.is_none() {
-                ". If its log was trimmed, say from when on it has to be there"
+                ". If its log was trimmed, say from when on it has to be there (--anchors-from)"
             } else {
                 ""
             };
