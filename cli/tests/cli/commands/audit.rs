@@ -51,6 +51,9 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     let verdict = tickfleet(&[&verify[..], &["--tenant", "demo", "--json"]].concat()).exits(0).json();
     assert_eq!(verdict["sealed"], 8, "{verdict}");
     tickfleet(&[&verify[..], &["--anchors-from", "2h"]].concat()).exits(2);
+    tickfleet(&[&verify[..], &["--fleet", "tickfleet"]].concat()).exits(0);
+    let told = tickfleet(&[&verify[..], &["--fleet", "another"]].concat()).exits(1).stdout;
+    assert!(told.contains("header wrong of demo in shard 0: its seals are of the fleet tickfleet"), "{told}");
 
     // A hand in the file.
     let text = std::fs::read_to_string(&export).unwrap();
