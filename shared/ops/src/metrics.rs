@@ -42,7 +42,7 @@ use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
 pub use self::make::Part;
 use self::models::ModelMetrics;
-use self::reach::ReachMetrics;
+use self::reach::{ReachMetrics, ServerMetrics};
 use self::sandbox::SandboxMetrics;
 use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
@@ -122,10 +122,7 @@ pub struct Metrics {
     redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
     reach: ReachMetrics,
-    redis_memory: GaugeVec,
-    redis_memory_max: GaugeVec,
-    redis_pressure: GaugeVec,
-    clock_ahead: GaugeVec,
+    server: ServerMetrics,
     policy_stale: IntCounter,
     clock_steps: IntCounter,
     epoch_changes: IntCounter,
@@ -197,10 +194,7 @@ impl Metrics {
             redis_seconds: make.histograms(&c::REDIS_DURATION)?,
             redis_errors: make.counters(&c::REDIS_ERRORS)?,
             reach: ReachMetrics::made(&make)?,
-            redis_memory: make.gauges(&c::REDIS_MEMORY_USED)?,
-            redis_memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
-            redis_pressure: make.gauges(&c::REDIS_PRESSURE)?,
-            clock_ahead: make.gauges(&c::CLOCK_AHEAD)?,
+            server: ServerMetrics::made(&make)?,
             policy_stale: make.counter(&c::POLICY_STALE)?,
             clock_steps: make.counter(&c::CLOCK_STEPS)?,
             epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
@@ -372,21 +366,7 @@ impl Metrics {
     pub fn scraped(&self, scraped: Option<&Scraped>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         self.unsealed_age(scraped.and_then(|scraped| scraped.unsealed));
-        let Some(scraped) = scraped else {
-            for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure, &self.clock_ahead] {
-                gauge.reset();
-            }
-            return;
-        };
-        let ours = seconds_since_epoch();
-        self.redis_memory.with_label_values(none()).set(wide(scraped.memory_used));
-        self.redis_memory_max.with_label_values(none()).set(wide(scraped.memory_max));
-        self.redis_pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
-        let ahead =
-            scraped.shard_times_ms.iter().map(|ms| Duration::from_millis(ms.unsigned_abs()).as_secs_f64() - ours);
-        if let Some(furthest) = ahead.max_by(|a, b| a.abs().total_cmp(&b.abs())) {
-            self.clock_ahead.with_label_values(none()).set(furthest);
-        }
+        self.server.scraped(scraped);
     }
 
     /// Sets the work in each place. A place that is left out disappears.

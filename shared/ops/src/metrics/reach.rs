@@ -1,7 +1,8 @@
-//! Whether Redis is reached, in metrics; and where sentinels or the nodes of a cluster name the primaries, whether there
+//! Whether Redis is reached, in metrics, and what it answers of itself at a scrape; and where sentinels or the nodes of a cluster name the primaries, whether there
 //! are such, and how often they became others.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge};
@@ -9,7 +10,45 @@ use tokio::time::Instant;
 
 use super::durable::DurableMetrics;
 use super::make::Maker;
-use super::{Metrics, catalogue as c, none};
+use super::{Metrics, Scraped, catalogue as c, none, seconds_since_epoch, wide};
+
+/// What Redis says of itself at a scrape. While it does not answer, none of it is shown.
+#[derive(Debug)]
+pub(super) struct ServerMetrics {
+    memory: GaugeVec,
+    memory_max: GaugeVec,
+    pressure: GaugeVec,
+    clock_ahead: GaugeVec,
+}
+
+impl ServerMetrics {
+    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            memory: make.gauges(&c::REDIS_MEMORY_USED)?,
+            memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
+            pressure: make.gauges(&c::REDIS_PRESSURE)?,
+            clock_ahead: make.gauges(&c::CLOCK_AHEAD)?,
+        })
+    }
+
+    pub(super) fn scraped(&self, scraped: Option<&Scraped>) {
+        let Some(scraped) = scraped else {
+            for gauge in [&self.memory, &self.memory_max, &self.pressure, &self.clock_ahead] {
+                gauge.reset();
+            }
+            return;
+        };
+        let ours = seconds_since_epoch();
+        self.memory.with_label_values(none()).set(wide(scraped.memory_used));
+        self.memory_max.with_label_values(none()).set(wide(scraped.memory_max));
+        self.pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
+        let times = scraped.shard_times_ms.iter().map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        let ahead = times.map(|time| time.as_secs_f64() - ours);
+        if let Some(furthest) = ahead.max_by(|a, b| a.abs().total_cmp(&b.abs())) {
+            self.clock_ahead.with_label_values(none()).set(furthest);
+        }
+    }
+}
 
 /// The metrics of who is reached.
 #[derive(Debug)]
