@@ -216,6 +216,83 @@ async fn what_is_said_again_makes_nothing_certain_that_may_have_ended_since() {
     assert_eq!(shard.store.restate(&all, START_MS + 20).await.unwrap(), 0);
 }
 
+/// What a call said of the fact `f`, `minutes` after the beginning, for so many minutes.
+fn said(held: &Held, minutes: i64, (becomes, kept): (Becomes, i64)) -> Restatement {
+    let changes = vec![ChangedFact { fact: "f".into(), becomes, kept_ms: kept * 60_000 }];
+    let end = FactsEnd { session: session(), changes };
+    Restatement { name: held.0.clone(), position: 0, end, ended_ms: START_MS + minutes * 60_000 }
+}
+
+/// What is known of the fact `f`.
+async fn known(shard: &Shard, held: &Held) -> FactState {
+    match enter(shard, held, &["-f"], &[]).await {
+        Entered::Unmet(0, known) => known.state,
+        _ => state(enter(shard, held, &["+f"], &[]).await),
+    }
+}
+
+/// Ends of calls, one a minute; then a Redis that has only the first `had` of them is told the others again, in this order, by
+/// one script each. What it knows of the fact then, and whether that is the same when all of them are said once more.
+async fn said_again(ends: &[(Becomes, i64)], had: usize, told: &[usize]) -> (FactState, usize) {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, ends.len() + 1).await;
+    let (asks, held) = held.split_last().unwrap();
+    let all: Vec<_> = (0..).zip(held).zip(ends).map(|((minute, held), end)| said(held, minute, *end)).collect();
+    for (at, (one, held)) in all.iter().zip(held).enumerate() {
+        if at < had {
+            assert_ne!(settle(&shard, held, Some(one.end.clone())).await, Settled::Stale);
+        }
+        shard.advance(60_000);
+    }
+    let now_ms = START_MS + i64::try_from(ends.len()).unwrap() * 60_000;
+    let mut lost = 0;
+    for at in told {
+        lost += shard.store.restate(std::slice::from_ref(&all[*at]), now_ms).await.unwrap();
+    }
+    let first = known(&shard, asks).await;
+    assert_eq!(shard.store.restate(&all, now_ms).await.unwrap(), 0, "{ends:?} {had} {told:?}");
+    assert_eq!(known(&shard, asks).await, first, "{ends:?} {had} {told:?}");
+    (first, lost)
+}
+
+#[tokio::test]
+async fn of_two_changes_that_redis_has_lost_both_come_back_whoever_speaks_first() {
+    use Becomes::{Cleared, MaybeSet, Set};
+    for told in [[0, 1], [1, 0]] {
+        // Spoken the other way round, the earlier one is known to be over.
+        let lost = if told[0] == 0 { 2 } else { 1 };
+        assert_eq!(said_again(&[(Set, 60), (Cleared, 60)], 0, &told).await, (FactState::Cleared, lost));
+        assert_eq!(said_again(&[(Cleared, 60), (Set, 60)], 0, &told).await, (FactState::Set, lost));
+    }
+    // A mark, a review that cleared it, and a mark again: that one must not go.
+    for told in [[1, 2], [2, 1]] {
+        let (state, _) = said_again(&[(Set, 60), (Cleared, 60), (Set, 60)], 1, &told).await;
+        assert_eq!(state, FactState::Set, "{told:?}");
+        // One that ends earlier than the first would have leaves a trace as well.
+        let (state, _) = said_again(&[(Set, 1_440), (Cleared, 60), (Set, 60)], 1, &told).await;
+        assert_eq!(state, FactState::Set, "{told:?}");
+        let (state, _) = said_again(&[(Set, 1_440), (Cleared, 60), (MaybeSet, 60)], 1, &told).await;
+        assert_eq!(state, FactState::Perhaps, "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_again_to_a_redis_that_lost_nothing_changes_nothing() {
+    use Becomes::{Cleared, MaybeCleared, MaybeSet, Set};
+    for (ends, state) in [
+        // What perhaps was cleared is not certain again, however long something else may be so.
+        (&[(MaybeSet, 1_440), (Set, 60), (MaybeCleared, 60)], FactState::Perhaps),
+        (&[(MaybeSet, 60), (Set, 1_440), (MaybeCleared, 60)], FactState::Perhaps),
+        (&[(MaybeSet, 60), (Set, 1_440), (MaybeSet, 60)], FactState::Set),
+        (&[(Set, 1_440), (MaybeSet, 60), (Cleared, 60)], FactState::Cleared),
+        (&[(Set, 1_440), (Cleared, 60), (MaybeSet, 60)], FactState::Perhaps),
+    ] {
+        for told in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            assert_eq!(said_again(ends, 3, &told).await, (state, 0), "{ends:?} {told:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_worker_says_again_what_a_restarted_redis_has_lost() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;

@@ -1,7 +1,8 @@
 -- Facts of sessions, and the calls that may change them. A fact is `<until ms> <state> <since ms> <call>`: `y` it is so, `m`
--- it may be so, `n` it was cleared. One that may be so for longer than it certainly is says behind its `m` until when, since
--- when and by which call it is: a build that does not read that takes it for one that only may be so. A call that is under
--- way is `<number of its turn> <change>,<change>…`, each `S<fact> <ms>` or `C<fact> <ms>`; one that is only expected has
+-- it may be so, `n` it was cleared; since when and by which call is of whoever said it last. One that may be so for longer
+-- than it certainly is, or by what came later, says behind its `m` until when, since when and by which call it is: a build
+-- that does not read that takes it for one that only may be so. A call that is under way is
+-- `<number of its turn> <change>,<change>…`, each `S<fact> <ms>` or `C<fact> <ms>`; one that is only expected has
 -- `e<since ms>` before the changes. Beside them stand the turns that wait, each with the turn that it waits for.
 local function facts_key(session) return P .. 'facts:' .. session end
 local function entered_key(session) return P .. 'entered:' .. session end
@@ -34,12 +35,18 @@ local function fact_of(text, now)
   return '-'
 end
 
--- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, at `now`, for `kept` ms. It ends earlier than
--- was said before only where it is cleared for certain, and is certain no longer for what perhaps has set it. Answers whether
--- anything is otherwise by that.
-local function change_fact(session, change, fact, kept, by, now)
-  local key, new = facts_key(session), { string.format('%d', now + kept), string.format('%d', now), by }
-  local function longer(one) return one and num(one[1]) > num(new[1]) and one or new end
+-- Changes one fact: `S` set, `s` perhaps set, `C` cleared, `c` perhaps cleared, for `kept` ms from `now`; told later than it
+-- happened, at `at_ms`. It ends earlier than was said before only where it is cleared for certain, and is certain no longer
+-- for what perhaps has set it. Answers whether anything is otherwise by that.
+local function change_fact(session, change, fact, kept, by, now, at_ms)
+  local key = facts_key(session)
+  local new = { string.format('%d', now + kept), string.format('%d', at_ms or now), by }
+  -- Until the later of both ends, and told by whoever came last: by that `restate` knows what was said since.
+  local function longer(one)
+    if not one then return new end
+    local last = num(one[2]) > num(new[2]) and one or new
+    return { num(one[1]) > num(new[1]) and one[1] or new[1], last[2], last[3] }
+  end
   local before = call('HGET', key, fact)
   local parts = parts_of(before)
   local surely, perhaps = parts.y, parts.m
@@ -56,7 +63,10 @@ local function change_fact(session, change, fact, kept, by, now)
     new[1] = surely[1]
     surely, perhaps = nil, longer(perhaps)
   end
-  if surely and perhaps and num(perhaps[1]) <= num(surely[1]) then perhaps = nil end
+  if surely and perhaps and num(perhaps[1]) <= num(surely[1]) then
+    -- Nothing lasts longer for it, but what came last leaves its trace.
+    perhaps = num(perhaps[2]) > num(surely[2]) and { surely[1], perhaps[2], perhaps[3] } or nil
+  end
   local last = perhaps or surely or new
   local text = last[1] .. ' ' .. (perhaps and 'm' or surely and 'y' or 'n') .. ' ' .. last[2] .. ' ' .. last[3]
   if surely and perhaps then text = text .. ' ' .. table.concat(surely, ' ') end

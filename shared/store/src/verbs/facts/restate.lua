@@ -17,7 +17,8 @@ local function restate(session, change, fact, kept, by, ended_ms)
     -- What perhaps has happened since then stays perhaps so, and makes nothing certain that this may have ended.
     if num(last[2]) > ended_ms then change = string.lower(change) end
   end
-  return change_fact(session, change, fact, kept, by, now) and 'OK' or 'KNOWN'
+  -- Since when it happened: what came later and was lost as well is said again behind it.
+  return change_fact(session, change, fact, kept, by, now, math.min(ended_ms, now)) and 'OK' or 'KNOWN'
 end
 
 local replies = {}
