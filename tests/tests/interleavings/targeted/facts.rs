@@ -277,6 +277,28 @@ async fn of_two_changes_that_redis_has_lost_both_come_back_whoever_speaks_first(
 }
 
 #[tokio::test]
+async fn what_a_call_clears_and_sets_anew_is_set_when_it_is_said_again() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 3).await;
+    let change = |becomes| ChangedFact { fact: "f".into(), becomes, kept_ms: KEPT_MS };
+    let end = |first, second| FactsEnd { session: session(), changes: vec![change(first), change(second)] };
+    let said = |at: usize, end: &FactsEnd| {
+        [Restatement { name: held[at].0.clone(), position: 0, end: end.clone(), ended_ms: START_MS }]
+    };
+    let anew = end(Becomes::Cleared, Becomes::Set);
+    shard.advance(10);
+    for lost in [2, 0] {
+        assert_eq!(shard.store.restate(&said(0, &anew), START_MS + 10).await.unwrap(), lost);
+        assert_eq!(known(&shard, &held[2]).await, FactState::Set);
+    }
+    // So it is of one that nobody knows of, and of a Redis that has all of it.
+    let perhaps = end(Becomes::MaybeCleared, Becomes::MaybeSet);
+    assert_ne!(settle(&shard, &held[1], Some(perhaps.clone())).await, Settled::Stale);
+    assert_eq!(shard.store.restate(&said(1, &perhaps), START_MS + 10).await.unwrap(), 0);
+    assert_eq!(known(&shard, &held[2]).await, FactState::Perhaps);
+}
+
+#[tokio::test]
 async fn what_is_said_again_to_a_redis_that_lost_nothing_changes_nothing() {
     use Becomes::{Cleared, MaybeCleared, MaybeSet, Set};
     for (ends, state) in [

@@ -8,17 +8,22 @@
 local now = clock(ARGV[1])
 epoch(now)
 
+-- What a call has changed just now: what it clears and sets anew is one end, and comes in one script.
+local again = {}
+
 local function restate(session, change, fact, kept, by, ended_ms)
   local parts = parts_of(call('HGET', facts_key(session), fact))
-  local last = parts.m or parts.y or parts.n
+  local last, mine = parts.m or parts.y or parts.n, session .. ' ' .. fact .. ' ' .. by
   if last then
     local surely = parts.y or last
-    if last[3] == by or surely[3] == by or num(surely[2]) > ended_ms then return 'KNOWN' end
+    if not again[mine] and (last[3] == by or surely[3] == by or num(surely[2]) > ended_ms) then return 'KNOWN' end
     -- What perhaps has happened since then stays perhaps so, and makes nothing certain that this may have ended.
     if num(last[2]) > ended_ms then change = string.lower(change) end
   end
   -- Since when it happened: what came later and was lost as well is said again behind it.
-  return change_fact(session, change, fact, kept, by, now, math.min(ended_ms, now)) and 'OK' or 'KNOWN'
+  if not change_fact(session, change, fact, kept, by, now, math.min(ended_ms, now)) then return 'KNOWN' end
+  again[mine] = true
+  return 'OK'
 end
 
 local replies = {}
