@@ -162,6 +162,24 @@ async fn a_call_that_was_begun_is_never_answered_by_another_and_a_lost_claim_is_
 }
 
 #[tokio::test]
+async fn the_record_of_a_call_whose_claim_was_said_again_says_whose_it_is() {
+    let without = ("    leave_trace(tt)\n    return 'CLAIMED'", "    return 'CLAIMED'");
+    let scripts = [(Scripts::embedded(), true), (Scripts::embedded().sabotage(without.0, without.1).unwrap(), false)];
+    for (scripts, says) in scripts {
+        let shard = Shard::new(RedisOptions::default(), scripts).await;
+        let held = leased(&shard, 1).await;
+        // Redis has lost the claim, and with it that the turn has made one.
+        assert_eq!(conclude(&shard, &held[0], EffectEnd::Open).await, Concluded::Ok);
+        assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+        assert_eq!(shard.settle(&held[0], 2).await.unwrap(), [Settled::Done]);
+        let mut redis = shard.server.connection().await;
+        let done = shard.store.keys().done(&held[0].0);
+        let record: String = redis::cmd("GET").arg(&done).query_async(&mut redis).await.unwrap();
+        assert_eq!(record.lines().next().is_some_and(|trace| trace.ends_with(" dg=d")), says, "{record}");
+    }
+}
+
+#[tokio::test]
 async fn while_memory_is_short_a_result_is_kept_without_a_large_output() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
     let held = leased(&shard, 2).await;

@@ -9,7 +9,7 @@
 --       the ledger was not told) · BEGUN (this call was begun, and another has the claim: `begin` says what is known) ·
 --       STALE · HOLD (Redis restarted less than a lease ago, or is another than the caller knows, and may have lost a
 --       claim)
--- effect HSET effect (by, until_ms, who waits), with a TTL; HSET turn (has_history)
+-- effect HSET effect (by, until_ms, who waits), with a TTL; HSET turn (has_history, fresh)
 local now = clock(ARGV[1])
 local began, run_id = epoch(now)
 local hold = began + num(ARGV[2])
@@ -52,6 +52,9 @@ local function others(key, tt, position, digest, by, begun)
   return { 'GONE', by, record and call('HGET', record, TURN.result .. at) or '' }
 end
 
+-- What is left of the turn when it has ended has to say that it was this one.
+local function leave_trace(tt) call('HSET', turn_key(tt), TURN.has_history, '1', TURN.fresh, '') end
+
 local function claim(tt, fence, position, digest, effect, window, nothing, knows)
   local in_force, done, begun, deadline = unpack(call('HMGET', turn_key(tt), TURN.fence, TURN.done, TURN.begun,
     TURN.deadline_ms))
@@ -63,7 +66,10 @@ local function claim(tt, fence, position, digest, effect, window, nothing, knows
   if by and (not parts_of(by) or (num(until_ms) or 0) <= now) then by = nil end
   if by == mine then
     local ended = call('HGET', key, EFFECT.ended)
-    return ended and { 'ENDED', by, ended } or 'CLAIMED'
+    if ended then return { 'ENDED', by, ended } end
+    -- Redis may have lost that when it lost the claim, which has been said again since.
+    leave_trace(tt)
+    return 'CLAIMED'
   end
   if by and not (by == nothing and is_void(key, tenant, by)) then
     return others(key, tt, position, digest, by, begun)
@@ -75,8 +81,7 @@ local function claim(tt, fence, position, digest, effect, window, nothing, knows
   call('DEL', key)
   call('HSET', key, EFFECT.by, mine, EFFECT.until_ms, string.format('%d', now + lives))
   call('PEXPIRE', key, string.format('%d', lives))
-  -- What is left of the turn when it has ended has to say that it was this one.
-  call('HSET', turn_key(tt), TURN.has_history, '1', TURN.fresh, '')
+  leave_trace(tt)
   return 'CLAIMED'
 end
 
