@@ -22,6 +22,13 @@ fn read(name: &str) -> TypedTool {
     TypedTool::new(name, "Reads.", Effect::Read, |_, _: Value| async { Ok::<_, ToolError>(json!("read")) })
 }
 
+/// How many calls were counted as ones that people have agreed to.
+fn agreed(fleet: &Fleet) -> u64 {
+    let text = fleet.metrics.render();
+    let series = "tickfleet_approvals_total{event=\"approved\"} ";
+    text.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0)
+}
+
 /// Nobody pays after a mail was read.
 fn not_after_a_mail(policy: &mut Policy) {
     people(policy);
@@ -106,6 +113,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     );
     gate.add_permits(1);
     assert_eq!(outcomes(&fleet.reply().await), ["permanent"]);
+    assert_eq!(agreed(&fleet), 1, "a consent that was not taken is counted");
     // Nobody does: it is used by the payment that is made.
     let (second, id) = waits_for_an_equal(&mut fleet).await;
     gate.add_permits(2);
@@ -114,6 +122,7 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
     assert_eq!((outcomes(&first), outcomes(&reply)), (vec!["permanent"], vec!["ok"]), "{reply}");
     assert_eq!((state(&fleet, &id).await, paid.load(Ordering::SeqCst)), ("used".to_owned(), 1));
     assert_eq!(reply["results"][0]["approval"]["id"], id, "{reply}");
+    assert_eq!(agreed(&fleet), 3, "a call is counted each time that it looks");
     fleet.stop().await;
 }
 
@@ -160,7 +169,9 @@ async fn facts_go_by_the_arguments_that_people_have_given_a_call() {
         Word { set: &[("/amount", "600")], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
         let reply = fleet.reply().await;
         assert_eq!(reply["results"][calls.len() - 1]["outcome"], outcome, "{reply}");
-        assert_eq!(state(&fleet, &id).await, if outcome == "ok" { "used" } else { "approved" });
+        let is_used = outcome == "ok";
+        assert_eq!(state(&fleet, &id).await, if is_used { "used" } else { "approved" });
+        assert_eq!(agreed(&fleet), u64::from(is_used));
     }
     // What it used up is the quote of 600, not that of 700.
     fleet.submit(&[pay(700)]).await;

@@ -58,6 +58,7 @@ impl Calls {
             Some(question) if passed.tool.spec.effect_key.is_some() => Some(question),
             Some(question) => {
                 self.take(trying, question).await?;
+                self.count_agreed(trying);
                 None
             }
             None => None,
@@ -94,9 +95,8 @@ impl Calls {
         };
         match self.outbox.use_approval(question.clone()).await {
             Some(Consent::Given { narrowed, by }) => {
-                // Each try looks anew; the call is counted once.
-                if trying.attempt == 1 && !trying.waited {
-                    self.metrics.approval(ApprovalEvent::Approved);
+                if question.takes {
+                    self.count_agreed(trying);
                 }
                 let approved = Approved { id, by, arguments: None };
                 let taken_later = (!question.takes).then_some(UseApproval { takes: true, ..question });
@@ -155,7 +155,18 @@ impl Calls {
             self.take(trying, question.clone()).await.map_err(Stopped::Ends)?;
         }
         let durability = admitted.passed.tool.spec.durable.unwrap_or(self.durable.0);
-        self.begin(trying, Some(durability)).await
+        self.begin(trying, Some(durability)).await?;
+        if admitted.consent.is_some() {
+            self.count_agreed(trying);
+        }
+        Ok(())
+    }
+
+    /// People have agreed to a call, and it goes on. Each try takes their consent anew; the call is counted once.
+    fn count_agreed(&self, trying: &Trying<'_>) {
+        if trying.attempt == 1 && !trying.waited {
+            self.metrics.approval(ApprovalEvent::Approved);
+        }
     }
 
     async fn denied_by(&self, trying: &Trying<'_>, id: &str, by: &str, why: &str) -> Disposition {
