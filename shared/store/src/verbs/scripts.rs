@@ -1,7 +1,7 @@
 //! The scripts that are compiled in.
 
 use std::iter::repeat_n;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::Verb;
 use crate::records::schema::resolved;
@@ -28,11 +28,12 @@ impl Forms {
     }
 }
 
-/// All scripts.
+/// All scripts. Each is put together and hashed when it is first asked for: a command needs few of them, and all took most of
+/// its start.
 #[derive(Debug, Clone)]
 pub struct Scripts {
     /// In the order of [`Verb::ALL`].
-    forms: [Forms; Verb::ALL.len()],
+    forms: [OnceLock<Forms>; Verb::ALL.len()],
 }
 
 impl Scripts {
@@ -42,10 +43,10 @@ impl Scripts {
         Self::clone(&Self::shared())
     }
 
-    /// The same, put together and hashed once in a process, however many shards it has.
+    /// The same, put together once in a process, however many shards it has.
     pub(crate) fn shared() -> Arc<Self> {
         static EMBEDDED: LazyLock<Arc<Scripts>> =
-            LazyLock::new(|| Arc::new(Scripts { forms: Verb::ALL.map(Forms::of) }));
+            LazyLock::new(|| Arc::new(Scripts { forms: [const { OnceLock::new() }; Verb::ALL.len()] }));
         Arc::clone(&EMBEDDED)
     }
 
@@ -57,8 +58,9 @@ impl Scripts {
     pub fn sabotage(mut self, from: &str, to: &str) -> Result<Self, String> {
         let (from, to) = (&*resolved(from), &*resolved(to));
         let mut hit = false;
-        let scripts =
-            self.forms.iter_mut().flat_map(|forms| std::iter::once(&mut forms.usual).chain(&mut forms.at_brim));
+        Verb::ALL.into_iter().for_each(|verb| _ = self.of(verb));
+        let forms = self.forms.iter_mut().filter_map(OnceLock::get_mut);
+        let scripts = forms.flat_map(|forms| std::iter::once(&mut forms.usual).chain(&mut forms.at_brim));
         for script in scripts.filter(|s| s.source.contains(from)) {
             *script = Script::new(script.verb, script.source.replace(from, to));
             hit = true;
@@ -67,8 +69,8 @@ impl Scripts {
     }
 
     /// The script of a verb.
-    pub(crate) const fn of(&self, verb: Verb) -> &Forms {
-        &self.forms[verb as usize]
+    pub(crate) fn of(&self, verb: Verb) -> &Forms {
+        self.forms[verb as usize].get_or_init(|| Forms::of(verb))
     }
 
     /// Where the lines of the sources stand, in the order of [`Self::iter`]. For tests that tell which of them ran.
@@ -79,6 +81,6 @@ impl Scripts {
 
     /// The verbs and sources, for `doctor` and the tidy test; those that drain come twice.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.forms.iter().flat_map(Forms::each).map(|script| (script.verb, script.source.as_str()))
+        Verb::ALL.into_iter().flat_map(|verb| self.of(verb).each()).map(|script| (script.verb, script.source.as_str()))
     }
 }
