@@ -38,13 +38,13 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 8;
 /// What is told before that is noted in Redis, which renews the lease: with a receiver that hangs, in 20 s, for another of
 /// the name would tell the same.
-const TURN: usize = 2 * AT_ONCE;
+const BATCH: usize = 2 * AT_ONCE;
 /// Tenants that one question is about, and notices of each: what fails holds up so many of its own tenant's at most.
 const TENANTS: usize = 50;
 const NOTICES: usize = 100;
 /// One that shows no sign of life for this long is followed by another of its name, ms.
 const LEASE_MS: u64 = 30_000;
-/// A turn of telling that takes longer than this has stalled.
+/// A batch that takes longer than this has stalled.
 const GAP_MAX: Duration = Duration::from_secs(300);
 /// What others are told of. That a consent was used is between worker and call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
@@ -194,7 +194,7 @@ impl Teller<'_> {
             }
             let mut due = self.due(store.shard(), some.iter().cloned().zip(of).collect());
             while !due.is_empty() {
-                let later = due.split_off(due.len().min(TURN));
+                let later = due.split_off(due.len().min(BATCH));
                 self.tell(now_ms, due).await;
                 due = later;
                 handle.advanced();
