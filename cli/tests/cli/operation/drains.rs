@@ -109,8 +109,9 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
         }
     }
     assert_eq!((begun(&quiet), begun(&other)), (1, 4));
-    let seen = place.until("quiet", |one| one["busy"] == 1);
-    assert_eq!((&seen["slots"], &seen["drained"]["by"]), (&1.into(), &"anna".into()), "nobody counts on more: {seen}");
+    // Nobody counts on more than what it holds: its next heartbeat says so.
+    let seen = place.until("quiet", |one| one["busy"] == 1 && one["slots"] == 1);
+    assert_eq!(seen["drained"]["by"], "anna", "{seen}");
     place.run(&["workers", "list"]).exits(0).says("drains").says("a new kernel");
     place.run(&["top", "--once"]).exits(0).says("drains 1");
     place.run(&["cancel", "demo", "long"]).exits(0);

@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use super::operators::{Served, count};
 
+/// A call that nobody tries again.
+const PERMANENT: &str = r#"fail_once {"outcomes":["permanent"]}"#;
+
 /// The names of what a page lists.
 fn names(page: &Value, list: &str, name: &str) -> Vec<String> {
     let of = |one: &Value| one[name].as_str().unwrap_or_default().to_owned();
@@ -86,14 +89,18 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
 #[tokio::test(flavor = "multi_thread")]
 async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped() {
     let served = Served::start().await;
-    for id in ["bad-1", "bad-2", "bad-3"] {
-        served.submit(id, r#"fail_once {"outcomes":["permanent"]}"#);
+    let failed = |seen: &Value| {
+        seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>()
+    };
+    served.submit("bad-1", PERMANENT);
+    // In a millisecond of its own: a cause says when it was first and last seen.
+    served.until("dead/causes?since_s=3600", |seen| failed(seen) == 1);
+    for id in ["bad-2", "bad-3"] {
+        served.submit(id, PERMANENT);
     }
     served.submit("maybe", r#"fail_once {"outcomes":["transient"]}"#);
     served.refused("lost");
-    let seen = served.until("dead/causes?since_s=3600", |seen| {
-        seen["causes"].as_array().unwrap().iter().map(|cause| cause["count"].as_u64().unwrap()).sum::<u64>() == 5
-    });
+    let seen = served.until("dead/causes?since_s=3600", |seen| failed(seen) == 5);
     let most = &seen["causes"][0];
     assert_eq!((count(&seen, "causes"), &most["count"], &most["cause"]), (3, &json!(3), &json!("permanent")), "{seen}");
     assert_eq!((&most["tool"], &most["tenants"]), (&json!("fail_once"), &json!(["demo"])), "{seen}");

@@ -12,6 +12,8 @@ use crate::support::binary::{DevFleet, command};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
+/// How often something is looked at before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
 const HEAD: &str = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
 
 /// A request of a revision with a handshake.
@@ -50,6 +52,18 @@ fn call(name: &str, arguments: &Value) -> Value {
     json!({"name": name, "arguments": arguments})
 }
 
+/// An agent's list of tools, once a worker that has just started has told of them.
+fn listed(mut ask: impl FnMut() -> Value) -> Value {
+    for _ in 0..LOOKS {
+        let answer = ask();
+        if answer["result"].is_object() {
+            return answer["result"].clone();
+        }
+        pause();
+    }
+    panic!("no list of tools within two minutes: {}", ask())
+}
+
 fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
@@ -71,9 +85,9 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
     assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet");
 
     // What the agent may call, and nothing else.
-    let list = ask(&gateway, &key, "tools/list", &json!({})).json()["result"].clone();
+    let list = listed(|| ask(&gateway, &key, "tools/list", &json!({})).json());
     assert!(names(&list).contains(&"echo") && names(&list).contains(&"post_to_x"), "{list}");
-    let frans = ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json()["result"].clone();
+    let frans = listed(|| ask_for("fran", &gateway, &fran, "tools/list", &json!({})).json());
     assert!(names(&frans).contains(&"echo") && !names(&frans).contains(&"post_to_x"), "{frans}");
     let echoed = ask(&gateway, &key, "tools/call", &call("echo", &json!({"text": "hi"}))).json()["result"].clone();
     assert_eq!((&echoed["structuredContent"]["text"], &echoed["isError"]), (&json!("hi"), &json!(false)), "{echoed}");
@@ -198,8 +212,8 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     let welcome = serve.ask("initialize", &hello);
     assert_eq!(welcome["result"]["serverInfo"]["name"], "tickfleet", "{welcome}");
     serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    let list = serve.ask("tools/list", &json!({}));
-    assert!(names(&list["result"]).contains(&"echo"), "{list}");
+    let list = listed(|| serve.ask("tools/list", &json!({})));
+    assert!(names(&list).contains(&"echo"), "{list}");
     let echoed = serve.ask("tools/call", &call("echo", &json!({"text": "hi"})));
     assert_eq!(echoed["result"]["structuredContent"]["text"], "hi", "{echoed}");
 
