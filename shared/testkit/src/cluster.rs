@@ -303,8 +303,11 @@ impl Cluster {
             let said: String = loop {
                 match command.query_async(&mut source).await {
                     Ok(said) => break said,
-                    // On a machine that is far too busy primaries take each other for dead for a moment.
-                    Err(error) if error.code() == Some("CLUSTERDOWN") && Instant::now() < deadline => sleep(STEP).await,
+                    // On a machine that is far too busy primaries take each other for dead for a moment. It is the source
+                    // that says so, or that hears it from the target.
+                    Err(error) if error.to_string().contains("CLUSTERDOWN") && Instant::now() < deadline => {
+                        sleep(STEP).await;
+                    }
                     Err(error) => panic!("a key that moves: {error}"),
                 }
             };
