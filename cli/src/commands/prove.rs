@@ -24,7 +24,7 @@ Examples:
 The setting audit.admissions has entries say how their calls were admitted; without it, caps cannot be checked.
 Exit code 1: something does not hold, or is not as it was written.")]
 pub(crate) struct Prove {
-    /// Exports of `tickfleet audit export`; parts may overlap.
+    /// Exports of `tickfleet audit export`: parts in their order, none with entries of another.
     #[arg(required = true, value_name = "EXPORT")]
     exports: Vec<PathBuf>,
     /// Calls that ended from this time on.
