@@ -129,6 +129,73 @@ impl AdmissionMore {
     }
 }
 
+/// What an admission debited of one counter of a limit with windows: the log says it for auditors.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct DebitNote {
+    /// The limit and the counter, as `limit@counter`.
+    pub counter: String,
+    /// What these calls debited: their number, or the sum of their amounts, in millionths.
+    pub debited: u64,
+    /// What was used with these.
+    pub used: u64,
+    /// What the window allowed.
+    pub max: u64,
+    /// When it ended, ms of shard time.
+    pub ends_ms: i64,
+    /// When it began, ms of shard time: by the clock, or with an operator's reset.
+    pub began_ms: i64,
+}
+
+/// What an admission debited of limits with windows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct DebitNotes {
+    /// Of each counter once.
+    pub debits: Vec<DebitNote>,
+    /// True if something is told of them, be it that there are none.
+    pub are_told: bool,
+    /// True if there were more than the log has room for.
+    pub is_cut: bool,
+}
+
+impl DebitNotes {
+    /// Reads what stands behind an admission: `D<limit>@<counter>,<debited>,<used>,<max>,<end>,<begin>`, `D0` where there was
+    /// none, and `D` alone where there were more; entries are separated by `;`, and those of another kind are left out.
+    #[must_use]
+    pub fn read(entry: &str) -> Self {
+        let mut notes = Self::default();
+        for text in entry.split(';').filter_map(|note| note.strip_prefix('D')) {
+            notes.are_told = true;
+            if text == "0" {
+                continue;
+            }
+            // Counters that come when there are as many as there may be are one, which a turn debits for each of them.
+            match DebitNote::read(text) {
+                Some(more) => match notes.debits.iter_mut().find(|note| note.counter == more.counter) {
+                    Some(note) => note.debited = note.debited.saturating_add(more.debited),
+                    None => notes.debits.push(more),
+                },
+                None => notes.is_cut = true,
+            }
+        }
+        notes
+    }
+}
+
+impl DebitNote {
+    fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split(',');
+        let mut part = || parts.next();
+        Some(Self {
+            counter: part()?.to_owned(),
+            debited: part()?.parse().ok()?,
+            used: part()?.parse().ok()?,
+            max: part()?.parse().ok()?,
+            ends_ms: part()?.parse().ok()?,
+            began_ms: part()?.parse().ok()?,
+        })
+    }
+}
+
 /// Places of limits that calls gave back while the next of them waited for somebody else, or took again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PlacesNote {
@@ -174,6 +241,17 @@ mod tests {
         assert_eq!(AdmissionMore::read(entry), AdmissionMore { task: Some((5, 20)), slots: Some(64) });
         assert_eq!(WaitNote::read_all(entry)[0].slots, Some(48));
         assert_eq!(AdmissionMore::read("A9000,1,1,10,10000,13,100;Tx"), AdmissionMore::default());
+        let entry =
+            "A9000,1,1,10,10000,13,100;Dmails@demo:kelly,2,5,9,60000,0;Dmails@~,1,3,9,60000,0;Dmails@~,1,3,9,60000,0";
+        let notes = DebitNotes::read(entry);
+        assert_eq!(notes.debits.iter().map(|note| note.debited).collect::<Vec<_>>(), [2, 2]);
+        let mails =
+            DebitNote { counter: "mails@demo:kelly".into(), debited: 2, used: 5, max: 9, ends_ms: 60_000, began_ms: 0 };
+        assert_eq!((&notes.debits[0], notes.is_cut), (&mails, false));
+        assert!(DebitNotes::read("A9000,1,1,10,10000,13,100;Dmails@x,1,1,9,60000,0;D").is_cut);
+        let none = DebitNotes { are_told: true, ..DebitNotes::default() };
+        assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100;D0;L2000,mails,10000"), none);
+        assert_eq!(DebitNotes::read("A9000,1,1,10,10000,13,100"), DebitNotes::default());
         let [gave, again] = PlacesNote::read_all("G9100,2;H9300,2;Gx;H7")[..] else { panic!("two notes") };
         assert_eq!((gave.at_ms, gave.again, gave.calls), (9_100, false, 2));
         assert_eq!((again.at_ms, again.again, again.calls), (9_300, true, 2));

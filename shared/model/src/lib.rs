@@ -19,7 +19,7 @@ pub mod task;
 pub mod tool;
 pub mod turn;
 
-pub use admission::{AdmissionMore, AdmissionNote, PlacesNote, WaitCause, WaitNote};
+pub use admission::{AdmissionMore, AdmissionNote, DebitNote, DebitNotes, PlacesNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};

@@ -33,7 +33,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let ends_ms = BEGAN_MS + (call / 10 + 1) * 5_000;
         let at_ms = ends_ms - 5_000 + call % 10 * 10;
         let id = EntryId { ms: at_ms + 5, seq: agent };
-        let admitted = format!("A{at_ms},1,{},10,{ends_ms},{},1000000", call % 10 + 1, call + 1);
+        // A limit of each agent's calls in an hour counts them, too.
+        let (hour_ms, used) = (BEGAN_MS + call / 7_200 * 3_600_000, call % 7_200 + 1);
+        let limit = format!("Dhourly@acme:agent-{agent},1,{used},7200,{},{hour_ms}", hour_ms + 3_600_000);
+        let admitted = format!("A{at_ms},1,{},10,{ends_ms},{},1000000;{limit}", call % 10 + 1, call + 1);
         let time = DateTime::from_timestamp_millis(i64::try_from(at_ms)? + 5).unwrap_or_default();
         let text = format!(
             r#"{{"timestamp":"{}","level":"info","action":"TOOL_CALL","entity_type":"tool","entity_id":"tool_echo","actor_type":"agent","actor_id":"agent-{agent}","tenant":"acme","message":"agent-{agent} called echo: ok in 1 ms","meta":{{"call":"t{number}/0","turn":"t{number}","tool_call_id":null,"arguments":{{"text":"hello","value":{number}}},"result":"{{\"text\":\"hello\"}}","duration_ms":1,"success":true,"error":null,"retry_count":0,"outcome":"ok","policy_version":1,"policy_digest":"3f2a9c0d1e4b"}}}}"#,

@@ -62,3 +62,41 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     assert!(told.contains("edited entry"), "{told}");
     tickfleet(&["prove", &export]).exits(1);
 }
+
+const LIMITS: &str = "limits:
+  echoes: {match: {tools: [echo]}, per: [agent], max: 3, every: 31d, on_reach: reject}
+  shade: {match: {tools: [echo]}, max: 1, every: 31d, mode: shadow}
+";
+
+/// Each admission says which places it took of a limit's window: an operator's reset is in the log, and a hand's is not.
+#[tokio::test]
+async fn a_window_of_a_limit_is_proved_and_a_counter_that_a_hand_took_away_is_found() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().to_str().unwrap();
+    std::fs::write(format!("{conf}/tickfleet.yaml"), "audit: {admissions: true}\n").unwrap();
+    std::fs::write(format!("{conf}/limits.yaml"), LIMITS).unwrap();
+    let fleet = DevFleet::start(&["--redis-url", &redis.url(), "--config", conf]);
+    let echo = |times: usize| {
+        let turn = ["submit", "--config", conf, "--tenant", "demo", "--agent", "kelly", "--wait"];
+        fleet.run(&[&turn[..], &["--call", "echo"].repeat(times)].concat())
+    };
+    let proved = |name: &str| {
+        let export = folder.path().join(name).to_str().unwrap().to_owned();
+        fleet.run(&["audit", "export", "--config", conf, "--to", &export]).exits(0);
+        tickfleet(&["prove", &export])
+    };
+    echo(2).exits(0);
+    fleet
+        .run(&["limits", "reset", "echoes", "demo:kelly", "--config", conf, "--reason", "a try", "--by", "anna"])
+        .exits(0);
+    echo(3).exits(0);
+    echo(1).says("is used up");
+    proved("reset.jsonl").exits(0).says("| No window of a limit overran. | yes | 2 windows | 1 calls: ");
+
+    let mut hand = redis.connection().await;
+    let taken: u32 =
+        redis::cmd("HDEL").arg("{tickfleet:0}:counters:echoes").arg("demo:kelly").query_async(&mut hand).await.unwrap();
+    assert_eq!(taken, 1);
+    echo(3).exits(0);
+    proved("hand.jsonl").exits(1).says("echoes@demo:kelly of shard 0: ").says(" were let through with the same place");
+}

@@ -357,7 +357,9 @@ async fn a_reset_reaches_every_shard_and_what_cannot_be_read() {
     assert_eq!(reset(&["sums", "demo:u1"])["used_before"], 4.5);
     let mut redis = place.redis.connection().await;
     let kept: Vec<u8> = redis::cmd("HGET").arg(SUMS).arg("demo:u1").query_async(&mut redis).await.unwrap();
-    assert_eq!(kept, packed(0.0, now_ms + 60_000, 7), "its window goes on");
+    assert_eq!(kept[..16], packed(0.0, now_ms + 60_000, 7)[..16], "its window ends as before");
+    let began_ms = f64::from_le_bytes(kept[16..].try_into().unwrap());
+    assert!(began_ms >= now_ms as f64, "it began anew with the reset, not at 7 ms: {began_ms}");
     assert_eq!(reset(&["sums", "demo:ended"])["used_before"], 0);
     assert_eq!(reset(&["sums", "demo:broken"])["used_before"], Value::Null);
     let is_there: bool = redis::cmd("HEXISTS").arg(SUMS).arg("demo:broken").query_async(&mut redis).await.unwrap();

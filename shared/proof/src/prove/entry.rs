@@ -34,8 +34,18 @@ pub(super) struct CallEntry {
     pub(super) effect: Option<EffectFacts>,
     /// When and by which counters it was admitted, where that is known.
     pub(super) admission: Option<AdmissionNote>,
-    /// That as it stands in the entry: calls of one slice have the same.
+    /// That as it stands in the entry, with what stands behind it.
     pub(super) admitted: String,
+}
+
+/// An entry.
+pub(super) enum EntryRead {
+    /// Of a call.
+    Call(Box<CallEntry>),
+    /// An operator reset a counter, `limit@counter`, that could not be read.
+    Remade(String),
+    /// Of something else.
+    Other,
 }
 
 /// An effect that a call had claimed.
@@ -78,12 +88,34 @@ struct Meta {
     repeats: Option<String>,
     #[serde(default)]
     effect: Option<EffectFacts>,
+    #[serde(default)]
+    limit: String,
+    #[serde(default)]
+    counter: String,
+    #[serde(default)]
+    window_ends_ms: Option<i64>,
+}
+
+impl EntryRead {
+    /// Reads an entry.
+    pub(super) fn of(id: EntryId, admitted: &str, text: &str) -> Self {
+        let Ok(said) = serde_json::from_str::<Said<'_>>(text) else { return Self::Other };
+        if said.action == "LIMIT_RESET" {
+            let Meta { limit, counter, window_ends_ms, .. } = said.meta;
+            return if window_ends_ms.is_none() { Self::Remade(format!("{limit}@{counter}")) } else { Self::Other };
+        }
+        CallEntry::of(id, admitted, said).map_or(Self::Other, |call| Self::Call(Box::new(call)))
+    }
 }
 
 impl CallEntry {
-    /// Reads an entry; none where it is not that of a call.
-    pub(super) fn read(id: EntryId, admitted: &str, text: &str) -> Option<Self> {
-        let said: Said<'_> = serde_json::from_str(text).ok()?;
+    /// Its admission alone: calls of one slice have the same. What stands behind it depends on the build that wrote it down.
+    pub(super) fn admission_text(&self) -> &str {
+        self.admitted.split(';').next().unwrap_or_default()
+    }
+
+    /// Takes it from an entry; none where it is not that of a call.
+    fn of(id: EntryId, admitted: &str, said: Said<'_>) -> Option<Self> {
         if said.action != "TOOL_CALL" {
             return None;
         }

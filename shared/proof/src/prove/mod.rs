@@ -7,6 +7,7 @@
 
 mod effects;
 mod entry;
+mod limits;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -17,7 +18,8 @@ use serde::Serialize;
 use crate::lines::{Header, Line};
 use crate::seal::EntryId;
 use effects::Effects;
-use entry::CallEntry;
+use entry::{CallEntry, EntryRead};
+use limits::Limits;
 use windows::Windows;
 
 /// Violations that are kept of a claim; of more, it is said how many.
@@ -125,6 +127,7 @@ pub struct Prover {
     results: Claim,
     seen: HashMap<Mark, Result>,
     windows: Windows,
+    limits: Limits,
     effects: Effects,
     /// The entries of each shard that were taken: parts of an export may overlap.
     taken: BTreeMap<u32, HashSet<EntryId>>,
@@ -146,6 +149,7 @@ impl Prover {
             results: Claim::new("No call has two results.", "calls", WHY_REUSED),
             seen: HashMap::new(),
             windows: Windows::default(),
+            limits: Limits::default(),
             effects: Effects::default(),
             taken: BTreeMap::new(),
         }
@@ -162,7 +166,7 @@ impl Prover {
                     return;
                 };
                 if self.taken.entry(entry.shard).or_default().insert(id) {
-                    self.entry(id, &entry.admitted, &entry.text);
+                    self.entry(entry.shard, id, &entry.admitted, &entry.text);
                 }
             }
             Some(Line::Seal(_)) => self.sealed = true,
@@ -179,10 +183,17 @@ impl Prover {
         self.header = Header { tenants, ..header };
     }
 
-    fn entry(&mut self, id: EntryId, admitted: &str, text: &str) {
-        let Some(call) = CallEntry::read(id, admitted, text) else {
-            self.others += 1;
-            return;
+    fn entry(&mut self, shard: u32, id: EntryId, admitted: &str, text: &str) {
+        let call = match EntryRead::of(id, admitted, text) {
+            EntryRead::Call(call) => call,
+            other => {
+                self.others += 1;
+                // Also those outside of the time: windows reach beyond it.
+                if let EntryRead::Remade(counter) = other {
+                    self.limits.remade(shard, counter);
+                }
+                return;
+            }
         };
         let ended = call.ended_ms;
         if self.from_ms.is_some_and(|from| ended < from) || self.until_ms.is_some_and(|until| ended >= until) {
@@ -192,6 +203,7 @@ impl Prover {
         self.span = Some(self.span.map_or((ended, ended), |(first, last)| (first.min(ended), last.max(ended))));
         self.one_result(&call);
         self.windows.take(&call);
+        self.limits.take(shard, &call);
         self.effects.take(&call);
     }
 
@@ -236,9 +248,14 @@ impl Prover {
         if effects.checked == 0 {
             unseen.push("Whether an effect ran twice: no entry names an effect key.".to_owned());
         }
+        let limits = self.limits.claim();
+        unseen.push(match limits.checked {
+            0 => "Whether a window of a limit overran: no entry names a limit with windows that stops calls.",
+            _ => "Limits of calls that are out at the same time, and of what models use: they have no windows of calls.",
+        }.to_owned());
         let mut claims = vec![self.results];
         claims.extend(self.windows.claims(&self.header));
-        claims.push(effects);
+        claims.extend([limits, effects]);
         Proof {
             holds: claims.iter().all(|claim| claim.holds),
             calls: self.calls,

@@ -140,3 +140,76 @@ fn what_is_taken_from_the_first_line_is_told_as_its_word_and_what_it_excuses_as_
     assert!(report.contains(row) && report.contains("## As the export says") && report.contains(told[1]), "{report}");
     assert!(!prove(&made).holds, "without it, two results are two");
 }
+
+const LIMITS: &str = "No window of a limit overran.";
+
+fn limits_of(proof: &Proof) -> &Claim {
+    proof.claims.iter().find(|claim| claim.claim == LIMITS).unwrap()
+}
+
+/// How a call was admitted at 1 s that debited counters so.
+fn debits(number: u64, debits: &str) -> String {
+    format!("A1000,1,{number},9,5000,{number},100;{debits}")
+}
+
+#[test]
+fn a_window_of_a_limit_that_overran_is_found_however_it_did() {
+    let first = debits(1, "Dmails@acme,2,2,3,9000,0");
+    let holds = prove(&[
+        entry(1, "a/0", &first, ""),
+        entry(2, "b/0", &debits(2, "Dmails@acme,1,3,3,9000,0;Dsum@acme:x,500,500,600,60000,0"), ""),
+        entry(3, "c/0", "A9100,1,1,9,10000,3,100;Dmails@acme,3,3,3,19000,9000", ""),
+    ]);
+    assert!(holds.holds, "{:?}", holds.claims);
+    assert_eq!((limits_of(&holds).checked, limits_of(&holds).unchecked), (3, 0));
+    for (second, why) in [
+        (debits(2, "Dmails@acme,2,4,3,9000,0"), "beyond what it allows"),
+        (debits(2, "Dmails@acme,1,1,3,9000,0"), "the same place twice"),
+        (debits(2, "Dmails@acme,2,2,3,9000,0"), "the same places twice"),
+        (debits(2, "Dmails@acme,1,1,3,8000,0"), "a window within a window"),
+        (debits(2, "Dmails@acme,1,3,3,900,0"), "a window that had ended"),
+    ] {
+        let proof = prove(&[entry(1, "a/0", &first, ""), entry(2, "b/0", &second, "")]);
+        assert_eq!(violated(&proof), [LIMITS], "{why}");
+    }
+}
+
+#[test]
+fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
+    let made = |last: &str| {
+        prove(&[
+            entry(1, "a/0", &debits(1, "Dmails@acme,2,2,3,9000,0"), ""),
+            entry(2, "b/0", &debits(2, "Dmails@acme,2,2,3,9000,900"), ""),
+            entry(3, "c/0", &debits(3, last), ""),
+        ])
+    };
+    assert!(made("Dmails@acme,1,3,3,9000,900").holds);
+    assert_eq!(violated(&made("Dmails@acme,1,2,3,9000,900")), [LIMITS]);
+}
+
+#[test]
+fn a_counter_that_could_not_be_read_and_was_taken_away_is_judged_call_by_call() {
+    let reset = r#"{"timestamp":"1970-01-01T00:00:01.000Z","action":"LIMIT_RESET","entity_id":"mails@acme","actor_id":"anna","tenant":null,"meta":{"limit":"mails","counter":"acme","used_before":null,"window_ends_ms":null}}"#;
+    let made = |last: &str| {
+        prove(&[
+            entry(1, "a/0", &debits(1, "Dmails@acme,2,2,3,9000,0"), ""),
+            lines::entry(0, "2-0", "", reset),
+            entry(3, "b/0", &debits(2, last), ""),
+        ])
+    };
+    assert!(made("Dmails@acme,2,2,3,9000,0").holds);
+    assert_eq!(violated(&made("Dmails@acme,4,4,3,9000,0")), [LIMITS]);
+}
+
+#[test]
+fn what_does_not_say_what_it_debited_is_told_as_not_checked_and_an_older_build_hides_nothing() {
+    let unchecked = |note: &str| limits_of(&prove(&[entry(1, "a/0", note, "")])).unchecked;
+    assert_eq!(unchecked("A1000,1,1,9,5000,1,100"), 1, "an older build");
+    assert_eq!(unchecked(&debits(1, "Dmails@acme,1,1,3,9000,0;D")), 1, "too many");
+    assert_eq!(unchecked(&debits(1, "Dmails@acme,1,what")), 1, "what cannot be read");
+    assert_eq!(unchecked(&debits(1, "D0")), 0);
+    // A worker of an older build has settled the first call of an admission, and one of this build the second.
+    let (older, newer) = ("A1000,2,2,9,5000,2,100", "A1000,2,2,9,5000,2,100;Dmails@acme,2,2,1,9000,0");
+    let proof = prove(&[entry(1, "a/0", older, ""), entry(2, "a/1", newer, "")]);
+    assert_eq!((violated(&proof), limits_of(&proof).unchecked), (vec![LIMITS], 1));
+}

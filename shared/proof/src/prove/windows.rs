@@ -37,7 +37,7 @@ impl Windows {
         };
         let agent = self.agents.entry((call.tenant.clone(), call.agent.clone())).or_default();
         let made = || Admitted { turn: call.turn.as_str().into(), note: note.clone(), ended: 0 };
-        agent.entry(mark(&[&call.turn, &call.admitted])).or_insert_with(made).ended += 1;
+        agent.entry(mark(&[&call.turn, call.admission_text()])).or_insert_with(made).ended += 1;
     }
 
     /// The tenants whose windows are looked at.

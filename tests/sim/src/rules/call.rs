@@ -90,7 +90,8 @@ fn settle(call: &Call) -> Vec<Was> {
 
 /// Where the turns of an admission begin among its arguments: their count.
 fn turns_at(call: &Call) -> usize {
-    let rows_at = 10 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
+    // Behind the policies, whether logs say what turns debited.
+    let rows_at = 11 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
     // Rows of limits come before the turns, and the counters that these debit.
     let counters_at = rows_at + 1 + 9 * usize::try_from(call.number(rows_at)).unwrap_or(0);
     counters_at + 1 + 3 * usize::try_from(call.number(counters_at)).unwrap_or(0)

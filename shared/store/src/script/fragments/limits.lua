@@ -8,6 +8,8 @@ local debits, listed, debits_end = {}, {}, 0
 local LIMITS = P .. 'limits'
 -- A window that is longer is used again after a restart, although its last debits may be lost: who would wait a day?
 local LOST_MS = 60000
+-- Bytes of what the log says of one admission's debits: each of its calls' audit entries has them.
+local DEBITS_NOTE_MAX = 1000
 -- The counter of all that come when a limit has as many as it may.
 local OTHERS = '~'
 -- Places that calls hold at the same time have no window: whoever waits for one is woken when one is given back, and looks
@@ -24,14 +26,19 @@ local function held_key(counter) return P .. 'held:' .. counter end
 -- The counter that those share for whom there was none left, by limit.
 local others = {}
 
--- Reads the batch's rows from ARGV[at] on, and the counters that its turns debit. The count of rows, and per row: name ·
+-- Whether the logs of turns say what they debited.
+local tells_debits
+
+-- Reads the batch's rows from ARGV[at] on, and the counters that its turns debit. Whether logs say what turns debited ('1'
+-- or ''), the count of rows, and per row: name ·
 -- what a counter allows · length of a window ms ('' for a day, 'held' for places that calls hold while they are out) · the
 -- day's start · its end · what becomes of the rest (wait, reject; shadow: nothing) · counters that it may have · what it
 -- allows in words · the workers' slots that this follows from, or ''. The count of counters, and per counter: row · key · where its windows begin ms; each stands there once.
 -- Answers the next index.
 local function read_rows(at)
-  local count, n, row, last = num(ARGV[at]), 0, nil, nil
-  at = at + 1
+  tells_debits = ARGV[at] == '1'
+  local count, n, row, last = num(ARGV[at + 1]), 0, nil, nil
+  at = at + 2
   for i = 1, count do
     local name = ARGV[at]
     rows[i] = { name = name, max = num(ARGV[at + 1]), length = num(ARGV[at + 2]), held = ARGV[at + 2] == 'held',
@@ -371,6 +378,27 @@ local function slots_note(from)
     if slots then return ';P' .. slots end
   end
   return ''
+end
+
+-- What the log says behind an admission of `k` calls, for auditors: per counter with a window that stops calls what these
+-- debited, what is used with them, what it allows, when its window ends, and when it began; of a turn with many counters not
+-- all are told.
+local function debits_note(from, k) -- rarely
+  local note = ''
+  if not from then return ';D0' end
+  for i = from + 1, debits[from], 2 do
+    local of, amounts, sum = debits[i], debits[i + 1], 0
+    if type(amounts) == 'number' then sum = amounts * k else
+      for j = 1, k do sum = sum + (amounts[j] or 0) end
+    end
+    if sum > 0 and not of.row.held and of.row.reach ~= 'shadow' then
+      local c = of.shared or of
+      local one = string.format(';D%s,%.0f,%.0f,%.0f,%.0f,%.0f', name_of(c), sum, c.used, of.row.max, c.ends, c.began)
+      if #note + #one > DEBITS_NOTE_MAX then return note .. ';D' end
+      note = note .. one
+    end
+  end
+  return note ~= '' and note or ';D0'
 end
 
 local function save_counters()

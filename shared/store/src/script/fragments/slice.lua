@@ -193,8 +193,10 @@ local function with_places_note(log, kind, now, calls)
   log = log or ''
   local last = string.match(log, '^.*;([AGH])') or string.match(log, '^([AGH])')
   local noted_max = 1000
-  if kind == 'G' and last == 'G' or kind == 'H' and #log > noted_max then return log end
-  if #log > noted_max then calls = 0 end
+  -- What it says of debits is bounded by itself.
+  local is_long = #log > noted_max and #string.gsub(log, ';D[^;]*', '') > noted_max
+  if kind == 'G' and last == 'G' or kind == 'H' and is_long then return log end
+  if is_long then calls = 0 end
   return string.format('%s;%s%d,%d', log, kind, now, calls)
 end
 

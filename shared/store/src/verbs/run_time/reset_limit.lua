@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- reset_limit: an operator sets one counter of a limit to zero. Its window goes on; what waits for it is looked at now;
+-- reset_limit: an operator sets one counter of a limit to zero. Its window begins anew, and ends as before; what waits for it is looked at now;
 -- and the audit log has it in the same step, so that no reset goes unseen.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 limit · 3 counter · 4 audit entry, JSON whose last object and itself are still open: what
@@ -14,7 +14,8 @@ local text = call('HGET', key, counter_key)
 if not text then return { 'NONE' } end
 local used, ends, began = read_counter(text, now)
 if used then
-  call('HSET', key, counter_key, struct.pack('<ddd', 0, ends, began))
+  -- So auditors tell what was debited before from what was debited since.
+  call('HSET', key, counter_key, struct.pack('<ddd', 0, ends, math.max(now, began + 1)))
   -- A window that has ended says nothing any more.
   if ends <= now then used = 0 end
 else

@@ -295,12 +295,12 @@ local function change_facts(item, key, from, upto)
   if at and num(at) >= from and num(at) < upto then leave_unsaid(session, turn .. '/' .. at, now) end
 end
 
--- The note of the last admission in a turn's log, that of the slice which is out, with what it says of its task and of the
--- workers' slots; and behind it those of the first waits since the one before.
+-- The note of the last admission in a turn's log, that of the slice which is out, with what it says of its task, of limits and
+-- of the workers' slots; and behind it those of the first waits since the one before.
 local function last_admission(log) -- rarely
   local before, note, behind = string.match(';' .. (log or ''), '^(.*);(A[^;]*)(.*)$')
   if not note then return nil end
-  for more in string.gmatch(behind, ';([PT][^;]*)') do note = note .. ';' .. more end
+  for more in string.gmatch(behind, ';([DPT][^;]*)') do note = note .. ';' .. more end
   local waits = 0
   for wait in string.gmatch(string.match(before, '^.*;A[^;]*(.*)$') or before, ';([LW][^;]*)') do
     waits = waits + 1

@@ -96,7 +96,7 @@ impl Store {
         let mut args = self.args();
         args.show(of.task).text(of.fence).text(of.number).flag(false).show(self.options.lease_ms);
         let of_request: Vec<CounterDebits> = debits.iter().map(|debit| debit.counter.clone()).collect();
-        Counters::add(&mut args, rows, of_request.iter()).add_debits(&mut args, &of_request);
+        Counters::add(&mut args, rows, false, of_request.iter()).add_debits(&mut args, &of_request);
         for debit in debits {
             args.text(if debit.is_tokens { "t" } else { "m" });
         }

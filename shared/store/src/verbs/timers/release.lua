@@ -211,8 +211,11 @@ local function release(lane, turn, rec, stops)
   if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
   if rec.task then note = note .. task_note(num(budget) - left + k, num(budget)) end
+  if tells_debits then note = note .. debits_note(turn.debits, k) end
   if holds then note = note .. slots_note(turn.debits) end
-  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
+  -- What the slice before debited stands in the audit log.
+  if rec.log then note = string.gsub(rec.log, ';D[^;]*', '') .. ';' .. note end
+  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, note)
   if stop then call('HSET', key, TURN.lane, name_of(stop.c)) elseif rec.lane then call('HDEL', key, TURN.lane) end
   return k
 end

@@ -126,7 +126,8 @@ impl Store {
         let mut args = self.args();
         args.show(by).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
         add_policies(&mut args, rows);
-        let counters = Counters::add(&mut args, limits, lanes.iter().flat_map(|lane| lane.turns.debits()));
+        let told = self.options.audit_admissions;
+        let counters = Counters::add(&mut args, limits, told, lanes.iter().flat_map(|lane| lane.turns.debits()));
         args.show(lanes.len());
         for lane in lanes {
             args.show(&lane.lane);

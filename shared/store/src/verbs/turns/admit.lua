@@ -203,6 +203,7 @@ local function plan(i)
   debit(a, t, k)
   t.out, admitted[i] = t.out + 1, k
   local note, more = admission_note(now_text, k, a, policy), rare[i]
+  if tells_debits then note = note .. debits_note(from, k) end
   return 'DISPATCHED', more and more.note and note .. more.note or note
 end
 

@@ -113,7 +113,8 @@ impl Store {
         args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
         args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         add_policies(&mut args, rows);
-        let counters = Counters::add(&mut args, limits, turns.iter().flat_map(|turn| &turn.counters));
+        let counters =
+            Counters::add(&mut args, limits, o.audit_admissions, turns.iter().flat_map(|turn| &turn.counters));
         args.show(turns.len());
         for t in turns {
             args.text(t.entry.as_str()).text(t.tenant.as_str());

@@ -110,12 +110,15 @@ pub(crate) struct Counters<'a> {
 }
 
 impl<'a> Counters<'a> {
-    /// Adds rows, and the counters that turns debit, as `read_rows` of `limits.lua` reads them.
+    /// Adds rows, and the counters that turns debit, as `read_rows` of `limits.lua` reads them. If `told`, the logs of turns
+    /// say what they debited.
     pub(crate) fn add(
         args: &mut Args,
         rows: &'a [LimitRow],
+        told: bool,
         debits: impl Iterator<Item = &'a CounterDebits> + Clone,
     ) -> Self {
+        args.flag(told);
         add_rows(args, rows);
         let mut counters = Self { rows, numbers: HashMap::new() };
         let mut each: Vec<&CounterDebits> = Vec::new();
@@ -213,8 +216,8 @@ mod tests {
             vec![debit(2, "x", &[Some(255)]), debit(1, "y", &[Some(1), Some(2)])],
         ];
         let mut args = Args::new(String::new());
-        let counters = Counters::add(&mut args, &rows, turns.iter().flatten());
-        let sent: Vec<&[u8]> = args.values[1 + 1 + 9 * rows.len()..].iter().map(Vec::as_slice).collect();
+        let counters = Counters::add(&mut args, &rows, true, turns.iter().flatten());
+        let sent: Vec<&[u8]> = args.values[1 + 2 + 9 * rows.len()..].iter().map(Vec::as_slice).collect();
         assert_eq!(sent, ["3", "1", "x", "7", "2", "x", "7", "2", "y", "7"].map(str::as_bytes));
 
         let mut args = Args::new(String::new());

@@ -1,0 +1,122 @@
+//! No window of a limit overran: from what each admission says of the counters that it debited. Within a window a counter
+//! only grows, so each admission has places of its own in it. A window that an operator has reset begins anew, and says so.
+
+use std::collections::{BTreeMap, HashSet};
+
+use tickfleet_model::DebitNotes;
+
+use super::entry::CallEntry;
+use super::{Claim, Mark, mark};
+
+const WHY_UNCHECKED: &str = "they do not say what they debited of limits: they never were admitted, audit.admissions was \
+                             off, an older build has decided, or there were too many to tell";
+
+/// What one admission debited of a counter.
+struct Debited {
+    turn: Box<str>,
+    at_ms: i64,
+    debited: u64,
+    used: u64,
+    max: u64,
+}
+
+/// A counter's windows, by when they ended and began.
+type Counter = BTreeMap<(i64, i64), Vec<Debited>>;
+
+/// The counters of all limits.
+#[derive(Default)]
+pub(super) struct Limits {
+    /// By shard, and by `limit@counter`.
+    counters: BTreeMap<(u32, String), Counter>,
+    /// Counters that could not be read, and were taken away by an operator: their windows began twice.
+    remade: HashSet<(u32, String)>,
+    /// The admissions that were taken.
+    seen: HashSet<Mark>,
+    unchecked: u64,
+}
+
+impl Limits {
+    /// Takes a call.
+    pub(super) fn take(&mut self, shard: u32, call: &CallEntry) {
+        let Some(note) = &call.admission else {
+            self.unchecked += 1;
+            return;
+        };
+        let notes = DebitNotes::read(&call.admitted);
+        self.unchecked += u64::from(!notes.are_told || notes.is_cut);
+        // All calls of an admission say the same of it; those that an older build has settled, nothing.
+        if notes.debits.is_empty() || !self.seen.insert(mark(&[&call.tenant, &call.turn, call.admission_text()])) {
+            return;
+        }
+        for more in notes.debits {
+            let turn = call.turn.as_str().into();
+            let (window, at_ms) = ((more.ends_ms, more.began_ms), note.at_ms);
+            let debited = Debited { turn, at_ms, debited: more.debited, used: more.used, max: more.max };
+            self.counters.entry((shard, more.counter)).or_default().entry(window).or_default().push(debited);
+        }
+    }
+
+    /// An operator took a counter away that could not be read.
+    pub(super) fn remade(&mut self, shard: u32, counter: String) {
+        self.remade.insert((shard, counter));
+    }
+
+    pub(super) fn claim(self) -> Claim {
+        let mut claim = Claim::new("No window of a limit overran.", "windows", WHY_UNCHECKED);
+        claim.unchecked = self.unchecked;
+        for (counter, windows) in self.counters {
+            let is_remade = self.remade.contains(&counter);
+            let (shard, name) = counter;
+            check(&format!("{name} of shard {shard}"), windows, is_remade, &mut claim);
+        }
+        claim
+    }
+}
+
+/// Looks at the windows of one counter.
+fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
+    let mut last_end = None;
+    for ((end, _), mut inside) in windows {
+        claim.checked += 1;
+        each(name, end, &inside, claim);
+        if is_remade {
+            continue;
+        }
+        let begins = inside.iter().map(|debited| debited.at_ms).min().unwrap_or(end);
+        if last_end.is_some_and(|last| last != end && begins < last) {
+            claim.violated(format!(
+                "{name}: the window that ends at {end} was opened before the one before it had ended"
+            ));
+        }
+        last_end = Some(end);
+        overlaps(name, &mut inside, claim);
+        let sum = inside.iter().fold(0_u64, |sum, debited| sum.saturating_add(debited.debited));
+        let max = inside.iter().map(|debited| debited.max).max().unwrap_or(u64::MAX);
+        if sum > max {
+            claim.violated(format!("{name}: {sum} were debited in the window that ends at {end}; it allowed {max}"));
+        }
+    }
+}
+
+/// Looks at each admission alone.
+fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
+    for Debited { turn, at_ms, used, max, .. } in inside {
+        if used > max {
+            claim.violated(format!("{name}: {turn} was let through with {used} of {max} used"));
+        }
+        if *at_ms >= end {
+            claim.violated(format!("{name}: {turn} was let through in a window that had ended"));
+        }
+    }
+}
+
+/// Each admission has what was used before it up to what was used with it: nobody else has any of that.
+fn overlaps(name: &str, inside: &mut [Debited], claim: &mut Claim) {
+    inside.sort_by_key(|debited| (debited.used, debited.at_ms));
+    for pair in inside.windows(2) {
+        let [one, two] = pair else { continue };
+        if two.used.saturating_sub(two.debited) < one.used {
+            claim.violated(format!("{name}: {} and {} were let through with the same place", one.turn, two.turn));
+        }
+    }
+}
