@@ -13,7 +13,7 @@ pub use followers::FOLLOWERS;
 pub use governance::{APPROVALS, FACTS, KEPT, LEDGER, LEDGER_ALONE, PROMISES};
 pub use places::PLACES;
 pub use rests::{RESTS, WAITS};
-pub use sealed::SEALED;
+pub use sealed::{SEALED, TOLD};
 
 /// A rule, what is switched off, the guard, and what is there instead.
 pub type Guard = (u8, &'static str, &'static str, &'static str);
@@ -402,6 +402,7 @@ pub const ALL: &[&[Guard]] = &[
     PROMISES,
     SEALED,
     PLACES,
+    TOLD,
 ];
 
 /// Those that show where calls are governed.
@@ -421,7 +422,7 @@ pub fn is_of_governance(number: usize) -> bool {
 }
 
 /// Returns true if the guard with this number shows only in a log that is sealed, which governed calls wrote: one of [`SEALED`],
-/// or of [`PLACES`].
+/// of [`PLACES`], or of [`TOLD`].
 #[must_use]
 pub fn is_of_sealing(number: usize) -> bool {
     number >= first_of_sealing()
@@ -432,7 +433,7 @@ fn count(groups: &[&[Guard]]) -> usize {
 }
 
 fn first_of_sealing() -> usize {
-    count(ALL) - PLACES.len() - SEALED.len()
+    count(ALL) - TOLD.len() - PLACES.len() - SEALED.len()
 }
 
 fn first_of_governance() -> usize {

@@ -208,6 +208,10 @@ impl Settings {
         if seed >= SEALED_FROM {
             let sealed = Sealed::draw(chance);
             self.limits = limits::draw(self.store.shards, chance);
+            // In a quarter of them, without a draw: those of the others stay what they are.
+            if seed % 4 == 3 {
+                self.limits.iter_mut().for_each(|limits| limits.push(limits::shade()));
+            }
             self.turns = self.turns.min(30);
             self.store.audit_admissions = true;
             if chance.random_bool(0.5) {

@@ -31,3 +31,14 @@ pub const SEALED: &[Guard] = &[
         "local mark = false",
     ),
 ];
+
+/// What limits do, and what entries say of it. Games whose log is sealed show it: each call has its reason, and its place.
+pub const TOLD: &[Guard] = &[
+    (
+        1,
+        "an entry says which place its call alone had taken of a limit",
+        "name_of(c), sum, c.used, of.row.max, c.ends, c.began)",
+        "name_of(c), sum, sum, of.row.max, c.ends, c.began)",
+    ),
+    (1, "a limit in shadow stops calls", "if c.row.reach == 'shadow' then", "if false then"),
+];

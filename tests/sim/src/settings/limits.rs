@@ -49,6 +49,20 @@ fn limit(name: &str, shards: u32, chance: &mut StdRng) -> Limit {
     }
 }
 
+/// A limit that would refuse most, and is in shadow: nothing becomes of it.
+pub(super) fn shade() -> Limit {
+    Limit {
+        name: "shade".to_owned(),
+        matches: LimitMatch::default(),
+        per: [LimitKey::Tenant].into(),
+        bound: LimitBound::Calls(1),
+        every: Every::Tick,
+        on_reach: OnReach::Reject,
+        mode: LimitMode::Shadow,
+        keys_max: 1_000,
+    }
+}
+
 /// How much a counter allows; few places, so that many wait for one.
 fn bound(every: Every, chance: &mut StdRng) -> LimitBound {
     if every == Every::Held {
@@ -76,7 +90,7 @@ impl Settings {
         let [first, second] = self.limits.as_slice() else { return Vec::new() };
         let pairs = first.iter().filter_map(|one| Some((one, second.iter().find(|other| other.name == one.name)?)));
         let of = |(one, other): (&Limit, &Limit)| {
-            if one.keys_max == 1 || one.every == Every::Held || !counts(one, tool) {
+            if one.keys_max == 1 || one.mode == LimitMode::Shadow || one.every == Every::Held || !counts(one, tool) {
                 return None;
             }
             let key = match one.per.iter().next() {
