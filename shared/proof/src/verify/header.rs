@@ -16,9 +16,12 @@ pub(super) struct Part {
 impl Verifier {
     /// Parts of an export have a header each, and the first one counts. What it follows on is not in this export.
     pub(super) fn take_header(&mut self, header: Header) {
+        let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
+        let follows = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?)));
         if self.header.is_none() && self.verdict.entries == 0 {
-            let entry = |text: &String| text.split(' ').next()?.parse::<EntryId>().ok();
-            self.before = header.follows.iter().filter_map(|(shard, text)| Some((*shard, entry(text)?))).collect();
+            self.before = follows.collect();
+        } else {
+            follows.for_each(|(shard, id)| self.hold_together(shard, id));
         }
         let (fleet, tenant) = (header.fleet.clone(), header.tenant.clone());
         self.parts.push(Part { line: self.lines, fleet, tenant, lies: false });
@@ -26,6 +29,15 @@ impl Verifier {
             Some(first) => first.keys.extend(header.keys),
             None => self.header = Some(header),
         }
+    }
+
+    /// A part of a log that was followed goes on where the part before it ends. What lies between may be sealed in later parts
+    /// that are not here either.
+    fn hold_together(&mut self, shard: u32, behind: EntryId) {
+        let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
+        let Some(last) = known.filter(|last| *last < behind) else { return };
+        let what = format!("this part goes on behind it, and the part before this one ends with entry {last}");
+        self.note(Finding { line: Some(self.lines), ..Finding::of_entry(Kind::Missing, shard, behind, what) });
     }
 
     /// A part that has another tenant's seal is not of one tenant alone.

@@ -139,6 +139,25 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
 }
 
 #[test]
+fn a_part_of_a_log_that_was_followed_goes_on_where_the_one_before_it_ends() {
+    let part = |follows: &str, ids: &[&str]| {
+        let follows = BTreeMap::from([(0, format!("{follows} 9 0 0 0-0"))]);
+        let header = Header { export: lines::FORMAT, fleet: "f".into(), follows, ..Header::default() };
+        let entries = ids.iter().map(|id| lines::entry(0, id, "", "{}"));
+        std::iter::once(lines::header(&header)).chain(entries).collect::<Vec<_>>()
+    };
+    let (first, second, third) = (part("0-0", &["1-0", "2-0"]), part("2-0", &["3-0"]), part("3-0", &["4-0"]));
+    let missing = |parts: &[&[String]]| -> Vec<Option<String>> {
+        let verdict = verify_as(&parts.concat(), &[], Expected { goes_on: true, ..Expected::default() });
+        verdict.findings.into_iter().filter(|found| found.kind == Kind::Missing).map(|found| found.id).collect()
+    };
+    assert_eq!(missing(&[&first, &second, &third]), []);
+    assert_eq!(missing(&[&second, &third]), []);
+    assert_eq!(missing(&[&first, &third]), [Some("3-0".to_owned())], "nothing is sealed, and all the same");
+    assert_eq!(missing(&[&part("0-0", &[]), &second]), [Some("2-0".to_owned())]);
+}
+
+#[test]
 fn a_log_that_was_trimmed_within_a_seal_is_intact_from_there_on() {
     let made = export(1, 12, 0);
     let ids: Vec<EntryId> = made.lines.iter().filter_map(|line| entry_id(line)).collect();
