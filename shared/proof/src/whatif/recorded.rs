@@ -379,8 +379,8 @@ fn fate(meta: &Meta<'_>) -> Fate {
     let (reason, rule) = (detail("reason"), detail("rule"));
     let is_told_by_others = meta.premises.as_ref().is_some_and(|said| said.session.is_some() && !said.ran);
     match (meta.outcome.as_str(), reason.as_str()) {
-        // Somebody who is gone had begun it; whether people had agreed to that, nobody says.
-        ("outcome_unknown", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
+        // Somebody who is gone had begun it, or its turn was lost too often; whether people had agreed to that, nobody says.
+        ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
         ("denied", "loop" | "fact_missing" | "fact_forbidden" | "facts_full") => Fate::Stopped { reason, rule },
         ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => Fate::Asked,

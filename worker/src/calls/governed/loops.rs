@@ -64,7 +64,7 @@ impl Loops {
         }
         let until_ms = self.outbox.brake(row.clone()).await.flatten()?;
         self.metrics.loop_broken(LoopAction::Refused);
-        Some(Box::new(refused(&trying.call.tool, until_ms)))
+        Some(Box::new(refused(trying, until_ms)))
     }
 
     /// Counts a call that has its result, and tells its agent where it goes in circles.
@@ -89,11 +89,13 @@ fn note(count: u64, refused_until_ms: Option<i64>) -> String {
 }
 
 /// The end of a call that is not carried out, for it came too often.
-fn refused(tool: &str, until_ms: i64) -> CallEnding {
-    let until = rfc3339(until_ms);
+fn refused(trying: &Trying<'_>, until_ms: i64) -> CallEnding {
+    let (tool, until) = (&trying.call.tool, rfc3339(until_ms));
+    // A read that ran beside one that is tried again was dropped, and would be read again now.
+    let not_executed = if trying.slice.may_have_been_held() { "" } else { ", and was not executed" };
     let told = format!(
         "You have made this same call of {tool:?} again and again, and each time got the same result. It is refused until \
-         {until}, and was not executed. {IN_CIRCLES}"
+         {until}{not_executed}. {IN_CIRCLES}"
     );
     let mut error = messages::error(Outcome::Denied, told);
     error.details = Some(serde_json::json!({ "reason": "loop", "until": until }));
