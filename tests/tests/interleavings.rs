@@ -72,7 +72,7 @@ async fn play_part(part: u64) {
         }
         return;
     }
-    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(10_000);
+    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(8_000);
     let mut steps = 0;
     for seed in (0..count).filter(|seed| seed % PARTS == part) {
         steps += play(&mut table, seed).await.unwrap_or_else(|violation| panic!("{violation}"));
