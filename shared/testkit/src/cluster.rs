@@ -303,11 +303,8 @@ impl Cluster {
             let said: String = loop {
                 match command.query_async(&mut source).await {
                     Ok(said) => break said,
-                    // On a machine that is far too busy primaries take each other for dead for a moment. It is the source
-                    // that says so, or that hears it from the target.
-                    Err(error) if error.to_string().contains("CLUSTERDOWN") && Instant::now() < deadline => {
-                        sleep(STEP).await;
-                    }
+                    // On a machine that is far too busy primaries take each other for dead for a moment.
+                    Err(error) if is_down(&error) && Instant::now() < deadline => sleep(STEP).await,
                     Err(error) => panic!("a key that moves: {error}"),
                 }
             };
@@ -514,6 +511,11 @@ async fn node_apart(network: &mut Network, index: usize, options: RedisOptions) 
 
 fn port_of(server: &RedisServer) -> String {
     server.url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
+}
+
+/// Whether a server does not see its cluster whole: itself, or one that it has asked, whose words it passes on.
+fn is_down(error: &redis::RedisError) -> bool {
+    error.code() == Some("CLUSTERDOWN") || error.detail().is_some_and(|detail| detail.contains("CLUSTERDOWN"))
 }
 
 #[cfg(test)]
