@@ -9,7 +9,11 @@ use super::entry::CallEntry;
 use super::{Claim, Mark, mark};
 
 const WHY_UNCHECKED: &str = "they do not say what they debited of limits: they never were admitted, audit.admissions was \
-                             off, an older build has decided, or there were too many to tell";
+                             off, an older build has decided, there were too many to tell, or a counter could \
+                             not be read, and was reset";
+
+/// Several resets within a millisecond begin one after the other, ms.
+const RESET_MS: i64 = 10;
 
 /// What one admission debited of a counter.
 struct Debited {
@@ -75,12 +79,24 @@ impl Limits {
 
 /// Looks at the windows of one counter.
 fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
+    let begins: Vec<(i64, i64)> = windows.keys().copied().collect();
     let mut last_end = None;
-    for ((end, _), mut inside) in windows {
-        claim.checked += 1;
+    for (at, ((end, began), mut inside)) in windows.into_iter().enumerate() {
         each(name, end, &inside, claim);
         if is_remade {
+            claim.unchecked += inside.len() as u64;
             continue;
+        }
+        claim.checked += 1;
+        // From a reset on, nothing is debited of what was before it.
+        let until_ms = begins.get(at + 1).filter(|next| next.0 == end).map_or(end, |next| next.1);
+        let is_outside = |debited: &&Debited| debited.at_ms < began - RESET_MS || debited.at_ms > until_ms;
+        if let Some(other) = inside.iter().find(is_outside) {
+            let at_ms = other.at_ms;
+            claim.violated(format!(
+                "{name}: {} was let through at {at_ms}, and its window was {began} to {until_ms}",
+                other.turn
+            ));
         }
         let begins = inside.iter().map(|debited| debited.at_ms).min().unwrap_or(end);
         if last_end.is_some_and(|last| last != end && begins < last) {

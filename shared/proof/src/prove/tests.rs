@@ -176,15 +176,22 @@ fn a_window_of_a_limit_that_overran_is_found_however_it_did() {
 
 #[test]
 fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
+    // The reset was at 1 s, and the last call comes after it.
     let made = |last: &str| {
         prove(&[
             entry(1, "a/0", &debits(1, "Dmails@acme,2,2,3,9000,0"), ""),
-            entry(2, "b/0", &debits(2, "Dmails@acme,2,2,3,9000,900"), ""),
-            entry(3, "c/0", &debits(3, last), ""),
+            entry(2, "b/0", &debits(2, "Dmails@acme,2,2,3,9000,1000"), ""),
+            entry(3, "c/0", &format!("A1500,1,3,9,5000,3,100;Dmails@acme,{last}"), ""),
         ])
     };
-    assert!(made("Dmails@acme,1,3,3,9000,900").holds);
-    assert_eq!(violated(&made("Dmails@acme,1,2,3,9000,900")), [LIMITS]);
+    assert!(made("1,3,3,9000,1000").holds);
+    for (last, why) in [
+        ("1,2,3,9000,1000", "the same place"),
+        ("1,3,3,9000,0", "of the window before the reset"),
+        ("1,1,3,9000,2000", "of one that begins later"),
+    ] {
+        assert_eq!(violated(&made(last)), [LIMITS], "{why}");
+    }
 }
 
 #[test]
