@@ -25,7 +25,7 @@ Examples:
   tickfleet limits reset mails_per_agent atlas-ux:kelly --reason 'the import was ours'
   tickfleet limits reset writes_of_the_fleet --reason 'agreed with Ben' --by anna
 
-The window goes on, so up to twice what the limit allows may pass in it.")]
+The window ends when it would have: until then, what the limit allows may pass once more with each reset.")]
 pub(super) struct Reset {
     /// The limit.
     #[arg(value_name = "LIMIT")]
