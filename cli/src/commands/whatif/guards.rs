@@ -21,6 +21,7 @@ const STOPPED: &str =
     "the loop breaker stopped it, or a bound of its session's facts, of which the log does not have the state";
 const NO_TENANT: &str = "its tenant is not in the configuration (one that is set at run time is not)";
 const NO_TOOL: &str = "a task is no call of a tool";
+const LOST: &str = "whoever held it was lost, or failed before it ran: how far it had come is not in the log";
 
 /// The other policy, and its tools.
 pub(super) struct Guards {
@@ -101,6 +102,9 @@ impl Guards {
 
     /// What guards say of a call is told where that is otherwise, unless facts may stop it yet.
     async fn judge_call(&self, call: &Recorded, before_ms: Option<i64>, told: &mut Told) -> Option<FactCall> {
+        if is_lost(call) {
+            told.summary.cannot_say(LOST, 1);
+        }
         let recall = if call.fate == Fate::NotReached { None } else { Some(self.recall(call, told).await?) };
         let otherwise = recall.as_ref().and_then(|recall| difference(call, recall, told));
         let row = facts(&call.tool, &self.active, &self.registry);
@@ -138,6 +142,11 @@ impl Guards {
         };
         Some(recalled.judge(&self.active, &self.registry).await)
     }
+}
+
+/// Whether nobody knows how far a call had come that was admitted: guards may have let it pass, and people agreed to it.
+fn is_lost(call: &Recorded) -> bool {
+    call.fate == Fate::NotReached && matches!(call.outcome.as_str(), "internal" | "outcome_unknown")
 }
 
 /// The arguments; none where not all of them are known.

@@ -342,3 +342,32 @@ async fn facts_of_sessions_are_decided_as_they_were_and_by_another_policy_as_tha
     let found = differ(&whatif(&configure_facts(folder.path(), "agent", &of_agent), &export));
     assert_eq!(found, expected(&[("t2/0", "denied", by), ("t4/0", "denied", by)]));
 }
+
+/// Whether guards had let it pass, and people agreed, its entry does not say: that is counted, and no difference.
+#[test]
+fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = configure(folder.path(), "policy", &[]);
+    let told = |outcome: &str, ran: bool| {
+        let premises = json!({"calls": 1, "session": "s", "ran": ran});
+        let meta = json!({"call": "t/0", "turn": "t", "arguments": {"value": 600}, "outcome": outcome,
+            "error": {"code": outcome, "message": "lost", "details": null}, "premises": premises});
+        let entry = json!({"timestamp": "2026-01-01T00:00:01.000Z", "level": "error", "action": "TOOL_CALL",
+            "entity_type": "tool", "entity_id": "tool_echo", "actor_type": "agent", "actor_id": "kelly", "tenant": "demo",
+            "message": format!("kelly called echo: {outcome} in 0 ms"), "meta": meta});
+        let admitted = "A1767225600000,1,1,3,1767225601000,1,500";
+        let header = json!({"export": 1, "fleet": "tickfleet", "made_ms": 1_767_225_700_000_u64});
+        let line = json!({"shard": 0, "id": "1767225601000-0", "admitted": admitted, "audit": entry});
+        let export = folder.path().join("lost.jsonl");
+        std::fs::write(&export, format!("{header}\n{line}\n")).unwrap();
+        whatif(&config, export.to_str().unwrap()).json()["summary"].clone()
+    };
+    for outcome in ["internal", "outcome_unknown"] {
+        let summary = told(outcome, false);
+        let unknown = summary["not_decidable"].as_object().unwrap();
+        let is_told = unknown.keys().any(|why| why.starts_with("whoever held it was lost"));
+        assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
+    }
+    // One that ran had passed, and the rule `small` denies it.
+    assert_eq!(told("internal", true)["by_rule"]["permissions.echo.rules.small"], 1);
+}
