@@ -213,6 +213,8 @@ impl Books {
             let why_not = is_of_others.then_some(ONE_TENANT).or_else(|| why_not(&limit, &debits, turn, from));
             let max = match (why_not, self.max(fleet, &limit, turn.shard)) {
                 (None, Some(max)) => max,
+                // In shadow it stops nothing, whatever it counts.
+                (..) if limit.mode == LimitMode::Shadow => continue,
                 (why, _) => {
                     unknown.push(NotKnown { by: super::limit(&limit.name), why: why.unwrap_or(NO_SLOTS) });
                     continue;
@@ -222,13 +224,16 @@ impl Books {
             let side = self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms));
             let crowd = self.crowds.entry(format!("{} {}", turn.shard, limit.name)).or_default();
             if limit.every != Every::Held && crowd.shares(&key, side.debit.counter.end_ms, limit.keys_max, now_ms) {
-                unknown.push(NotKnown { by: super::limit(&limit.name), why: CROWDED });
+                if limit.mode != LimitMode::Shadow {
+                    unknown.push(NotKnown { by: super::limit(&limit.name), why: CROWDED });
+                }
                 continue;
             }
             sides.push(side);
         }
         // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
-        let of_tasks = |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task);
+        let of_tasks =
+            |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
         unknown.extend(
             limits.iter().filter(of_tasks).map(|limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT }),
         );

@@ -15,6 +15,7 @@ use super::{Difference, Kind};
 use crate::lines::{self, Line};
 
 mod places;
+mod unknown;
 
 fn policy(calls_per_tick: u32, limits: Vec<Limit>) -> Policy {
     let mut policy = Policy { limits: Arc::new(limits), ..Policy::default() };
@@ -347,40 +348,6 @@ fn a_pause_and_its_end_are_read_from_the_log() {
     };
     let pause = |ends| Pause { at_ms: 5_101, who: "acme:kelly".into(), ends };
     assert_eq!((act("PAUSE"), act("RESUME")), (pause(false), pause(true)));
-}
-
-#[test]
-fn what_is_not_known_is_told_and_no_difference() {
-    let mut one = turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))]);
-    one.calls[0].arguments = None;
-    let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
-    let policy = policy(3, vec![limit(sum, Every::Day, OnReach::Reject)]);
-    let (found, summary) = replay(&policy, &[one]);
-    assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
-}
-
-#[test]
-fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
-    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
-    let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
-    let mut other = turn("b", &[(1_100, 0, What::Refuse(1, Some("limits.few".into())))]);
-    other.agent = "stan".into();
-    let mut later = turn("c", &[(7_200_000, 0, What::Refuse(1, Some("limits.few".into())))]);
-    later.agent = "stan".into();
-    let with = |limit: Limit| {
-        let mut policy = policy(3, vec![limit]);
-        let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
-        policy.agents = Arc::new(agents.into());
-        replay(&policy, &[one.clone(), other.clone(), later.clone()])
-    };
-    let (found, summary) = with(few.clone());
-    assert_eq!((found.len(), summary.not_decidable.len()), (2, 0), "its own counter has room: {found:?} {summary:?}");
-    few.keys_max = 1;
-    let (found, summary) = with(few);
-    assert!(summary.not_decidable.keys().any(|why| why.contains("keys_max")), "{summary:?}");
-    // Two hours later all counters are gone, and each is decided about again.
-    let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
-    assert_eq!(calls, ["c/0"], "the first may share the other one's: {found:?}");
 }
 
 #[test]

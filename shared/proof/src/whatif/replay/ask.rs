@@ -30,6 +30,13 @@ pub(super) struct Said {
     pub(super) debited: (AgentBudgets, Budget),
 }
 
+impl Said {
+    /// Whether that is a limit that could not be asked: what it stopped stays stopped.
+    pub(super) fn is_unknown(&self, by: &str) -> bool {
+        self.unknown.iter().any(|unknown| unknown.by == by)
+    }
+}
+
 /// The counters of a turn's chain, but those of limits.
 #[derive(Clone, Copy)]
 struct Counters {
@@ -123,9 +130,6 @@ impl Replay<'_> {
         let (mut agent, mut tenant_day, known_ms) = self.budgets(whose, turn, caps, on, now_ms);
         let fleet = self.fleet;
         let (mut sides, unknown) = self.books.sides(&fleet, whose, turn, live.next, now_ms);
-        if on.is_some_and(|on| !matches!(on.what, What::Wait(..))) {
-            unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
-        }
         for side in &mut sides {
             side.debit.others_wait = lane != Some(side.name.as_str()) && self.lanes.contains_key(&side.name);
         }

@@ -240,7 +240,13 @@ impl<'a> Replay<'a> {
             }
         };
         let wanted = live.turn.calls.len() - live.next;
-        let said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
+        let mut said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
+        if !matches!(decision.what, What::Wait(..)) {
+            said.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
+        }
+        if let Some(went) = cut_by_others(live, decision, &said) {
+            said = self.ask(&whose, live, (Some(decision), went), None, now_ms);
+        }
         match (&decision.what, said.verdict) {
             (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => {
                 self.park(live, Self::lane_of(live, by, &said));
@@ -307,6 +313,9 @@ impl<'a> Replay<'a> {
             self.summary.cannot_say_of(by, SHARE, 1);
             return true;
         }
+        if said.is_unknown(by) {
+            return true;
+        }
         match said.verdict {
             Verdict::WaitFor(_, None) => true,
             Verdict::Wait(_) | Verdict::WaitFor(_, Some(_)) => {
@@ -364,6 +373,9 @@ impl<'a> Replay<'a> {
             self.summary.cannot_say(NO_TASK, 1);
             return true;
         }
+        if said.is_unknown(by) {
+            return true;
+        }
         match verdict {
             Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
             Verdict::Dispatch(_) => self.was_open(shard, by, said),
@@ -374,10 +386,6 @@ impl<'a> Replay<'a> {
     /// Whether what stopped calls was open before the log began, so that it is not known what it had used.
     fn was_open(&mut self, shard: u32, by: &str, said: &Said) -> bool {
         let began_ms = self.began.of(shard);
-        // Said once already.
-        if said.unknown.iter().any(|unknown| unknown.by == by) {
-            return true;
-        }
         let open = match by {
             DAY => said.known_ms.1 < began_ms,
             TICK => said.known_ms.0 < began_ms,
@@ -388,6 +396,18 @@ impl<'a> Replay<'a> {
         }
         open
     }
+}
+
+/// How many calls went out, where the policy lets more of them go, and what cut them short is not in the log or no limit that
+/// can be asked.
+fn cut_by_others(live: &Live, decision: &Decision, said: &Said) -> Option<usize> {
+    let (What::Go(calls, _), Verdict::Dispatch(fits)) = (&decision.what, said.verdict) else { return None };
+    let went = calls - (live.next - decision.first).min(*calls);
+    let is_other = || {
+        let by = told::waited_for(&live.turn, decision.first + calls);
+        by.is_some_and(|by| said.is_unknown(&by) || by == LIMIT && !said.unknown.is_empty())
+    };
+    (0 < went && went < fits && (!live.turn.is_whole || is_other())).then_some(went)
 }
 
 /// Who makes a turn's calls, as the policy has them.

@@ -1,0 +1,61 @@
+//! What the log does not say, and what follows from it.
+
+use super::*;
+
+#[test]
+fn what_is_not_known_is_told_and_no_difference() {
+    let mut one = turn("a", &[(1_000, 0, What::Refuse(1, Some("limits.few".into())))]);
+    one.calls[0].arguments = None;
+    let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
+    let policy = policy(3, vec![limit(sum, Every::Day, OnReach::Reject)]);
+    let (found, summary) = replay(&policy, &[one]);
+    assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+}
+
+#[test]
+fn where_counters_may_be_shared_nothing_is_said_of_their_limit() {
+    let mut few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Reject);
+    let one = turn("a", &[(1_000, 0, go(1, 1, 5_000))]);
+    let mut other = turn("b", &[(1_100, 0, What::Refuse(1, Some("limits.few".into())))]);
+    other.agent = "stan".into();
+    let mut later = turn("c", &[(7_200_000, 0, What::Refuse(1, Some("limits.few".into())))]);
+    later.agent = "stan".into();
+    let with = |limit: Limit| {
+        let mut policy = policy(3, vec![limit]);
+        let agents = ["kelly", "stan"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
+        policy.agents = Arc::new(agents.into());
+        replay(&policy, &[one.clone(), other.clone(), later.clone()])
+    };
+    let (found, summary) = with(few.clone());
+    assert_eq!((found.len(), summary.not_decidable.len()), (2, 0), "its own counter has room: {found:?} {summary:?}");
+    few.keys_max = 1;
+    let (found, summary) = with(few);
+    assert!(summary.not_decidable.keys().any(|why| why.contains("keys_max")), "{summary:?}");
+    // Two hours later all counters are gone, and each is decided about again.
+    let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
+    assert_eq!(calls, ["c/0"], "the first may share the other one's: {found:?}");
+}
+
+#[test]
+fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
+    let mut few = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
+    few.per = BTreeSet::from([LimitKey::User]);
+    let mut known = limit(LimitBound::Calls(2), Every::Period(1_000), OnReach::Wait);
+    known.name = "known".into();
+    let turns = [
+        // Of its user, entries say nothing.
+        turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(1, 2, 5_000))]),
+        turn("b", &[(2_100, 0, What::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 3, 5_000))]),
+    ];
+    let (found, summary) = replay(&policy(3, vec![few.clone(), known.clone()]), &turns);
+    assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+    // Where another one stops the calls as well, for less long.
+    known.bound = LimitBound::Calls(1);
+    let (found, _) = replay(&policy(3, vec![few.clone(), known]), &turns);
+    assert!(found.is_empty(), "{found:?}");
+    // In shadow it stops nobody.
+    few.mode = LimitMode::Shadow;
+    let (found, summary) = replay(&policy(3, vec![few]), &turns);
+    let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
+    assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
+}
