@@ -133,7 +133,7 @@ impl Calls {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
         let mut carried = if tool.spec.effect == Effect::Once {
-            self.carry_out_once(trying, &admitted, tools, permit).await
+            Box::pin(self.carry_out_once(trying, &admitted, tools, permit)).await
         } else {
             self.read_or_execute(trying, tool, tools, arguments, permit).await
         };

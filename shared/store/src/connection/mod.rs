@@ -110,6 +110,9 @@ impl Connection {
     }
 
     /// Waits for an answer to `verb`, and tells the observer of it. `timed` is false for reads that wait on purpose.
+    ///
+    /// Callers give it what is boxed: futures of a round trip have 3 kB, and all that wait for one would be as large, and be
+    /// copied as often as they move.
     pub(crate) async fn observe<T>(
         &self,
         verb: &'static str,
@@ -266,7 +269,7 @@ impl Connection {
                 (answer, _) => answer,
             }
         };
-        self.observe(script.verb, true, run).await
+        self.observe(script.verb, true, Box::pin(run)).await
     }
 
     /// Runs a script, once more if a server only said who runs it, or that nobody does for the moment. `ASK` is not
@@ -346,7 +349,7 @@ impl Connection {
             let answer = command.query_async::<T>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(question.as_str(), true, Box::pin(ask)).await
     }
 
     /// Runs a pipeline. For what only looks, or is set up once.
@@ -363,7 +366,7 @@ impl Connection {
             let answer = pipe.query_async::<T>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(question.as_str(), true, Box::pin(ask)).await
     }
 
     /// Runs a pipeline, and answers for each command by itself: a key that holds something else costs its own answer
@@ -378,7 +381,7 @@ impl Connection {
             let answers = pipe.ignore_errors().query_async::<Answers>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answers.and_then(error::all_served)).await
         };
-        self.observe(question.as_str(), true, ask).await
+        self.observe(question.as_str(), true, Box::pin(ask)).await
     }
 }
 

@@ -41,10 +41,12 @@ impl Calls {
         tools: &Toolbox,
         passed: Passed,
     ) -> Result<Admitted, Disposition> {
-        if !passed.asked.is_empty() {
-            self.facts_allow(trying, &passed, tools).await?;
-        }
-        let (mut passed, approved, taken_later) = self.consented(trying, tools, passed).await?;
+        let (mut passed, approved, taken_later) = if passed.asked.is_empty() {
+            (passed, None, None)
+        } else {
+            Box::pin(self.facts_allow(trying, &passed, tools)).await?;
+            Box::pin(self.consented(trying, tools, passed)).await?
+        };
         let changed = approved.as_ref().and_then(|approved| approved.arguments.as_deref());
         let entered_ms = match self.enter(trying, &passed.tool, changed, tools).await {
             Ok(LetIn { shadow, entered_ms }) => {
@@ -78,9 +80,6 @@ impl Calls {
         tools: &Toolbox,
         passed: Passed,
     ) -> Result<(Passed, Option<Approved>, Option<UseApproval>), Disposition> {
-        if passed.asked.is_empty() {
-            return Ok((passed, None, None));
-        }
         let binding = binding(trying, &passed);
         let id = ApprovalBinding::id(&binding);
         let question = UseApproval {

@@ -87,7 +87,8 @@ impl Calls {
         changed: Option<&RawValue>,
         tools: &Toolbox,
     ) -> Result<LetIn, Box<Disposition>> {
-        self.ask_session(trying, (tool, changed), tools, false).await
+        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(LetIn::default()) };
+        Box::pin(self.ask_session(trying, row, (tool, changed), tools, false)).await
     }
 
     /// Whether facts would let a call begin just now. It does not begin: people are to be asked first.
@@ -100,18 +101,19 @@ impl Calls {
         passed: &Passed,
         tools: &Toolbox,
     ) -> Result<(), Disposition> {
-        let looked = self.ask_session(trying, (&passed.tool, None), tools, true).await;
+        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(()) };
+        let looked = self.ask_session(trying, row, (&passed.tool, None), tools, true).await;
         looked.map(drop).map_err(|instead| *instead)
     }
 
     async fn ask_session(
         &self,
         trying: &Trying<'_>,
+        row: &FactRow,
         (tool, changed): (&RegisteredTool, Option<&RawValue>),
         tools: &Toolbox,
         looks: bool,
     ) -> Result<LetIn, Box<Disposition>> {
-        let Some(row) = row_of(trying.config, trying.slice, &trying.call.tool) else { return Ok(LetIn::default()) };
         let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));
         // A call is decided about where it begins: another try of it is never told as not run.
         let conditions: Vec<(&FactCondition, bool)> = conditions.filter(|_| trying.attempt == 1).collect();
