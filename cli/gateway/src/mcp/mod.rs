@@ -13,6 +13,7 @@ mod task;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
@@ -27,6 +28,7 @@ use tickfleet_client::Client;
 use tickfleet_model::{AgentId, Dialect, TenantId, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::TurnName;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::Caller;
@@ -40,6 +42,10 @@ pub use stdio::serve_stdio;
 
 /// Tools in one page of a list.
 const PAGE: usize = 200;
+/// How long a list is waited for that no worker has written: clients ask as soon as a fleet starts, and once.
+const LIST_WAIT: Duration = Duration::from_secs(5);
+/// How often it is looked for meanwhile.
+const LIST_LOOK: Duration = Duration::from_millis(250);
 
 /// Whose server it is.
 #[derive(Debug, Clone)]
@@ -86,6 +92,27 @@ impl McpServer {
         public: Option<PublicUrl>,
     ) -> Self {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
+    }
+
+    /// The list of an agent's tools, JSON; none where it has none, or no worker has written it in time.
+    async fn list_of(
+        &self,
+        who: &Principal,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Option<String>, ErrorData> {
+        let (store, asked) = (self.client.store(&who.tenant), Instant::now());
+        loop {
+            let list = store.tool_list(&who.tenant, &who.agent, dialect(context)).await;
+            let list = list.map_err(|error| failed(&error.into()))?;
+            if list.is_some() || asked.elapsed() >= LIST_WAIT {
+                return Ok(list);
+            }
+            tokio::select! {
+                () = context.ct.cancelled() => return Ok(None),
+                () = self.draining.cancelled() => return Ok(None),
+                () = tokio::time::sleep(LIST_LOOK) => {}
+            }
+        }
     }
 
     fn principal(&self, context: &RequestContext<RoleServer>) -> Result<Principal, ErrorData> {
@@ -148,8 +175,7 @@ impl ServerHandler for McpServer {
         let cursor = request.and_then(|request| request.cursor);
         let from = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
         let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected what a list has said", None))?;
-        let list = self.client.store(&who.tenant).tool_list(&who.tenant, &who.agent, dialect(&context)).await;
-        let Some(list) = list.map_err(|error| failed(&error.into()))? else {
+        let Some(list) = self.list_of(&who, &context).await? else {
             let message =
                 format!("there is no list of tools for {}: it is no agent of the tenant, or no worker runs", who.agent);
             return Err(ErrorData::internal_error(message, None));

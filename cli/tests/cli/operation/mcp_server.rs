@@ -3,8 +3,12 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tickfleet_model::{AgentId, Dialect, TenantId};
+use tickfleet_store::{Store, StoreOptions, ToolList};
 use tickfleet_testkit::RedisServer;
 
 use super::gateway::{Answer, Gateway, add_key};
@@ -66,6 +70,28 @@ fn listed(mut ask: impl FnMut() -> Value) -> Value {
 
 fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    let asked = std::thread::spawn(move || {
+        let list = ask(&gateway, &key, "tools/list", &json!({})).json();
+        (list, ask_for("nobody", &gateway, &key, "tools/list", &json!({})).json())
+    });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!asked.is_finished(), "it was not waited for");
+    let json = r#"[{"name": "echo", "inputSchema": {"type": "object"}}]"#.into();
+    let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+    let list = ToolList { tenant, agent, dialect: Dialect::Mcp, json };
+    let store = Store::open(&redis.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    store.write_tool_lists("of a test", &[list], 60_000, 60_000).await.unwrap();
+    let (list, nobodys) = asked.join().unwrap();
+    assert_eq!(names(&list["result"]), ["echo"], "{list}");
+    assert!(nobodys["error"]["message"].as_str().unwrap().contains("no list of tools"), "{nobodys}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
