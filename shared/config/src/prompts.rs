@@ -46,9 +46,14 @@ impl AgentPrompts {
     }
 }
 
+/// The name of the prompt in a file; none where that is not one of an agent's.
+fn name_of(file: &str) -> Option<String> {
+    let name = file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// The prompts of agents: the built-in ones, with those of the folder in their place and beside them.
 pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
-    let name_of = |file: &str| Some(file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?.to_owned());
     let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
     let mut prompts: BTreeMap<String, String> = built_in.collect();
     let folder = dir.map(|dir| dir.join(FOLDER));
@@ -99,8 +104,7 @@ fn check_folder(folder: &Path, errors: &Errors) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         // Kubernetes mounts a ConfigMap through entries that begin with a dot.
-        let of_agent = name.starts_with(OF_AGENT) && name.ends_with(ENDING);
-        if !name.starts_with('.') && !of_agent && !names().any(|known| known == name) {
+        if !name.starts_with('.') && name_of(&name).is_none() && !names().any(|known| known == name) {
             let place = Place::whole_file(&folder.join(&name).display().to_string());
             let expected = format!("{OF_AGENT}<name>{ENDING} or one of {}", suggest::list(names()));
             errors.suggest(&place, "", "a file that nothing reads", expected, suggest::closest(&name, names()));

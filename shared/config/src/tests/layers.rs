@@ -28,6 +28,8 @@ fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     for (name, text, found) in [
         ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
         ("prompts/tool.md", "x", "a file that nothing reads"),
+        // It names no agent.
+        ("prompts/agent.txt", "x", "a file that nothing reads"),
     ] {
         let errors = load(name, text).unwrap_err().to_string();
         assert!(errors.contains(found) && errors.contains(name), "{errors}");
