@@ -44,8 +44,10 @@ pub use stdio::serve_stdio;
 const PAGE: usize = 200;
 /// How long a list is waited for that no worker has written: clients ask as soon as a fleet starts, and once.
 const LIST_WAIT: Duration = Duration::from_secs(5);
-/// How often it is looked for meanwhile.
-const LIST_LOOK: Duration = Duration::from_millis(250);
+/// It is looked for again after this time, then after twice as long, up to [`LIST_LOOKS_MAX`].
+const LIST_LOOKS_MIN: Duration = Duration::from_millis(100);
+/// See [`LIST_LOOKS_MIN`].
+const LIST_LOOKS_MAX: Duration = Duration::from_secs(1);
 
 /// Whose server it is.
 #[derive(Debug, Clone)]
@@ -100,18 +102,20 @@ impl McpServer {
         who: &Principal,
         context: &RequestContext<RoleServer>,
     ) -> Result<Option<String>, ErrorData> {
-        let (store, asked) = (self.client.store(&who.tenant), Instant::now());
+        let (store, asked, mut pause) = (self.client.store(&who.tenant), Instant::now(), LIST_LOOKS_MIN);
         loop {
+            // Redis may start with the fleet, too.
             let list = store.tool_list(&who.tenant, &who.agent, dialect(context)).await;
-            let list = list.map_err(|error| failed(&error.into()))?;
-            if list.is_some() || asked.elapsed() >= LIST_WAIT {
-                return Ok(list);
+            let is_over = asked.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
+            if is_over || matches!(list, Ok(Some(_))) {
+                return list.map_err(|error| failed(&error.into()));
             }
             tokio::select! {
-                () = context.ct.cancelled() => return Ok(None),
-                () = self.draining.cancelled() => return Ok(None),
-                () = tokio::time::sleep(LIST_LOOK) => {}
+                () = context.ct.cancelled() => {}
+                () = self.draining.cancelled() => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            pause = (pause * 2).min(LIST_LOOKS_MAX);
         }
     }
 

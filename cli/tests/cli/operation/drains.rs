@@ -1,9 +1,12 @@
 //! Workers that an operator has take no new work: they end what they hold, and others do the rest.
 
 use std::fs;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use tickfleet_model::limits;
+use tickfleet_store::StoreOptions;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use crate::support::binary::{Said, command};
@@ -73,6 +76,13 @@ impl Place {
         self.until(host, |one| one["heard"] == true && one["drained"].is_object() == (what == "drain"));
     }
 
+    /// What a drained worker has asked for already, it takes: waits until no such question is open any more.
+    async fn asks_no_more() {
+        let lease_ms = StoreOptions::default().lease_ms.unsigned_abs();
+        // Nobody tells that a read has ended.
+        tokio::time::sleep(Duration::from_millis(lease_ms / limits::BLOCK_FRACTION + 500)).await;
+    }
+
     fn explained(&self, turn: &str, word: &str) {
         let mut story = String::new();
         for _ in 0..LOOKS {
@@ -101,6 +111,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     let holds = place.until("quiet", |one| one["busy"] == 1);
     assert_eq!(holds["shards"], 2, "{holds}");
     place.change("drain", "quiet");
+    Place::asks_no_more().await;
     // Others do the rest, in both shards; what it held, it goes on with.
     let other = place.start("worker", "other");
     for n in 0..2 {
@@ -122,6 +133,7 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     place.until("quiet", |one| one["alive"] == false);
     quiet.signal(Signal::SIGCONT);
     place.until("quiet", |one| one["alive"] == true && one["heard"] == true && one["drained"].is_object());
+    Place::asks_no_more().await;
     // With nobody else, everything waits, and the story says for whom.
     assert_eq!(other.stop(), Some(0));
     place.submit("demo", "waits", "echo", &[]);

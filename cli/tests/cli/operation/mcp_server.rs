@@ -82,6 +82,7 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
         let list = ask(&gateway, &key, "tools/list", &json!({})).json();
         (list, ask_for("nobody", &gateway, &key, "tools/list", &json!({})).json())
     });
+    // So long it has to wait, at least.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!asked.is_finished(), "it was not waited for");
     let json = r#"[{"name": "echo", "inputSchema": {"type": "object"}}]"#.into();

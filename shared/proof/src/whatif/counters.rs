@@ -108,6 +108,23 @@ pub(super) struct NotKnown {
     pub(super) by: String,
     /// Why not.
     pub(super) why: &'static str,
+    /// Whether it counts each of the calls that were looked at; none where it may count any.
+    counted: Option<Vec<bool>>,
+}
+
+impl NotKnown {
+    /// A limit of which it is not known what these calls debit; none in shadow, where it stops nothing.
+    fn of(limit: &Limit, why: &'static str, debits: &Debits) -> Option<Self> {
+        // One whose amount nobody can read is counted.
+        let counted = || debits.amounts.iter().map(|amount| *amount != Some(0)).collect();
+        let by = super::limit(&limit.name);
+        (limit.mode != LimitMode::Shadow).then(|| Self { by, why, counted: Some(counted()) })
+    }
+
+    /// Whether it may count the call at this place among those that were looked at.
+    pub(super) fn counts(&self, at: usize) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.get(at).copied().unwrap_or(true))
+    }
 }
 
 /// Counters whose windows are over go when a scheduler keeps house; surely after so long.
@@ -211,22 +228,20 @@ impl Books {
             }
             let is_of_others = fleet.one_tenant && fleet.policy.tenants.len() > 1 && !limit.is_of_tenants();
             let why_not = is_of_others.then_some(ONE_TENANT).or_else(|| why_not(&limit, &debits, turn, from));
+            let not_known = |why| NotKnown::of(&limit, why, &debits);
             let max = match (why_not, self.max(fleet, &limit, turn.shard)) {
                 (None, Some(max)) => max,
-                // In shadow it stops nothing, whatever it counts.
-                (..) if limit.mode == LimitMode::Shadow => continue,
                 (why, _) => {
-                    unknown.push(NotKnown { by: super::limit(&limit.name), why: why.unwrap_or(NO_SLOTS) });
+                    unknown.extend(not_known(why.unwrap_or(NO_SLOTS)));
                     continue;
                 }
             };
+            let crowded = not_known(CROWDED);
             let key = debits.key.clone();
             let side = self.side(fleet, whose, &limit, (debits, max), (turn.shard, now_ms));
             let crowd = self.crowds.entry(format!("{} {}", turn.shard, limit.name)).or_default();
             if limit.every != Every::Held && crowd.shares(&key, side.debit.counter.end_ms, limit.keys_max, now_ms) {
-                if limit.mode != LimitMode::Shadow {
-                    unknown.push(NotKnown { by: super::limit(&limit.name), why: CROWDED });
-                }
+                unknown.extend(crowded);
                 continue;
             }
             sides.push(side);
@@ -234,9 +249,11 @@ impl Books {
         // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
         let of_tasks =
             |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
-        unknown.extend(
-            limits.iter().filter(of_tasks).map(|limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT }),
-        );
+        unknown.extend(limits.iter().filter(of_tasks).map(|limit| NotKnown {
+            by: super::limit(&limit.name),
+            why: NO_CONTEXT,
+            counted: None,
+        }));
         (sides, unknown)
     }
 

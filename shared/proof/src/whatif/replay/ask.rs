@@ -64,14 +64,17 @@ impl Counters {
     }
 }
 
-/// Whether the policy says what was decided.
-fn agrees(live: &Live, on: &Decision, verdict: Verdict) -> bool {
+/// Whether the policy says what was decided, or cannot say otherwise.
+fn agrees(live: &Live, on: &Decision, verdict: Verdict, unknown: &[NotKnown]) -> bool {
+    let is_unknown = |by: &str| unknown.iter().any(|unknown| unknown.by == by);
     match (&on.what, verdict) {
+        (What::Wait(by, _), Verdict::Dispatch(_)) => is_unknown(by),
+        (What::Refuse(_, Some(by)), Verdict::Dispatch(_) | Verdict::Wait(_) | Verdict::WaitFor(..)) => is_unknown(by),
         (What::Wait(..), Verdict::Wait(_) | Verdict::WaitFor(..)) => true,
         (What::Refuse(..), Verdict::Refuse(..) | Verdict::End(..)) => true,
         (What::Go(calls, _), Verdict::Dispatch(fits)) => {
             let went = calls - (live.next - on.first).min(*calls);
-            fits == went || fits > went && !live.turn.is_whole
+            fits == went || fits > went && (!live.turn.is_whole || !unknown.is_empty())
         }
         _ => false,
     }
@@ -139,7 +142,7 @@ impl Replay<'_> {
         let knows_task = counters.task.is_some();
         let (rolled, before) = (counters, sides.clone());
         let (mut verdict, mut stop) = counters.decide(wanted, rules, &mut sides);
-        if sides.iter().any(|side| side.given_back > 0) && !on.is_some_and(|on| agrees(live, on, verdict)) {
+        if sides.iter().any(|side| side.given_back > 0) && !on.is_some_and(|on| agrees(live, on, verdict, &unknown)) {
             (counters, sides) = (rolled, before);
             for side in sides.iter_mut().filter(|side| side.given_back > 0) {
                 side.debit.counter.used = side.debit.counter.used.saturating_sub(side.given_back);

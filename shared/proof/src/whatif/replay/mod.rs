@@ -8,6 +8,7 @@ mod ask;
 mod pauses;
 mod places;
 mod told;
+mod unknown;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -20,6 +21,7 @@ use tickfleet_model::{AgentId, Limit, TenantId, limits};
 
 use self::ask::Said;
 use self::pauses::Pauses;
+use self::unknown::{cut_by_others, waits_for_unknown};
 pub use super::counters::Fleet;
 use super::counters::{Books, SHARE, Side, Whose};
 use super::recorded::{Began, Operated};
@@ -217,11 +219,11 @@ impl<'a> Replay<'a> {
         };
         if live.apart.is_none() && live.next >= decision.first && live.next < behind {
             live.next = live.next.max(decision.first);
-            self.compare(number, &mut live, &decision, now_ms);
+            self.compare(number, &mut live, &decision, (now_ms, true));
         } else if live.apart.is_none() && live.next < decision.first {
             // Calls in between had an end of their own (expired, cancelled).
             live.next = decision.first;
-            self.compare(number, &mut live, &decision, now_ms);
+            self.compare(number, &mut live, &decision, (now_ms, true));
         }
         self.tasks.after(&live.turn, &decision);
         if live.left > 0 || live.apart.is_some() {
@@ -229,8 +231,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Holds what the policy says against what was decided.
-    fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, now_ms: i64) {
+    /// Holds what the policy says against what was decided. `is_first`: not what is left of it.
+    fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, (now_ms, is_first): (i64, bool)) {
         let whose = match whose(&self.fleet, &live.turn) {
             Ok(whose) => whose,
             // The guards have told it.
@@ -241,24 +243,28 @@ impl<'a> Replay<'a> {
         };
         let wanted = live.turn.calls.len() - live.next;
         let mut said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
-        if !matches!(decision.what, What::Wait(..)) {
-            said.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
+        let cut = cut_by_others(live, decision, &said);
+        if is_first && !matches!(decision.what, What::Wait(..)) {
+            self.cannot_ask(&said);
         }
-        if let Some(went) = cut_by_others(live, decision, &said) {
+        if let Some(went) = cut {
             said = self.ask(&whose, live, (Some(decision), went), None, now_ms);
         }
         match (&decision.what, said.verdict) {
-            (What::Wait(by, until_ms), _) if self.stands(live, by, *until_ms, &said) => {
+            (What::Wait(by, until_ms), _)
+                if waits_for_unknown(live, decision, &said) || self.stands(live, by, *until_ms, &said) =>
+            {
                 self.park(live, Self::lane_of(live, by, &said));
             }
             (What::Refuse(calls, by), verdict) if self.is_refused(live.turn.shard, by.as_deref(), &said, verdict) => {
-                live.next += match verdict {
-                    Verdict::Refuse(_, _, ends) => ends.min(*calls),
-                    _ => *calls,
+                let end = decision.first + calls;
+                live.next = match verdict {
+                    Verdict::Refuse(_, _, ends) => (live.next + ends).min(end),
+                    _ => end,
                 };
                 // The rest of what was refused together is looked at by itself.
-                if live.next < decision.first + calls {
-                    self.compare(number, live, decision, now_ms);
+                if live.next < end {
+                    self.compare(number, live, decision, (now_ms, false));
                 }
             }
             (What::Go(calls, _), Verdict::Dispatch(fits)) if fits >= *calls && !live.turn.is_whole => {
@@ -268,7 +274,11 @@ impl<'a> Replay<'a> {
             (_, Verdict::Dispatch(fits)) => {
                 let recorded = match &decision.what {
                     What::Go(calls, _) => *calls - (live.next - decision.first).min(*calls),
-                    _ => 0,
+                    // As many as went together, later.
+                    _ => {
+                        cut.inspect(|_| self.cannot_ask(&said));
+                        cut.unwrap_or(0)
+                    }
                 };
                 self.go_as_fits(number, live, (fits, recorded), said, now_ms);
             }
@@ -289,6 +299,11 @@ impl<'a> Replay<'a> {
                 self.wait(number, live, apart, said.until_ms);
             }
         }
+    }
+
+    /// Counts what was decided by limits that could not be asked.
+    fn cannot_ask(&mut self, said: &Said) {
+        said.unknown.iter().for_each(|unknown| self.summary.cannot_say_of(&unknown.by, unknown.why, 1));
     }
 
     /// As many calls as fit go out, of which `recorded` did in the fleet; what is left waits.
@@ -313,10 +328,10 @@ impl<'a> Replay<'a> {
             self.summary.cannot_say_of(by, SHARE, 1);
             return true;
         }
-        if said.is_unknown(by) {
-            return true;
-        }
         match said.verdict {
+            // Whatever else there is, these do not go.
+            Verdict::Refuse(..) | Verdict::End(..) => false,
+            _ if said.is_unknown(by) => true,
             Verdict::WaitFor(_, None) => true,
             Verdict::Wait(_) | Verdict::WaitFor(_, Some(_)) => {
                 until_ms == 0 || said.until_ms >= until_ms || said.by != by && self.apart.is_empty()
@@ -326,7 +341,6 @@ impl<'a> Replay<'a> {
                 let is_waited_for = |side: &Side| side.by == by && self.parked.contains_key(&side.name);
                 said.sides.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, said)
             }
-            Verdict::Refuse(..) | Verdict::End(..) => false,
         }
     }
 
@@ -373,11 +387,9 @@ impl<'a> Replay<'a> {
             self.summary.cannot_say(NO_TASK, 1);
             return true;
         }
-        if said.is_unknown(by) {
-            return true;
-        }
         match verdict {
             Verdict::Refuse(..) | Verdict::End(..) => said.by == by,
+            _ if said.is_unknown(by) => true,
             Verdict::Dispatch(_) => self.was_open(shard, by, said),
             Verdict::Wait(_) | Verdict::WaitFor(..) => false,
         }
@@ -396,18 +408,6 @@ impl<'a> Replay<'a> {
         }
         open
     }
-}
-
-/// How many calls went out, where the policy lets more of them go, and what cut them short is not in the log or no limit that
-/// can be asked.
-fn cut_by_others(live: &Live, decision: &Decision, said: &Said) -> Option<usize> {
-    let (What::Go(calls, _), Verdict::Dispatch(fits)) = (&decision.what, said.verdict) else { return None };
-    let went = calls - (live.next - decision.first).min(*calls);
-    let is_other = || {
-        let by = told::waited_for(&live.turn, decision.first + calls);
-        by.is_some_and(|by| said.is_unknown(&by) || by == LIMIT && !said.unknown.is_empty())
-    };
-    (0 < went && went < fits && (!live.turn.is_whole || is_other())).then_some(went)
 }
 
 /// Who makes a turn's calls, as the policy has them.

@@ -59,3 +59,73 @@ fn what_a_limit_may_have_cut_short_that_cannot_be_asked_stays_cut_short() {
     let calls: Vec<&str> = found.iter().map(|one| one.call.as_str()).collect();
     assert_eq!((calls, summary.not_decidable.len()), (vec!["a/1", "b/0"], 0), "{found:?} {summary:?}");
 }
+
+/// A limit of users, which entries do not name, and one of agents that is known.
+fn by_user_and_by_agent(known: u64, on_reach: OnReach) -> Policy {
+    let mut by_user = limit(LimitBound::Calls(9), Every::Period(1_000), OnReach::Wait);
+    by_user.per = BTreeSet::from([LimitKey::User]);
+    let mut by_agent = limit(LimitBound::Calls(known), Every::Period(1_000), on_reach);
+    by_agent.name = "known".into();
+    policy(9, vec![by_agent, by_user])
+}
+
+#[test]
+fn what_cut_a_slice_short_is_not_what_its_rest_waited_for_later() {
+    let rest = What::Wait("limits.known".into(), 3_000);
+    let turns = [
+        turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_500, 1, rest), (3_010, 1, go(1, 2, 5_000))]),
+        turn("b", &[(2_400, 0, go(2, 3, 5_000))]),
+    ];
+    let (found, summary) = replay(&by_user_and_by_agent(2, OnReach::Wait), &turns);
+    assert!(found.is_empty() && !summary.not_decidable.is_empty(), "{found:?} {summary:?}");
+}
+
+#[test]
+fn where_a_wait_is_none_any_more_no_more_go_than_went_together() {
+    let turns = [turn(
+        "a",
+        &[
+            (2_000, 0, What::Wait("limits.known".into(), 9_000)),
+            (9_010, 0, go(1, 1, 10_000)),
+            (9_200, 1, What::Wait("limits.few".into(), 12_000)),
+            (12_010, 1, go(2, 2, 15_000)),
+        ],
+    )];
+    let (found, summary) = replay(&by_user_and_by_agent(9, OnReach::Wait), &turns);
+    let told: Vec<(&str, Option<i64>)> = found.iter().map(|one| (one.call.as_str(), one.by_ms)).collect();
+    assert_eq!((told, summary.not_decidable.len()), (vec![("a/0", Some(7_010))], 1), "{found:?} {summary:?}");
+    // Here it waited for the other one before it went at all.
+    let turns = [turn(
+        "a",
+        &[
+            (2_000, 0, What::Wait("limits.known".into(), 3_000)),
+            (3_010, 0, What::Wait("limits.few".into(), 9_000)),
+            (9_010, 0, go(3, 1, 10_000)),
+        ],
+    )];
+    let (found, summary) = replay(&by_user_and_by_agent(9, OnReach::Wait), &turns);
+    assert!(found.is_empty() && summary.not_decidable.len() == 1, "{found:?} {summary:?}");
+}
+
+#[test]
+fn who_is_refused_now_does_not_wait_for_what_cannot_be_asked() {
+    let turns = [
+        turn("a", &[(1_000, 0, go(1, 1, 5_000))]),
+        turn("b", &[(1_100, 0, What::Wait("limits.few".into(), 4_500)), (4_510, 0, go(1, 2, 5_000))]),
+    ];
+    let (found, _) = replay(&by_user_and_by_agent(1, OnReach::Reject), &turns);
+    let told: Vec<(&str, Kind)> = found.iter().map(|one| (one.call.as_str(), one.kind)).collect();
+    assert_eq!(told, [("b/0", Kind::Capped)], "{found:?}");
+}
+
+#[test]
+fn a_limit_that_does_not_count_the_next_call_has_cut_nothing_short() {
+    let sum = LimitBound::Sum { argument: "/amount".into(), max: 5 };
+    let mut paid = limit(sum, Every::Day, OnReach::Wait);
+    paid.matches.tools = vec!["pay".parse().unwrap()];
+    let mut turns = [turn("a", &[(1_000, 0, go(1, 1, 5_000)), (2_020, 1, go(2, 3, 5_000))])];
+    turns[0].calls[2].tool = "pay".into();
+    turns[0].calls[2].arguments = None;
+    let (found, summary) = replay(&policy(9, vec![paid]), &turns);
+    assert_eq!((found[0].call.as_str(), found[0].kind), ("a/1", Kind::Sooner), "{found:?} {summary:?}");
+}
