@@ -233,13 +233,10 @@ impl<'a> Replay<'a> {
 
     /// Holds what the policy says against what was decided. `is_first`: not what is left of it.
     fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, (now_ms, is_first): (i64, bool)) {
-        let whose = match whose(&self.fleet, &live.turn) {
-            Ok(whose) => whose,
-            // The guards have told it.
-            Err(Unknown::Agent | Unknown::Tenant | Unknown::Withheld) => {
-                live.next = live.turn.calls.len();
-                return;
-            }
+        // Of whom there is none, guards have told it.
+        let Ok(whose) = whose(&self.fleet, &live.turn) else {
+            live.next = live.turn.calls.len();
+            return;
         };
         let wanted = live.turn.calls.len() - live.next;
         let mut said = self.ask(&whose, live, (Some(decision), wanted), None, now_ms);
@@ -272,14 +269,7 @@ impl<'a> Replay<'a> {
                 self.go(live, *calls, said, now_ms);
             }
             (_, Verdict::Dispatch(fits)) => {
-                let recorded = match &decision.what {
-                    What::Go(calls, _) => *calls - (live.next - decision.first).min(*calls),
-                    // As many as went together, later.
-                    _ => {
-                        cut.inspect(|_| self.cannot_ask(&said));
-                        cut.unwrap_or(0)
-                    }
-                };
+                let recorded = self.recorded(live, decision, &said, cut);
                 self.go_as_fits(number, live, (fits, recorded), said, now_ms);
             }
             (_, Verdict::Refuse(reason, _, calls)) => {
@@ -299,6 +289,14 @@ impl<'a> Replay<'a> {
                 self.wait(number, live, apart, said.until_ms);
             }
         }
+    }
+
+    /// How many of the calls that would go went. Where they waited, as many as went together later, if there are such (`cut`).
+    fn recorded(&mut self, live: &Live, decision: &Decision, said: &Said, cut: Option<usize>) -> usize {
+        if let What::Go(calls, _) = &decision.what {
+            return *calls - (live.next - decision.first).min(*calls);
+        }
+        cut.inspect(|_| self.cannot_ask(said)).unwrap_or(0)
     }
 
     /// Counts what was decided by limits that could not be asked.
