@@ -246,14 +246,9 @@ impl Books {
             }
             sides.push(side);
         }
-        // Calls that are made for no task are not counted by it: whether they were, such entries do not say.
-        let of_tasks =
-            |limit: &&Limit| known.is_none() && limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
-        unknown.extend(limits.iter().filter(of_tasks).map(|limit| NotKnown {
-            by: super::limit(&limit.name),
-            why: NO_CONTEXT,
-            counted: None,
-        }));
+        if known.is_none() {
+            unknown.extend(of_tasks(limits));
+        }
         (sides, unknown)
     }
 
@@ -317,6 +312,14 @@ impl Books {
         }
         places
     }
+}
+
+/// The limits that count by tasks. Calls that are made for no task are not counted by them: whether they were, entries without
+/// premises do not say.
+fn of_tasks(limits: &[Limit]) -> impl Iterator<Item = NotKnown> {
+    let counts = |limit: &&Limit| limit.per.contains(&LimitKey::Task) && limit.mode != LimitMode::Shadow;
+    let not_known = |limit: &Limit| NotKnown { by: super::limit(&limit.name), why: NO_CONTEXT, counted: None };
+    limits.iter().filter(counts).map(not_known)
 }
 
 /// Why it is not known what calls debit of a limit's counter.
