@@ -70,7 +70,7 @@ fn part(hash: &mut Sha256, text: Option<&str>) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    // Formatting each byte takes fifteen times as long, and every call is hashed.
+    // Formatting each byte takes six times as long, and every call is hashed.
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
     let mut text = String::with_capacity(bytes.len() * 2);

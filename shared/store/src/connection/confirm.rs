@@ -58,15 +58,12 @@ impl Connection {
         let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
             Some(live) => live,
             None => {
-                let moves = self.moves();
-                (
-                    Live { connection: Box::pin(self.dedicated(at_most)).await?, run_id: std::sync::Arc::default() },
-                    moves,
-                )
+                let (moves, connection) = (self.moves(), Box::pin(self.dedicated(at_most)).await?);
+                (Live { connection, run_id: std::sync::Arc::default() }, moves)
             }
         };
         let run = self.run_on(&live.0, script, prefix, args);
-        let answer = self.observe(script.verb, true, Box::pin(run)).await?;
+        let answer = self.observe(script.verb, true, run).await?;
         let confirmed = match asks(&answer) {
             true => self.confirm(&live.0, durability, at_most).await?,
             false => Confirmed::Yes,
@@ -94,7 +91,7 @@ impl Connection {
                 Err(error) => Ok(Confirmed::CannotTell(error.to_string())),
             }
         };
-        self.observe(Question::Confirm.as_str(), false, Box::pin(ask)).await
+        self.observe(Question::Confirm.as_str(), false, ask).await
     }
 }
 

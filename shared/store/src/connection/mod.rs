@@ -111,22 +111,25 @@ impl Connection {
 
     /// Waits for an answer to `verb`, and tells the observer of it. `timed` is false for reads that wait on purpose.
     ///
-    /// Callers give it what is boxed: futures of a round trip have 3 kB, and all that wait for one would be as large, and be
-    /// copied as often as they move.
-    pub(crate) async fn observe<T>(
+    /// What is waited for is boxed: a round trip is a future of 3 kB, and whoever waits for one, and may wait for another, would
+    /// be as large, and be copied as often as it moves.
+    pub(crate) fn observe<T>(
         &self,
         verb: &'static str,
         timed: bool,
         answer: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let Some(observer) = &self.observer else { return answer.await };
-        let asked = Instant::now();
-        let answer = answer.await;
-        match &answer {
-            Err(error) if !error.is_expected() => observer.failed(verb),
-            _ => observer.answered(verb, timed.then(|| asked.elapsed())),
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        let answer = Box::pin(answer);
+        async move {
+            let Some(observer) = &self.observer else { return answer.await };
+            let asked = Instant::now();
+            let answer = answer.await;
+            match &answer {
+                Err(error) if !error.is_expected() => observer.failed(verb),
+                _ => observer.answered(verb, timed.then(|| asked.elapsed())),
+            }
+            answer
         }
-        answer
     }
 
     /// Host and port, or socket path. Never a password.
@@ -269,7 +272,7 @@ impl Connection {
                 (answer, _) => answer,
             }
         };
-        self.observe(script.verb, true, Box::pin(run)).await
+        self.observe(script.verb, true, run).await
     }
 
     /// Runs a script, once more if a server only said who runs it, or that nobody does for the moment. `ASK` is not
@@ -349,7 +352,7 @@ impl Connection {
             let answer = command.query_async::<T>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, Box::pin(ask)).await
+        self.observe(question.as_str(), true, ask).await
     }
 
     /// Runs a pipeline. For what only looks, or is set up once.
@@ -366,7 +369,7 @@ impl Connection {
             let answer = pipe.query_async::<T>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answer).await
         };
-        self.observe(question.as_str(), true, Box::pin(ask)).await
+        self.observe(question.as_str(), true, ask).await
     }
 
     /// Runs a pipeline, and answers for each command by itself: a key that holds something else costs its own answer
@@ -381,7 +384,7 @@ impl Connection {
             let answers = pipe.ignore_errors().query_async::<Answers>(&mut live.connection.clone()).await;
             self.judge(question.as_str(), &live, answers.and_then(error::all_served)).await
         };
-        self.observe(question.as_str(), true, Box::pin(ask)).await
+        self.observe(question.as_str(), true, ask).await
     }
 }
 
