@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_slice_is_a_small_task() {
-        // It had 12 kB, and a third of what a worker did was to copy it.
+        // It had 12 kB, and 85 kB were copied for each turn.
         let bytes = size_of_answer(Pipeline::slice);
         assert!(bytes <= 2_048, "{bytes} bytes");
     }

@@ -231,7 +231,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Holds what the policy says against what was decided. `is_first`: not what is left of it.
+    /// Holds what the policy says against what was decided. `is_first` is false for what is left of it.
     fn compare(&mut self, number: u64, live: &mut Live, decision: &Decision, (now_ms, is_first): (i64, bool)) {
         // Of whom there is none, guards have told it.
         let Ok(whose) = whose(&self.fleet, &live.turn) else {
