@@ -25,12 +25,14 @@ const STEP: Duration = Duration::from_millis(20);
 /// Sentinels ask and tell each other often, so that tests need not wait for it; a busy machine does not make them
 /// believe that the clock was moved. Of a replica whose primary is down they hear once a second (`INFO`), whatever is set
 /// here, and promote none of which they have heard for longer than five times the pause between two `PING`: were that a
-/// second, too, one that answers a moment late would be unfit, and they try again twice a `failover-timeout` later.
+/// second, too, one that answers a moment late would be unfit, and they try again twice a `failover-timeout` later. Who sees
+/// a server promoted makes it a replica again unless a sentinel has told of it within four times the pause between two
+/// `PUBLISH`: a busy machine needs seconds for that.
 const PACE: [&str; 14] = [
     "INFO-PERIOD",
     "200",
     "PUBLISH-PERIOD",
-    "200",
+    "500",
     "PING-PERIOD",
     "600",
     "ASK-PERIOD",
@@ -220,11 +222,38 @@ impl Trio {
             assert!(Instant::now() < deadline, "the sentinels name different primaries for {PATIENCE:?}");
             sleep(STEP).await;
         };
-        while names().await == before {
+        loop {
+            let state = first.told::<BTreeMap<String, String>>(&["MASTER", NAME]).await.unwrap_or_default();
+            // It names the new one before it says that its failover is over.
+            if names().await != before {
+                return;
+            }
             assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
-            // While a failover is under way this is refused.
-            let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
+            // Asked while it is at it, it might turn back what it has just done.
+            if state.get("flags").is_some_and(|flags| !flags.contains("failover_in_progress")) {
+                let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
+            }
             sleep(STEP).await;
+        }
+    }
+
+    /// Has the server `wanted` promoted while all live, and waits until most sentinels name it.
+    ///
+    /// # Panics
+    /// It is not in time.
+    pub async fn fail_over_to(&self, wanted: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.primary().await {
+                Some(primary) if primary == wanted => return,
+                Some(before) => {
+                    self.fail_over().await;
+                    // The one that was asked knows it first.
+                    self.another_primary(before).await;
+                }
+                None => sleep(STEP).await,
+            }
+            assert!(Instant::now() < deadline, "server {wanted} is not the primary within {PATIENCE:?}");
         }
     }
 

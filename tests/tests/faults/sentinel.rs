@@ -162,16 +162,22 @@ impl Fleet {
         command.query_async(&mut self.redis(server).await).await.unwrap()
     }
 
-    /// Waits until the producer's own connection leads to this server.
-    async fn until_led_to(&self, server: usize) {
-        let deadline = Instant::now() + RECOVERS_WITHIN;
+    /// Has this server promoted, and waits until the producer's own connection leads to it. Answers how often it had to be
+    /// promoted: a busy machine can make sentinels take a failover back, and that is theirs to do.
+    async fn until_led_to(&self, server: usize) -> u64 {
+        let (mut deadline, mut failovers) = (Instant::now() + RECOVERS_WITHIN, 0);
         let port = format!(":{}", self.trio.port(server));
         let connection = self.client.stores()[0].connection();
         loop {
+            if self.trio.primary().await.is_some_and(|primary| primary != server) {
+                self.trio.fail_over_to(server).await;
+                (deadline, failovers) = (Instant::now() + RECOVERS_WITHIN, failovers + 1);
+                assert!(failovers < 4, "the sentinels do not stay with {port}");
+            }
             let asked = self.client.stores()[0].now_ms().await;
             let primary = connection.primary().and_then(Result::ok);
             if asked.is_ok() && primary.as_ref().is_some_and(|place| place.ends_with(&port)) {
-                return;
+                return failovers;
             }
             assert!(Instant::now() < deadline, "{primary:?}, not {port}");
             // Bounded by the deadline.
@@ -244,14 +250,14 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     // The old primary comes back as a replica, and has the fleet back when it is promoted again.
     fleet.trio.servers[0].restart().await;
     fleet.trio.replicated(1, 1).await;
-    fleet.trio.fail_over().await;
-    fleet.trio.another_primary(1).await;
     // Until everybody has heard it, the old one takes what it will lose.
-    fleet.until_led_to(0).await;
+    let failovers = fleet.until_led_to(0).await;
     fleet.submit("back").await;
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
-    assert_eq!(fleet.epoch(0).await.1, after.1 + 1);
+    let epochs = fleet.epoch(0).await.1 - after.1;
+    // Of servers that were primaries for a moment the fleet need not have heard.
+    assert!((1..=2 * failovers - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
 
