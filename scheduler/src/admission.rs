@@ -1,14 +1,12 @@
 //! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
 
-use std::borrow::Cow;
-
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tickfleet_model::limit::counters::Maker;
-use tickfleet_model::policy::{FactRow, TenantPolicy, Unknown};
+use tickfleet_model::policy::{TenantPolicy, Unknown};
 use tickfleet_model::{AgentPolicy, Call, Policy, Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
-use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, mangle, rejection_reply};
+use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_store::{Admission, Ending, Expected, ExpectedCall, Inbound, PolicyRow, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
@@ -231,16 +229,14 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 /// What has to be said of turns before they are admitted: which of their calls may set facts that others may need. None in
 /// a fleet without facts.
 pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Admission)]) -> Vec<Expected> {
-    let rows = policy.permissions.matrix.iter().filter(|(_, row)| !row.facts.sets.is_empty());
-    let rows: Vec<(&str, Cow<'_, str>, &FactRow)> =
-        rows.map(|(name, row)| (name.as_str(), mangle(name), &row.facts)).collect();
-    if rows.is_empty() {
+    let matrix = &policy.permissions.matrix;
+    if matrix.values().all(|row| row.facts.sets.is_empty()) {
         return Vec::new();
     }
     let of_turn = |(candidate, admission): &(&Candidate, &Admission)| {
         let turn = &candidate.turn;
         let of_call = |(position, call): (usize, &Call)| {
-            let (.., row) = rows.iter().find(|(name, mangled, _)| *name == call.tool || *mangled == call.tool)?;
+            let row = &matrix.get(policy.known_tools.meant(&call.tool)).filter(|row| !row.facts.sets.is_empty())?.facts;
             // What cannot be read does not run.
             let arguments = RawValue::from_string(call.arguments.clone()).ok()?;
             let sets = row.sets.iter().map(|set| (set.fact.key(&arguments), set.kept_ms)).collect();

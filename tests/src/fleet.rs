@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_config::{ModelDef, TaskHandlerDef, ToolsFile};
+use tickfleet_config::{McpFile, ModelDef, TaskHandlerDef, ToolsFile, known_tools};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
@@ -155,6 +155,7 @@ impl Plan {
             ..Policy::default()
         };
         (self.policy)(&mut policy);
+        policy.known_tools = Arc::new(known_tools(&self.declared, &McpFile::default(), &policy.permissions));
         Arc::new(PolicyHandle::new(ActivePolicy {
             policy,
             task_handlers: self.handlers.clone(),

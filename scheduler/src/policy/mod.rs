@@ -250,7 +250,7 @@ impl<'a> Reckoning<'a> {
         if asleep.iter().all(|asleep| *asleep) {
             return Vec::new();
         }
-        let found = counters(&policy.limits, &policy.tool_traits, maker, calls);
+        let found = counters(&policy.limits, &policy.known_tools, maker, calls);
         found
             .into_iter()
             .filter(|debits| !asleep[debits.limit])

@@ -34,6 +34,7 @@ pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandle
 pub use document::environment::Environment;
 pub use document::errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
 pub use document::units;
+pub use limits::known_tools;
 pub use llm::LlmDef;
 pub use mcp::McpFile;
 pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
@@ -237,13 +238,15 @@ fn assemble(
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
     let (settings, agents, tools, mut permitted) = (settings?, agents?, tools?, permitted?);
+    let permissions = permissions(&mut permitted, &settings.permission, trees.samples().contains(&"permissions.yaml"));
+    let known_tools = limits::known_tools(&tools.file, servers.as_ref()?, &permissions);
     let policy = Policy {
         agents: Arc::new(agents.policies),
         tenants: tenants?,
-        permissions: permissions(&mut permitted, &settings.permission, trees.samples().contains(&"permissions.yaml")),
+        permissions,
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
-        tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
+        known_tools: Arc::new(known_tools),
         // What is set at run time is nothing yet.
         ..Policy::default()
     };

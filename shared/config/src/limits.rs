@@ -15,8 +15,10 @@ use crate::tools::read::EFFECTS;
 use tickfleet_model::limit::{
     Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits, parse_percent,
 };
-use tickfleet_model::tool::ToolTraits;
+use tickfleet_model::policy::Permissions;
+use tickfleet_model::tool::{KnownTools, ToolTraits};
 use tickfleet_model::{Effect, limits, suggest};
+use tickfleet_protocol::NameMap;
 
 /// Counters of a limit where it does not say how many it may have.
 const KEYS_MAX_DEFAULT: u64 = 100_000;
@@ -288,8 +290,10 @@ fn every(cursor: &Cursor<'_>) -> Option<Every> {
     None
 }
 
-/// What limits may ask about the tools that files declare.
-pub(super) fn tool_traits(tools: &ToolsFile, mcp: &McpFile) -> BTreeMap<String, ToolTraits> {
+/// What limits may ask about tools, and how models spell their names: of those that files declare, and of those that binaries
+/// bring, which the matrix names, or nobody may call them.
+#[must_use]
+pub fn known_tools(tools: &ToolsFile, mcp: &McpFile, permissions: &Permissions) -> KnownTools {
     let declared = tools.tools.iter().map(|(name, tool)| {
         let category = tool.category.clone().unwrap_or_else(|| "general".to_owned());
         (name.clone(), ToolTraits { effect: tool.effect, category })
@@ -299,5 +303,8 @@ pub(super) fn tool_traits(tools: &ToolsFile, mcp: &McpFile) -> BTreeMap<String, 
         let traits = move |tool| ToolTraits { effect: server.effect(tool), category: category.clone() };
         server.tools.iter().map(move |tool| (server.tool_name(&tool.name), traits(tool)))
     });
-    declared.chain(imported).collect()
+    let traits: BTreeMap<String, ToolTraits> = declared.chain(imported).collect();
+    let shown = NameMap::new(traits.keys().chain(permissions.matrix.keys()));
+    let spellings = shown.differing().map(|(said, name)| (said.to_owned(), name.to_owned()));
+    KnownTools::new(traits, spellings.collect())
 }

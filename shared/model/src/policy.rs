@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::approval::ApprovalDemand;
-use super::tool::ToolTraits;
+use super::tool::KnownTools;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 pub use facts::{
@@ -387,8 +387,8 @@ pub struct Policy {
     pub defaults: DefaultCaps,
     /// What else calls are limited by, each name once.
     pub limits: Arc<Vec<Limit>>,
-    /// What limits may ask about the tools that the configuration declares, by name.
-    pub tool_traits: Arc<BTreeMap<String, ToolTraits>>,
+    /// What limits may ask about the tools that the configuration knows.
+    pub known_tools: Arc<KnownTools>,
 }
 
 /// The caps where neither agent nor tenant says otherwise.

@@ -2,6 +2,7 @@
 
 mod durable;
 pub(crate) mod effect_key;
+mod known;
 mod read_cache;
 mod reconcile;
 pub mod version;
@@ -9,6 +10,7 @@ pub mod version;
 pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey, EffectNote};
 pub(crate) use effect_key::{canonical, said};
+pub use known::KnownTools;
 pub use read_cache::{CACHE_TTL_MS_MAX, CachePer, Question, ReadCache};
 pub use reconcile::{
     RECONCILE_GRACE_MS_DEFAULT, RECONCILE_GRACE_MS_MAX, RECONCILE_TRIES_DEFAULT, RECONCILE_TRIES_MAX, Reconcile,

@@ -152,6 +152,18 @@ impl NameMap {
         self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
     }
 
+    /// The name of the map that is shown as `wire` to some model, exactly so. What only reads back to a name
+    /// (`_x6C_ist`) is none of the map's: who counts calls by names has to find the same one.
+    #[must_use]
+    pub fn shown_as(&self, wire: &str) -> Option<&str> {
+        self.from_wire.get(wire).map(String::as_str)
+    }
+
+    /// The names of the map that some model is shown in another form: that form, and the name.
+    pub fn differing(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.from_wire.iter().map(|(wire, name)| (wire.as_str(), name.as_str())).filter(|(wire, name)| wire != name)
+    }
+
     /// The tool that a model means by `wire`: a name of the map as it is, or one of its wire names. A name that
     /// the map does not know comes back unmangled.
     #[must_use]

@@ -195,6 +195,23 @@ async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_has_one_limit_however_a_model_spells_its_name() {
+    let ledger = Ledger::default();
+    let mut fleet = start("crm.send", &ledger, |policy| {
+        let sends = limit("sends", &["crm.*"], &[LimitKey::Tool], LimitBound::Calls(1));
+        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+    })
+    .await;
+    let spellings = ["crm_x2E_send", "crm.send", "crm_x2E_send", "_x63_rm_x2E_send", "crm_x2E__x73_end"];
+    fleet.submit(&spellings.map(|name| (name, json!({"text": "x"})))).await;
+    let reply = fleet.reply().await;
+    let expected = ["ok", "limit_reached", "limit_reached", "unknown_tool", "unknown_tool"];
+    assert_eq!(outcomes(&reply), expected, "{reply}");
+    assert_eq!(ledger.lock().unwrap().len(), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sums_are_exact_and_what_says_no_amount_is_refused() {
     let ledger = Ledger::default();
     let mut fleet = start("pay", &ledger, |policy| {

@@ -1,8 +1,12 @@
 //! Limits: what is read, and what is refused.
 
+use tickfleet_model::Dialect;
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
+use tickfleet_model::policy::ToolGrant;
+use tickfleet_protocol::NameMap;
 
 use super::{Given, given};
+use crate::known_tools;
 
 fn limits(text: &str) -> Given {
     given().file("limits.yaml", format!("limits:\n  mails:\n{text}"))
@@ -31,6 +35,25 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     assert_eq!((limit.bound, limit.every), (LimitBound::Part(25), Every::Held));
     let limit = limits("    per: [tenant]\n    concurrent: share\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Share(1), Every::Held));
+}
+
+#[test]
+fn limits_know_a_tool_by_each_name_that_some_model_is_shown() {
+    let (long, of_a_binary) = (format!("crm.find.by_{}", "n".repeat(50)), format!("erp.pay_{}", "n".repeat(50)));
+    let tool = "{description: Reads., input_schema: {type: object}}";
+    let tools = format!("tools:\n  crm.find: {tool}\n  {long}: {tool}\n");
+    let loaded = given().file("tools.yaml", tools).file("permissions.yaml", "permissions: {}\n").load().unwrap();
+    assert_eq!(loaded.policy.known_tools.meant("crm_x2E_find"), "crm.find");
+    let mut permissions = loaded.policy.permissions;
+    permissions.matrix.insert(of_a_binary.clone(), ToolGrant::default());
+    let known = known_tools(&loaded.tools, &loaded.mcp, &permissions);
+    for name in ["crm.find", &long, &of_a_binary] {
+        for dialect in Dialect::ALL {
+            let shown = NameMap::of(dialect, [name]);
+            assert_eq!(known.meant(&shown.wire(name)), name, "{dialect:?}");
+        }
+    }
+    assert_eq!(known.meant("_x63_rm_x2E_find"), "_x63_rm_x2E_find", "no worker runs a tool by that");
 }
 
 #[test]

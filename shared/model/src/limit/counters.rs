@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Limit, LimitBound, LimitKey, LimitMatch, amount, fits};
 use crate::digest::short_hash;
-use crate::tool::ToolTraits;
+use crate::tool::{KnownTools, ToolTraits, canonical};
 use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
 
 /// Who makes the calls.
@@ -41,12 +42,9 @@ pub struct Debits {
 
 /// The counters of all limits that any of these calls debits, in the order of the limits.
 #[must_use]
-pub fn counters(
-    limits: &[Limit],
-    tools: &BTreeMap<String, ToolTraits>,
-    maker: &Maker<'_>,
-    calls: &[Call],
-) -> Vec<Debits> {
+pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: &[Call]) -> Vec<Debits> {
+    // A call counts as one of the tool that it runs, however its model spells that.
+    let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
     let mut arguments: Vec<Option<Value>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
@@ -55,25 +53,27 @@ pub fn counters(
         }
         let reads = matches!(limit.bound, LimitBound::Sum { .. })
             || limit.per.iter().any(|key| matches!(key, LimitKey::Argument(_)));
-        for (at, call) in calls.iter().enumerate().filter(|(_, call)| matches_tool(&limit.matches, tools, &call.tool)) {
+        for (at, tool) in
+            meant.iter().copied().enumerate().filter(|(_, tool)| matches_tool(&limit.matches, tools, tool))
+        {
             let parsed = &mut arguments[at];
             if reads && parsed.is_none() {
                 // What is no JSON has no arguments.
-                *parsed = Some(serde_json::from_str(&call.arguments).unwrap_or_default());
+                *parsed = Some(serde_json::from_str(&calls[at].arguments).unwrap_or_default());
             }
             let parsed = parsed.as_ref().unwrap_or(&Value::Null);
             let amount = match &limit.bound {
                 LimitBound::Sum { argument, .. } => parsed.pointer(argument).and_then(amount::of),
                 _ => Some(1),
             };
-            let category = tools.get(&call.tool).map_or("", |traits| &traits.category);
-            let amounts = found.entry((number, key(limit, maker, (call, category), parsed)));
+            let category = tools.traits(tool).map_or("", |traits| &traits.category);
+            let amounts = found.entry((number, key(limit, maker, (tool, category), parsed)));
             amounts.or_insert_with(|| vec![Some(0); calls.len()])[at] = amount;
         }
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
         if limits[limit].bound.is_held() {
-            share_places(&mut amounts, |at| maker.parallel_reads && may_read(tools, &calls[at].tool));
+            share_places(&mut amounts, |at| maker.parallel_reads && may_read(tools, meant[at]));
         }
         Debits { limit, key, amounts }
     });
@@ -98,14 +98,13 @@ pub struct Spend {
 #[must_use]
 pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Vec<Debits> {
     // It is no call: what limits of calls ask about tools and arguments, these may not.
-    let (call, nothing) = (Call { provider_id: None, tool: String::new(), arguments: String::new() }, Value::Null);
     let of = |(number, limit): (usize, &Limit)| {
         let amount = match limit.bound {
             LimitBound::Tokens(_) => at_most.tokens,
             LimitBound::Money(_) => at_most.money,
             _ => return None,
         };
-        let key = key(limit, maker, (&call, ""), &nothing);
+        let key = key(limit, maker, ("", ""), &Value::Null);
         counts(limit, maker).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
     };
     limits.iter().enumerate().filter_map(of).collect()
@@ -124,8 +123,8 @@ fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
 }
 
 /// What the configuration does not declare may be a read of a worker's own.
-fn may_read(tools: &BTreeMap<String, ToolTraits>, tool: &str) -> bool {
-    tools.get(tool).is_none_or(|traits| traits.effect == Effect::Read)
+fn may_read(tools: &KnownTools, tool: &str) -> bool {
+    tools.traits(tool).is_none_or(|traits| traits.effect == Effect::Read)
 }
 
 impl LimitMatch {
@@ -147,7 +146,7 @@ fn matches_maker(wanted: &LimitMatch, maker: &Maker<'_>) -> bool {
     wanted.fits_agent(maker.agent, maker.policy) && wanted.fits_tenant(maker.owner)
 }
 
-fn matches_tool(wanted: &LimitMatch, tools: &BTreeMap<String, ToolTraits>, tool: &str) -> bool {
+fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
     if !wanted.tools.is_empty() && !wanted.tools.iter().any(|pattern| fits(pattern, tool)) {
         return false;
     }
@@ -155,7 +154,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &BTreeMap<String, ToolTraits>, tool:
         return true;
     }
     let undeclared = ToolTraits::default();
-    let traits = tools.get(tool).unwrap_or(&undeclared);
+    let traits = tools.traits(tool).unwrap_or(&undeclared);
     (wanted.effects.is_empty() || wanted.effects.contains(&traits.effect))
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
@@ -164,7 +163,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &BTreeMap<String, ToolTraits>, tool:
 const UNSAID: &str = "-";
 
 /// The counter that a call debits. What others wrote is hashed: it is no name, and may be private.
-fn key(limit: &Limit, maker: &Maker<'_>, (call, category): (&Call, &str), arguments: &Value) -> String {
+fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), arguments: &Value) -> String {
     let of_tenant = limit.is_of_tenants().then(|| maker.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
         LimitKey::Tenant => String::new(),
@@ -172,12 +171,12 @@ fn key(limit: &Limit, maker: &Maker<'_>, (call, category): (&Call, &str), argume
         LimitKey::User => said(maker, maker.context.user_context.as_deref(), &["user_id", "id"]),
         LimitKey::Session => said(maker, maker.context.session_data.as_deref(), &["session_id", "id"]),
         LimitKey::Task => maker.task.map(ToString::to_string).unwrap_or_default(),
-        LimitKey::Tool => tool(&call.tool),
+        LimitKey::Tool => tool(called),
         LimitKey::Category if category.is_empty() => UNSAID.to_owned(),
         LimitKey::Category => tool(category),
         LimitKey::Argument(pointer) => {
             let said = arguments.pointer(pointer);
-            said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &value.to_string()))
+            said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &one_text(value)))
         }
     });
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
@@ -216,13 +215,29 @@ fn tool(name: &str) -> String {
 }
 
 /// What a context says under one of these names, or where it is a text itself.
-fn said(maker: &Maker<'_>, context: Option<&serde_json::value::RawValue>, names: &[&str]) -> String {
+fn said(maker: &Maker<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
     let Some(context) = context.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok()) else {
         return UNSAID.to_owned();
     };
     let named = names.iter().find_map(|name| context.get(name));
     let said = named.or_else(|| Some(&context).filter(|context| context.is_string()));
-    said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &value.to_string()))
+    said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &one_text(value)))
+}
+
+/// A value as text, so that equal values have one however they were written: `7`, `7.0` and `7e0` are one customer.
+fn one_text(value: &Value) -> String {
+    match value {
+        // Without a zero's sign.
+        Value::Number(number) if number.is_f64() => number
+            .as_f64()
+            .filter(|number| number.fract() == 0.0)
+            .map_or_else(|| number.to_string(), |whole| format!("{:.0}", whole + 0.0)),
+        Value::Array(_) | Value::Object(_) => RawValue::from_string(value.to_string())
+            .ok()
+            .and_then(|raw| canonical(&raw))
+            .unwrap_or_else(|| value.to_string()),
+        _ => value.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -265,8 +280,11 @@ mod tests {
         };
         let traits = |effect, category: &str| ToolTraits { effect, category: category.into() };
         let (read, write) = (traits(Effect::Read, "general"), traits(Effect::Once, "messaging"));
-        let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write)];
+        let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write.clone()), ("crm.pay", write)];
         let tools = tools.into_iter().map(|(name, traits)| (name.to_owned(), traits)).collect();
+        let spellings = [("crm_x2E_pay", "crm.pay"), ("crm_x2E_of_a_binary", "crm.of_a_binary")];
+        let spellings = spellings.map(|(said, name)| (said.to_owned(), name.to_owned()));
+        let tools = KnownTools::new(tools, spellings.into());
         counters(limits, &tools, &maker, calls).into_iter().map(|d| (d.key, d.amounts)).collect()
     }
 
@@ -277,6 +295,42 @@ mod tests {
         let found = found(&limits, &Context::default(), &calls);
         let expected = [("-", [0, 0, 0, 1]), ("general", [0, 1, 0, 0]), ("messaging", [1, 0, 1, 0])];
         assert_eq!(found, expected.map(|(key, amounts)| (key.to_owned(), amounts.map(Some).to_vec())));
+    }
+
+    #[test]
+    fn a_call_counts_as_one_of_the_tool_that_it_runs_however_that_is_spelt() {
+        let of_category = LimitMatch { categories: ["messaging".to_owned()].into(), ..LimitMatch::default() };
+        let limits = [
+            limit(&["crm.*"], &[LimitKey::Tool], LimitBound::Calls(9)),
+            Limit { matches: of_category, ..limit(&[], &[], LimitBound::Calls(9)) },
+        ];
+        let calls = ["crm.pay", "crm_x2E_pay", "crm_x2E_of_a_binary", "_x63_rm.pay"].map(|tool| call(tool, "{}"));
+        let found = found(&limits, &Context::default(), &calls);
+        let expected = [("crm.of_a_binary", [0, 0, 1, 0]), ("crm.pay", [1, 1, 0, 0]), ("", [1, 1, 0, 0])];
+        assert_eq!(found, expected.map(|(key, amounts)| (key.to_owned(), amounts.map(Some).to_vec())));
+    }
+
+    #[test]
+    fn equal_values_have_one_counter_however_they_are_written() {
+        let limits = [limit(&[], &[LimitKey::Argument("/customer".into())], LimitBound::Calls(9))];
+        let counter = |customer: &str| {
+            let calls = [call("pay", &format!(r#"{{"customer":{customer}}}"#))];
+            found(&limits, &Context::default(), &calls).remove(0).0
+        };
+        for (one, same) in [
+            ("7", &["7.0", "7e0", "0.7e1", "70E-1"][..]),
+            ("0", &["-0.0", "0e5"]),
+            ("7.5", &["75e-1", "7.50"]),
+            ("10000000000000000000", &["1e19"]),
+            (r#"{"a":1,"b":"x"}"#, &[r#"{ "b": "\u0078", "a": 1.0 }"#]),
+            ("[7]", &["[7.0]"]),
+        ] {
+            same.iter().for_each(|same| assert_eq!(counter(same), counter(one), "{same}"));
+        }
+        for other in ["8", "\"7\"", "[7]", "-7", "7.1", "null"] {
+            assert_ne!(counter(other), counter("7"), "{other}");
+        }
+        assert_eq!(counter("7"), format!("acme:{}", short_hash("acme", "7")), "counters of the build before go on");
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl Books {
             parallel_reads: known.is_some_and(|known| known.parallel_reads),
         };
         let (mut sides, mut unknown) = (Vec::new(), Vec::new());
-        for debits in counters(limits, &fleet.policy.tool_traits, &maker, &calls) {
+        for debits in counters(limits, &fleet.policy.known_tools, &maker, &calls) {
             let limit = whose.owner.limit(&limits[debits.limit]);
             // By default tenants share the slots, and that stops nobody while there are enough.
             if matches!(limit.bound, LimitBound::Share(_)) {

@@ -43,7 +43,9 @@ impl Loops {
     pub(in crate::calls) fn row_of(&self, trying: &Trying<'_>) -> Option<RowCall> {
         let options = self.options.as_ref()?;
         let (meta, name) = (&trying.slice.meta, &trying.slice.name);
-        let tool = &trying.call.tool;
+        // However its model spells it: another spelling is no other call.
+        let known = trying.config.registry.resolve(&trying.call.tool);
+        let tool = known.map_or(&trying.call.tool, |tool| &tool.spec.name);
         let task = meta.task.as_ref().map(|(task, _)| task);
         // As the model loop names its turns.
         let turn = name.turn.as_str();

@@ -321,11 +321,12 @@ impl Registry {
         self.by_name.get(name)
     }
 
-    /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it.
+    /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it, exactly so.
+    /// Limits count by the same two spellings (`KnownTools::meant`), and there is no third one.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
-        self.get(name).or_else(|| self.get(&shown().tool(name)))
+        self.get(name).or_else(|| self.get(shown().shown_as(name)?))
     }
 
     /// All tools, by name.
@@ -568,6 +569,10 @@ mod tests {
             assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
         }
         assert!(registry.resolve("crm_x2E_lose").is_none());
+        // They read back to a name, and no model was ever shown them.
+        for spelling in ["_x63_rm_x2E_find", "crm_x2E__x66_ind", "_x63_rm.find"] {
+            assert!(registry.resolve(spelling).is_none(), "{spelling}");
+        }
     }
 
     #[test]
