@@ -90,6 +90,7 @@ pub(crate) struct Wanted {
         (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 409, description = "The id belongs to a task, or a turn, with other content", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 422, description = "It was refused: its reply, with `error`", body = crate::shapes::ReplyBody),
         (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
@@ -120,12 +121,16 @@ pub(crate) async fn delegate(
     if task.reply_to.is_none() {
         task.reply_to = Some(shared.waiting.inbox(&task.tenant));
     }
-    let id = shared.client.delegate(*task).await?;
+    if shared.client.is_taken(&task).await? {
+        return Err(taken());
+    }
+    let id = shared.client.delegate(task.as_ref().clone()).await?;
     let name = TurnName::task(caller.tenant(), &id);
     if !wait.is_zero()
         && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
     {
-        return Ok(ended(&reply));
+        // Another may have come first meanwhile: what came of that is not what was asked for.
+        return if shared.client.is_taken(&task).await? { Err(taken()) } else { Ok(ended(&reply)) };
     }
     Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
 }
@@ -252,6 +257,10 @@ pub(crate) async fn cancel(
     let reason = reason(&whole(body)?)?;
     owned(&shared, &caller, &name).await?;
     Ok(Json(shared.client.cancel_task(&name, &reason).await?))
+}
+
+fn taken() -> Problem {
+    Problem::conflict("the id belongs to a task, or a turn, with other content")
 }
 
 fn unknown(name: &TurnName) -> Problem {

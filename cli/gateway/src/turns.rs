@@ -182,9 +182,7 @@ pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, foun
         // As if it were not there: whose it is, is nobody else's business.
         Found::Ended(_) | Found::Unknown => Err(unknown(name)),
         Found::UnderWay => {
-            if let TurnView::Live(live) = shared.client.store(&name.tenant).look(name).await?
-                && !caller.sees(live.record.agent.as_deref())
-            {
+            if !caller.sees(None) && !caller.sees(whose(shared, name).await?.as_deref()) {
                 return Err(unknown(name));
             }
             let accepted = Accepted { turn_id: name.turn.to_string(), state: "under_way", duplicate: false };
@@ -209,6 +207,25 @@ pub(crate) async fn owned(shared: &Shared, caller: &Caller, name: &TurnName) -> 
         TurnView::Unknown => None,
     };
     if caller.sees(agent.as_deref()) { Ok(()) } else { Err(unknown(name)) }
+}
+
+/// The agent of what has not ended, whether somebody has decided about it or not; none where that is not known.
+async fn whose(shared: &Shared, name: &TurnName) -> Result<Option<String>, Problem> {
+    for _ in 0..2 {
+        match shared.client.store(&name.tenant).look(name).await? {
+            TurnView::Live(live) => return Ok(live.record.agent),
+            // It has ended meanwhile: its reply says whose it was.
+            TurnView::Finished(finished) => {
+                return Ok(serde_json::from_str::<Reply>(&finished.reply).ok().map(|reply| reply.agent));
+            }
+            TurnView::Unknown => {}
+        }
+        if let Some(waits) = shared.client.undecided(name).await? {
+            return Ok(waits.agent.map(|agent| agent.to_string()));
+        }
+        // It was decided about between the two looks.
+    }
+    Ok(None)
 }
 
 /// Whose what cannot be read is, cannot be read either: only who sees all is told of it.

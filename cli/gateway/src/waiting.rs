@@ -129,8 +129,14 @@ impl Waiting {
             if matches!(found, Found::Ended(_) | Found::InInbox) || left.is_zero() || inner.draining.is_cancelled() {
                 break found;
             }
-            if let Some(reply) = inner.told(&mut waiter, every.min(left)).await {
-                break Found::Ended(reply);
+            match inner.told(&mut waiter, every.min(left)).await {
+                Some(reply) if reply.status == ReplyStatus::Done => break Found::Ended(reply),
+                // It may be of an earlier try, or of another message that had the id: the next look says what it is worth.
+                Some(refusal) => {
+                    inner.heard(name, &refusal);
+                    continue;
+                }
+                None => {}
             }
             every = (every * 2).min(longest);
         };
@@ -183,17 +189,42 @@ impl Inner {
         if !matches!(found, Found::Unknown) {
             return Ok(Some(found));
         }
-        Ok(self.refusal(name).map(Found::Ended))
+        // What was refused leaves its id free: it may have been taken in again since.
+        let Some(refusal) = self.refusal(name) else { return Ok(None) };
+        if self.is_undecided(name).await? {
+            return Ok(Some(Found::UnderWay));
+        }
+        Ok(Some(match self.recorded(name).await? {
+            Found::Unknown => Found::Ended(refusal),
+            found => found,
+        }))
+    }
+
+    /// Whether it was taken in, and nobody has decided about it so far. Cheap for those with an id of their own; the rest is in
+    /// the stream.
+    async fn is_undecided(&self, name: &TurnName) -> Result<bool, Problem> {
+        Ok(self.client.store(&name.tenant).waits_for_admission(name).await?
+            || self.client.undecided(name).await?.is_some())
+    }
+
+    /// Takes back what those who wait were told.
+    fn heard(&self, name: &TurnName, reply: &Arc<Reply>) {
+        let tenants = self.tenants.lock();
+        let Some(told) = tenants.get(&name.tenant).and_then(|tenant| tenant.turns.get(&name.turn)) else { return };
+        told.send_if_modified(|now| {
+            let is_it = now.as_ref().is_some_and(|now| Arc::ptr_eq(now, reply));
+            if is_it {
+                *now = None;
+            }
+            is_it
+        });
     }
 
     async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
         if let Some(found) = self.glance(name).await? {
             return Ok(found);
         }
-        // Cheap for those with an id of their own; the rest is in the stream.
-        if self.client.store(&name.tenant).waits_for_admission(name).await?
-            || self.client.undecided(name).await?.is_some()
-        {
+        if self.is_undecided(name).await? {
             return Ok(Found::UnderWay);
         }
         // It may have been admitted between the two looks.

@@ -58,7 +58,7 @@ pub use tickfleet_store::{StoreError, StoreOptions};
 pub use undecided::Undecided;
 
 use tickfleet_model::ids::shard_of;
-use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
+use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{about, write_task, write_turn};
 use tickfleet_store::{Cancelled, Enqueued, Observer, Pool, Store, Submission, Submitted as Word, TurnName};
 
@@ -207,6 +207,17 @@ impl Client {
             Some(id) => Ok(id),
             None => TaskId::new(format!("k{entry}")).map_err(|error| SubmitError::Invalid(error.to_string())),
         }
+    }
+
+    /// Returns true if the id that its producer gave this task belongs to another one, or to a turn. While messages with one id
+    /// wait for their decision, none of them has it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_taken(&self, task: &Task) -> Result<bool, StoreError> {
+        let Some(id) = &task.id else { return Ok(false) };
+        let found = self.store(&task.tenant).content_of(&TurnName::task(&task.tenant, id)).await?;
+        Ok(found.is_some_and(|found| found != task_digest(task)))
     }
 
     /// Asks for the end of a turn or task. Calls that run already end first.

@@ -19,6 +19,9 @@ pub enum BegunTurn {
     Later(&'static str),
 }
 
+/// Why nothing is begun where a turn of other content has the id.
+const ID_IS_TAKEN: &str = "its id is used by another turn.";
+
 /// Submits `turn` under its own id, unless that was done before, and looks what it came to. To be repeated until it has
 /// ended: a turn is the same by its id and its calls.
 ///
@@ -37,7 +40,14 @@ pub async fn begin_turn(
         return Ok(BegunTurn::Refused("a turn that is begun by a call has an id".to_owned()));
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
-    match store.look(&name).await? {
+    let view = store.look(&name).await?;
+    // Anybody of the tenant may have given a turn of other calls this id: its results are not those of these.
+    if !matches!(view, TurnView::Unknown)
+        && store.content_of(&name).await?.is_some_and(|found| found != content_digest(turn))
+    {
+        return Ok(BegunTurn::Refused(ID_IS_TAKEN.to_owned()));
+    }
+    match view {
         TurnView::Finished(finished) => Ok(BegunTurn::Ended(finished.reply)),
         TurnView::Live(_) => Ok(BegunTurn::Out(name.turn)),
         TurnView::Unknown if is_new.await? => submit(store, turn, name).await,
@@ -66,7 +76,7 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
     Ok(match store.submit(&[submission]).await?.pop() {
         Some(Submitted::Accepted { .. }) => BegunTurn::Out(name.turn),
         Some(Submitted::Duplicate) => submitted_before(store, &name).await?,
-        Some(Submitted::Conflict) => BegunTurn::Refused("its id is used by another turn.".to_owned()),
+        Some(Submitted::Conflict) => BegunTurn::Refused(ID_IS_TAKEN.to_owned()),
         Some(Submitted::QueueFull | Submitted::InboxFull) => BegunTurn::Later("Too much work is waiting already."),
         Some(Submitted::Pressure) => BegunTurn::Later("Redis is nearly full and takes no new work."),
         None => BegunTurn::Later("Redis gave no answer."),

@@ -7,6 +7,7 @@ use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{
     AgentId, Call, CallId, Context, Dialect, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, limits,
+    task_digest,
 };
 use tickfleet_protocol::write_task;
 use tickfleet_store::{Delegation, Queue, SliceMeta, entry_ms};
@@ -84,7 +85,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
         reply_to: task.reply_to.clone(),
         arguments: arguments(task),
         wire: Task { grant: grant.clone(), ..task.clone() },
-        digest: digest(task),
+        digest: task_digest(task),
         by: None,
         grant,
     })
@@ -220,18 +221,6 @@ fn arguments(task: &Task) -> String {
         map.insert("delegator", text(delegator.as_str()));
     }
     serde_json::to_string(&map).unwrap_or_default()
-}
-
-/// Returns the digest by which two tasks are the same: of target, work and delegator.
-fn digest(task: &Task) -> String {
-    use sha2::{Digest, Sha256};
-    let mut hash = Sha256::new();
-    let input = task.input.as_ref().map_or("", |i| i.get());
-    for part in [task.target.as_str(), &task.description, input, task.delegator.as_ref().map_or("", AgentId::as_str)] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part.as_bytes());
-    }
-    hash.finalize()[..16].iter().map(|b| format!("{b:02x}")).collect()
 }
 
 impl Planned {

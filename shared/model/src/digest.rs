@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{TenantId, Turn, TurnId};
+use super::{AgentId, Task, TenantId, Turn, TurnId};
 
 /// The digest of what a turn asks for: 32 hexadecimal characters, the first 16 bytes of SHA-256 over agent,
 /// task, dialect, and each call's provider id, tool and arguments. Every part is written with its length, so
@@ -25,6 +25,18 @@ pub fn content_digest(turn: &Turn) -> String {
         part(&mut hash, call.provider_id.as_deref());
         part(&mut hash, Some(&call.tool));
         part(&mut hash, Some(&call.arguments));
+    }
+    hex(&hash.finalize()[..16])
+}
+
+/// The digest by which two tasks are the same, of target, work and delegator: 32 hexadecimal characters.
+#[must_use]
+pub fn task_digest(task: &Task) -> String {
+    let mut hash = Sha256::new();
+    let input = task.input.as_ref().map_or("", |input| input.get());
+    let delegator = task.delegator.as_ref().map_or("", AgentId::as_str);
+    for text in [task.target.as_str(), &task.description, input, delegator] {
+        part(&mut hash, Some(text));
     }
     hex(&hash.finalize()[..16])
 }

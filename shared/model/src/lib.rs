@@ -21,7 +21,7 @@ pub mod turn;
 
 pub use admission::{AdmissionMore, AdmissionNote, DebitNote, DebitNotes, PlacesNote, WaitCause, WaitNote};
 pub use approval::{ApprovalBinding, ApprovalDemand, AskedBy};
-pub use digest::{content_digest, idempotency_key};
+pub use digest::{content_digest, idempotency_key, task_digest};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, SessionName, TaskId, TenantId, TurnId};
 pub use limit::Limit;
 pub use outcome::{Cached, CallError, CallResult, Outcome};

@@ -320,3 +320,24 @@ async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
     fleet.until("the stream is trimmed", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
     fleet.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_id_costs_its_own_turn_which_is_refused_once() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    // As only a hand can leave it: no text, whatever is asked of it is an error.
+    let () = fleet.ask("HSET", "id:acme:damaged", &["a", "b"]).await;
+    let calls = json!([{"id": "c", "name": "echo", "arguments": {"text": "hi"}}]);
+    let turn = |id: &str| json!({"turn_id": id, "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});
+    for id in ["damaged", "good"] {
+        fleet.xadd("turns", "turn", turn(id).to_string().as_bytes()).await;
+    }
+    let replies = fleet.replies(2).await;
+    assert_eq!(outcomes(&replies["good"]), ["ok"], "{replies:?}");
+    assert_eq!(replies["damaged"]["status"], "rejected", "{replies:?}");
+    fleet.submit(&[("echo", json!({"text": "later"}))]).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"], "its shard takes in what comes later");
+    assert_eq!(fleet.ask::<u64>("XLEN", "dead", &[]).await, 1, "one refusal is written once");
+    // A key without an end, which nobody but the hand that made it takes away.
+    let () = fleet.ask("DEL", "id:acme:damaged", &[]).await;
+    fleet.stop().await;
+}

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_model::loops::IN_CIRCLES;
-use tickfleet_models::{Answer, Models, Request, Stop, Unanswered};
+use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
 use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::{Spent, Stepped, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
@@ -107,7 +107,11 @@ impl Running<'_> {
         self.compact().await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
         let number = self.history.entries.len().to_string();
-        let Heard { model, answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
+        let Heard { model, mut answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
+        if last {
+            // It was asked for none, and not every server heeds that: none will be carried out.
+            answer.calls.clear();
+        }
         if answer.stop == Stop::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
             let said = format!("The model declined to go on: {said}");
@@ -163,7 +167,13 @@ impl Running<'_> {
         for (at, model) in models.names().enumerate() {
             // Where one may have been paid for, its debit stays.
             let number = format!("{number}.{at}");
-            let is_reserved = budgets.reserve(&number, model, request).await?;
+            let is_reserved = match budgets.reserve(&number, model, request).await {
+                Ok(is_reserved) => is_reserved,
+                // One before it was asked, and may be paid for: that is a try, and tries come to an end. A wait for this
+                // one's budget would ask that one again and again.
+                Err(_) if failed.iter().any(|error: &ModelError| error.may_have_run) => break,
+                Err(failure) => return Err(failure),
+            };
             let asking = tracing::debug_span!(target: traces::TARGET, "model request", model);
             let (provider, asked) = models.described(at).unwrap_or_default();
             let chat = asking.in_scope(|| gen_ai::chat_span(provider, asked, self.context.agent.as_str()));

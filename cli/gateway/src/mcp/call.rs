@@ -45,8 +45,8 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
-        let name = match self.submit(who, request, context).await? {
-            Ok(name) => name,
+        let (name, is_duplicate) = match self.submit(who, request, context).await? {
+            Ok(submitted) => submitted,
             Err(told) => return Ok(CallToolResponse::Complete(told)),
         };
         let knows_tasks = context.client_capabilities().is_some_and(|can| can.supports_tasks());
@@ -60,6 +60,8 @@ impl McpServer {
             match found {
                 Ok(Found::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
                 Ok(Found::InInbox) => return Ok(lost_for_want_of_memory(&name)),
+                // Its id is remembered, and nothing else of it.
+                Ok(Found::Unknown) if is_duplicate => return Ok(kept_no_more(&name)),
                 Ok(Found::UnderWay | Found::Unknown) => {}
                 Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.told().0))),
             }
@@ -74,13 +76,13 @@ impl McpServer {
         }
     }
 
-    /// Submits the turn; the inner error is one that the model should read.
+    /// Submits the turn; answers whether it was submitted before. The inner error is one that the model should read.
     async fn submit(
         &self,
         who: &Principal,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Result<TurnName, CallToolResult>, ErrorData> {
+    ) -> Result<Result<(TurnName, bool), CallToolResult>, ErrorData> {
         let body = body(request, dialect(context), context);
         let body = with_owner(body.to_string().into_bytes(), Some(&who.tenant), Some(&who.agent));
         let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
@@ -91,7 +93,10 @@ impl McpServer {
         let began = Instant::now();
         loop {
             match self.client.submit(turn.clone()).await {
-                Ok(submitted) => return Ok(Ok(TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id })),
+                Ok(submitted) => {
+                    let name = TurnName { tenant: who.tenant.clone(), turn: submitted.turn_id };
+                    return Ok(Ok((name, submitted.duplicate)));
+                }
                 Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
                     tracing::warn!(%error, turn = %id, "a call was not submitted");
                     return Ok(Err(not_known(&id)));
@@ -203,6 +208,14 @@ fn under_way(name: &TurnName, why: &str) -> CallToolResult {
         name.turn, name.turn
     );
     CallToolResult::error(vec![ContentBlock::text(message)])
+}
+
+fn kept_no_more(name: &TurnName) -> CallToolResponse {
+    let message = format!(
+        "The call was carried out before, as turn {}, and has ended; its result is kept no longer. It was not carried out again.",
+        name.turn
+    );
+    CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)]))
 }
 
 fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {

@@ -30,8 +30,10 @@ impl McpServer {
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
         let mut view = store.look(&name).await.map_err(failed)?;
         let is_unknown = matches!(view, TurnView::Unknown);
-        let is_queued = is_unknown && store.waits_for_admission(&name).await.map_err(failed)?;
-        if is_unknown && !is_queued {
+        let waits = if is_unknown { self.client.undecided(&name).await.map_err(failed)? } else { None };
+        // What is another agent's is not there, before it was decided about as after.
+        let is_queued = waits.as_ref().is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
+        if is_unknown && waits.is_none() {
             // It may have been admitted between the two looks.
             view = store.look(&name).await.map_err(failed)?;
         }

@@ -151,7 +151,7 @@ async fn an_agents_tools_are_served_over_http_and_calls_take_the_whole_way_of_a_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
     let fran = add_key(&keys, &["--id", "fran", "--tenant", "demo", "--agent", "fran"]);
@@ -184,6 +184,18 @@ async fn a_long_call_is_a_task_that_any_gateway_answers_for() {
     }
     ask_stateless(&two, &key, "tasks/cancel", task.clone());
     assert_eq!(until_ended(&two, &key, &task)["status"], "cancelled");
+
+    // Nor is one that nobody has decided about.
+    drop(fleet);
+    let turn = json!({"agent": "kelly", "turn_id": "queued", "calls": [{"name": "echo", "arguments": {"text": "x"}}]});
+    assert_eq!(two.ask(&key, "POST", "/v1/turns", &turn).status, 202);
+    let task = json!({"taskId": "queued"});
+    for method in ["tasks/get", "tasks/cancel"] {
+        let other = ask_stateless_for("fran", &two, &fran, method, task.clone()).json();
+        let why = other["error"]["message"].as_str().unwrap_or_default();
+        assert!(why.starts_with("nothing is known of a task"), "{method}: {other}");
+    }
+    assert_eq!(ask_stateless(&two, &key, "tasks/get", task)["status"], "working");
 }
 
 fn until_ended(gateway: &Gateway, key: &str, task: &Value) -> Value {

@@ -89,6 +89,17 @@ impl Store {
         Ok(state == "q")
     }
 
+    /// The digest of the turn or task whose producer gave it this id, taken in or decided about, for as long as the id is
+    /// remembered; none where it is not.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
+        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(1).arg(-1).to_owned();
+        let digest: String = self.connection.query(Question::Look, &command).await?;
+        Ok(Some(digest).filter(|digest| !digest.is_empty()))
+    }
+
     /// Why a turn or task that is under way was cancelled; none where it was not.
     ///
     /// # Errors

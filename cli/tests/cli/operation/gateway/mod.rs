@@ -4,6 +4,7 @@ mod bounds;
 mod browser;
 mod conversations;
 mod fuzzed;
+mod ids;
 mod mcp_asked;
 mod mcp_conformance;
 mod mcp_kills;
@@ -436,7 +437,10 @@ async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     assert_eq!(gateway.get(&key, "/v1/tasks/none/events").status, 404);
     // A message that has the id of another agent's task opens nothing, while nobody is there to refuse it either.
     drop(fleet);
-    let task = json!({"target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
-    assert_eq!(gateway.ask(&key, "POST", "/v1/tasks", &task).status, 202);
+    let task = json!({"tenant": "demo", "target_agent": "atlas", "task_id": "of-petra", "task_description": "rest"});
+    let mut message = redis::cmd("XADD");
+    message.arg("{tickfleet:0}:tasks").arg("*").arg("task").arg(task.to_string());
+    let () = message.query_async(&mut redis.connection().await).await.unwrap();
+    assert_eq!(gateway.ask(&key, "POST", "/v1/tasks", &task).status, 409);
     assert_eq!(gateway.get(&key, "/v1/tasks/of-petra/events").status, 404);
 }

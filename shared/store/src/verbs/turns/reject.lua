@@ -21,10 +21,14 @@ local function takes(tenant, inbox)
   return unread(tenant .. ':' .. inbox, unread_max * 2) < unread_max * 2
 end
 
+local function id_of(tt) return tt ~= '' and call('GET', id_key(tt)) or '' end
+
 for i = 1, num(ARGV[8]) do
   local at = i * 8 + 1
   -- The entry is the fence: whoever ends it writes its one reply.
   if is_open(stream, ARGV[at]) then
+    -- Before anything is written: a key that is no text would stop every try, each behind one more reply. It is nobody's.
+    local is_read, id = alone(id_of, ARGV[at + 6])
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', ARGV[5], 'entry', ARGV[at],
       'reason', ARGV[at + 1], 'raw', ARGV[at + 2], 'tenant', ARGV[at + 3])
     if ARGV[at + 5] ~= '' then
@@ -38,7 +42,7 @@ for i = 1, num(ARGV[8]) do
     local found = call('XRANGE', stream, ARGV[at], ARGV[at])
     if ARGV[at + 6] ~= '' then
       -- Of another content, the id is another turn's.
-      if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then
+      if is_read and id == 'q' .. ARGV[at + 7] then
         call('DEL', id_key(ARGV[at + 6]))
         call('HDEL', QUEUED, ARGV[at + 6])
       end

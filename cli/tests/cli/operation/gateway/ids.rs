@@ -1,0 +1,91 @@
+//! Ids that callers give: what stands under one is told to whom it belongs, and of what was asked for now.
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use super::{Gateway, add_key, echo};
+use crate::support::binary::DevFleet;
+
+/// A turn with this id.
+fn named(id: &str, turn: Value) -> Value {
+    let mut turn = turn;
+    turn["turn_id"] = json!(id);
+    turn
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_was_refused_and_is_mended_is_told_by_what_becomes_of_it_now() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "shop", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    let unknown = json!({"agent": "nobody", "turn_id": "order", "calls": [{"name": "echo"}]});
+    let refused = gateway.ask(&key, "POST", "/v1/turns?wait=60", &unknown);
+    assert_eq!((refused.status, refused.code().as_str()), (422, "unknown_agent"), "{refused:?}");
+
+    // Nobody decides about it so far; the refusal is not of this one.
+    drop(fleet);
+    let mended = gateway.ask(&key, "POST", "/v1/turns?wait=1", &named("order", echo("hi")));
+    assert_eq!((mended.status, mended.json()["state"].clone()), (202, json!("accepted")), "{mended:?}");
+    let asked = gateway.get(&key, "/v1/turns/order");
+    assert_eq!((asked.status, asked.json()["state"].clone()), (202, json!("under_way")), "{asked:?}");
+    let _fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let ended = gateway.get(&key, "/v1/turns/order?wait=60");
+    assert_eq!((ended.status, &ended.json()["results"][0]["output"]["text"]), (200, &json!("hi")), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let keys = folder.path().join("keys.yaml");
+    let all = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let [kelly, fran] =
+        ["kelly", "fran"].map(|agent| add_key(&keys, &["--id", agent, "--tenant", "demo", "--agent", agent]));
+    let gateway = Gateway::start(&redis.url(), &keys);
+    assert_eq!(gateway.ask(&kelly, "POST", "/v1/turns", &named("hers", echo("hi"))).status, 202);
+    for (key, status) in [(&all, 202), (&kelly, 202), (&fran, 404)] {
+        let asked = gateway.get(key, "/v1/turns/hers");
+        assert_eq!(asked.status, status, "{asked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_one() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let files = [
+        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
+        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
+    let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+    let keys = folder.path().join("keys.yaml");
+    let [atlas, petra] =
+        ["atlas", "petra"].map(|agent| add_key(&keys, &["--id", agent, "--tenant", "demo", "--agent", agent]));
+    let gateway = Gateway::start(&redis.url(), &keys);
+    let task = |agent: &str, what: &str| json!({"target_agent": agent, "task_id": "job", "task_description": what});
+    assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest")).status, 200);
+    // Another agent's, and other work of the same one.
+    for (key, agent, what) in [(&atlas, "atlas", "rest"), (&petra, "petra", "work")] {
+        for wait in ["", "?wait=1"] {
+            let answer = gateway.ask(key, "POST", &format!("/v1/tasks{wait}"), &task(agent, what));
+            assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"), "{answer:?}");
+        }
+    }
+    let again = gateway.ask(&petra, "POST", "/v1/tasks?wait=60", &task("petra", "rest"));
+    assert_eq!((again.status, again.json()["task_id"].clone()), (200, json!("job")), "{again:?}");
+
+    // Both came before anybody had decided: one of them is told its answer, the other that the id is not its own.
+    drop(fleet);
+    let both = json!({"target_agent": "petra", "task_id": "both", "task_description": "rest"});
+    assert_eq!(gateway.ask(&petra, "POST", "/v1/tasks", &both).status, 202);
+    let other = json!({"target_agent": "petra", "task_id": "both", "task_description": "work"}).to_string();
+    let waits = gateway.send(&petra, "POST", "/v1/tasks?wait=60", "", &other);
+    let _fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
+    let first = gateway.get(&petra, "/v1/turns/both?wait=60");
+    assert_eq!((first.status, first.json()["task_id"].clone()), (200, json!("both")), "{first:?}");
+    let second = super::received(waits);
+    assert_eq!((second.status, second.code().as_str()), (409, "conflict"), "{second:?}");
+}
