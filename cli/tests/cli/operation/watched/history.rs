@@ -13,6 +13,8 @@ use super::{NAMESPACE, chart};
 
 /// Seconds from one scrape to the next.
 const MINUTE_S: u32 = 60;
+/// The metric of when a process began.
+const BEGAN: &str = "process_start_time_seconds";
 /// "Fires" in every phase, so that an answer about each phase is known to have been given.
 const ASKED: &str = "Asked";
 
@@ -22,6 +24,8 @@ pub struct History {
     asked_for: BTreeSet<String>,
     /// By series, one value a minute.
     series: BTreeMap<String, Vec<Option<f64>>>,
+    /// When a process began, in stated time, by what it says of itself.
+    began: BTreeMap<String, f64>,
     minutes: u32,
     /// Each with its first minute.
     phases: Vec<(&'static str, u32)>,
@@ -37,11 +41,11 @@ pub struct Verdict {
 
 impl History {
     pub fn new() -> Self {
-        let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
+        let metric = Regex::new(r"\b(?:tickfleet|process)_[a-z_]+").unwrap();
         let rules = rule_files().into_iter().map(|(_, text)| text).collect::<String>();
         let mut asked_for: BTreeSet<String> = metric.find_iter(&rules).map(|name| name.as_str().to_owned()).collect();
         asked_for.insert("up".to_owned());
-        Self { asked_for, series: BTreeMap::new(), minutes: 0, phases: Vec::new() }
+        Self { asked_for, series: BTreeMap::new(), began: BTreeMap::new(), minutes: 0, phases: Vec::new() }
     }
 
     /// What is scraped from now on belongs to this phase.
@@ -61,7 +65,13 @@ impl History {
                 }
                 // Times become as old at the stated minute as they were at the scrape.
                 let is_time = name.ends_with("_timestamp_seconds");
-                let value = if is_time { value - scrape.at + f64::from(self.minutes * MINUTE_S) } else { *value };
+                let stated = value - scrape.at + f64::from(self.minutes * MINUTE_S);
+                let value = match name {
+                    // It stays what it was at the first scrape: a process grows older by a minute with each.
+                    BEGAN => *self.began.entry(format!("{} {value}", member.instance)).or_insert(stated),
+                    _ if is_time => stated,
+                    _ => *value,
+                };
                 let labels = labels.strip_suffix('}').unwrap();
                 let comma = if labels.is_empty() || labels.ends_with(',') { "" } else { "," };
                 self.set(format!("{name}{{{labels}{comma}{added}}}"), value);
