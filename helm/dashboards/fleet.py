@@ -76,8 +76,8 @@ def backlog():
     return [
         row("Backlog"),
         graph(
-            "Waiting for the fleet", "Work that the fleet has yet to do. Entries for inbound, slices for ready and running.",
-            [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"inbound|ready|running"}))', "{{state}}")],
+            "Waiting for the fleet", "Work that the fleet has yet to do. Entries for inbound, slices for ready, running and suspect.",
+            [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"inbound|ready|running|suspect"}))', "{{state}}")],
             stacked=True,
         ),
         graph(
@@ -108,9 +108,9 @@ def starts():
             [("sum(tickfleet_slots{@})", "slots"), ("sum(tickfleet_slots_busy{@})", "busy")],
         ),
         graph(
-            "Work per slot", "Ready and running slices over slots: what workers are scaled by. Capped work is not in it.",
+            "Work per slot", "Ready, running and suspect slices over slots: what workers are scaled by. Capped work is not in it.",
             [(
-                'sum(max by (namespace, state) (tickfleet_backlog{@, state=~"ready|running"})) / sum(tickfleet_slots{@})',
+                'sum(max by (namespace, state) (tickfleet_backlog{@, state=~"ready|running|suspect"})) / sum(tickfleet_slots{@})',
                 "work per slot",
             )],
             thresholds=steps((None, GREEN), (1, RED)), line_at=True,

@@ -219,7 +219,7 @@ class Checks:
         """What workers are scaled by."""
         count, complaints = scaling.check(self.rendered)
         self.complain("scaling", complaints)
-        print(f"scaling: {count} queries count ready and running work once, and nothing else")
+        print(f"scaling: {count} queries count ready, running and suspect work once, and nothing else")
 
     def resting(self):
         """When a fleet without workers is a fault."""

@@ -22,13 +22,14 @@ ALWAYS_ON = {
     "no autoscaling": ["--set", "worker.autoscaling.kind=off,worker.autoscaling.minReplicas=0"],
     "nobody started": ["--set", "worker.autoscaling.kind=off,worker.replicas=0"],
 }
-# What the fleet has to do over ten minutes: slices that are ready and that are running, and whether it is a fault at the
+# What the fleet has to do over ten minutes: slices that are ready, that are running and that lost their worker, and whether it is a fault at the
 # end that nobody does it, where the fleet may rest.
-COMES = ("0x5 1x5", "0x10")
+COMES = ("0x5 1x5", "0x10", "0x10")
 CASES = {
-    "nothing": (("0x10", "0x10"), False),
-    "work waits": (("1x10", "0x10"), True),
-    "work was left": (("0x10", "1x10"), True),
+    "nothing": (("0x10", "0x10", "0x10"), False),
+    "work waits": (("1x10", "0x10", "0x10"), True),
+    "work was left": (("0x10", "1x10", "0x10"), True),
+    "work lost its worker": (("0x10", "0x10", "1x10"), True),
     "work comes": (COMES, True),
     "unknown": ((), True),
 }
@@ -40,7 +41,7 @@ def series(namespace, backlog):
     yield f"tickfleet_build_info{{{labels}}}", "1x10"
     yield f"tickfleet_redis_up{{{labels}}}", "1x10"
     yield f'tickfleet_loop_progress_timestamp_seconds{{{labels},loop="tick"}}', "0+60x10"
-    for state, values in zip(("ready", "running"), backlog):
+    for state, values in zip(("ready", "running", "suspect"), backlog):
         yield f'tickfleet_backlog{{{labels},state="{state}"}}', values
     # What no worker could take.
     yield f'tickfleet_backlog{{{labels},state="parked_capped"}}', "9x10"

@@ -9,8 +9,8 @@ from install_doc import blocks
 # Two schedulers of one fleet, which both export the whole backlog, and a fleet in another namespace.
 OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
 THEIRS = [("others", "fleet-tickfleet-scheduler", "c")]
-BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}
-WORK = BACKLOG["ready"] + BACKLOG["running"]
+BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "suspect": 5, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}
+WORK = BACKLOG["ready"] + BACKLOG["running"] + BACKLOG["suspect"]
 
 
 def series(fleet, backlog):

@@ -1,4 +1,4 @@
-{{/* Workers follow the work that is ready or running. Both take root, name, component, labels and spec. */}}
+{{/* Workers follow the work that is ready, running or left by a worker that died (suspect). Both take root, name, component, labels and spec. */}}
 
 {{- define "tickfleet.hpa" -}}
 {{- $scaling := .spec.autoscaling -}}
@@ -30,7 +30,7 @@ spec:
 
 {{- define "tickfleet.keda" -}}
 {{- $scaling := .spec.autoscaling -}}
-{{- $own := printf "sum(max by (state) (tickfleet_backlog{%s,state=~\"ready|running\"}))" (include "tickfleet.selector" .root) -}}
+{{- $own := printf "sum(max by (state) (tickfleet_backlog{%s,state=~\"ready|running|suspect\"}))" (include "tickfleet.selector" .root) -}}
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
 metadata:

@@ -86,7 +86,7 @@ tickfleet/pool: {{ .pool }}
 {{- if and $keda (eq (int $least) 0) }}true{{ end -}}
 {{- end -}}
 
-{{/* Ready and running work that one pod should have: its slots, filled as wished. */}}
+{{/* Work (ready, running or left by a worker that died) that one pod should have: its slots, filled as wished. */}}
 {{- define "tickfleet.workPerPod" -}}
 {{- max 1 (div (mul (int .slots) (int .autoscaling.targetSlotsPercent)) 100) -}}
 {{- end -}}

@@ -131,7 +131,8 @@ impl Processes {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running"}))`, its two parts; none while no scheduler tells.
+    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running|suspect"}))`, its two parts that there are, as
+    /// no worker dies here; none while no scheduler tells.
     pub fn backlog(&self) -> Option<(f64, f64)> {
         let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
         let max = |state: &str| {
