@@ -19,6 +19,7 @@ import tempfile
 
 import install_doc
 import manifests as rules
+import network
 import resting
 import scaling
 import tool_hosts
@@ -227,6 +228,12 @@ class Checks:
         self.complain("resting", complaints)
         print(f"resting: {count} fleets without workers page where they should have some")
 
+    def network(self):
+        """Which ports of Redis a network policy opens."""
+        count, complaints = network.check(self.toolbox)
+        self.complain("network", complaints)
+        print(f"network: {count} ways to Redis are open at the ports that they name")
+
     def workspaces(self):
         """The volume that shell and file tools work in."""
         count, complaints = workspaces.check(self.rendered)
@@ -266,6 +273,7 @@ def main():
         checks.about()
         checks.scaling()
         checks.resting()
+        checks.network()
         checks.workspaces()
         checks.tool_hosts()
     if checks.complaints:
