@@ -79,6 +79,7 @@ class Checks:
             self.complain(shape, rules.unrestricted(found))
             self.complain(shape, rules.misfits(found))
             self.complain(shape, rules.owned_twice(found))
+            self.complain(shape, rules.named_twice(found))
             self.complain(shape, rules.impatient(found, LONGEST_TOOL_S.get(shape, DEFAULT_TOOL_S)))
         kinds = {(manifest["apiVersion"], manifest["kind"]): manifest for found in self.rendered.values() for manifest in found}
         versions = rules.KUBERNETES_VERSIONS

@@ -244,6 +244,17 @@ def owned_twice(manifests):
     return complaints
 
 
+def named_twice(manifests):
+    """Variables that a container has twice: server-side apply refuses them."""
+    complaints = []
+    for manifest, _, spec in pod_templates(manifests):
+        for container in spec["containers"] + spec.get("initContainers", []):
+            names = [entry["name"] for entry in container.get("env", [])]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            complaints += [f"{shown(manifest)}: {container['name']} has {name} twice" for name in twice]
+    return complaints
+
+
 def impatient(manifests, longest_tool_s):
     """Workers that would be killed while they drain, or drain while calls run."""
     complaints = []

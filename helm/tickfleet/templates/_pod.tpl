@@ -79,17 +79,14 @@ spec:
       imagePullPolicy: {{ $values.image.pullPolicy }}
       args: {{ default (list .component) .args | toJson }}
       env:
-        {{- include "tickfleet.commonEnv" . | trim | nindent 8 }}
+        {{- $own := include "tickfleet.commonEnv" . | fromYamlArray }}
         {{- if ne .component "gateway" }}
-        - name: TICKFLEET_HTTP_ADDRESS
-          value: {{ include "tickfleet.address" (dict "host" $values.http.host "port" $values.http.port) | quote }}
+        {{- $own = append $own (dict "name" "TICKFLEET_HTTP_ADDRESS" "value" (include "tickfleet.address" (dict "host" $values.http.host "port" $values.http.port))) }}
         {{- end }}
         {{- with .env }}
-        {{- . | trim | nindent 8 }}
+        {{- $own = concat $own (fromYamlArray .) }}
         {{- end }}
-        {{- with concat $values.env $spec.env }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+        {{- include "tickfleet.envOnce" (concat $own $values.env $spec.env) | nindent 8 }}
       {{- with .envFrom }}
       envFrom:
         {{- toYaml . | nindent 8 }}
@@ -177,6 +174,22 @@ spec:
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* Variables, each name once: of several the last one counts, which is the user's own. Server-side apply
+     refuses a list with a name twice. Takes a list. */}}
+{{- define "tickfleet.envOnce" -}}
+{{- $last := dict -}}
+{{- range $at, $variable := . -}}
+{{- $_ := set $last $variable.name $at -}}
+{{- end -}}
+{{- $once := list -}}
+{{- range $at, $variable := . -}}
+{{- if eq $at (get $last $variable.name) -}}
+{{- $once = append $once $variable -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $once -}}
 {{- end -}}
 
 {{/* A Deployment of one pod, for what another one would only stand by; takes what a pod's template does, but for the selector. */}}
