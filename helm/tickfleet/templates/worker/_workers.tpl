@@ -46,7 +46,8 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- end -}}
 
-{{/* terminationGracePeriodSeconds > drainSeconds > the longest time-out of a tool. Takes root, name and pool. */}}
+{{/* terminationGracePeriodSeconds > drainSeconds > the longest time-out of a tool. A hook that sleeps comes before the drain, and
+     takes of the same time. Takes root, name and pool. */}}
 {{- define "tickfleet.checkDrain" -}}
 {{- $longest := .pool.longestToolSeconds | toString -}}
 {{- if or (eq $longest "") (eq $longest "<nil>") -}}
@@ -58,7 +59,11 @@ tickfleet/pool: {{ .pool }}
 {{- fail (printf "worker pool %q: drainSeconds (%d) must be more than the longest time-out of a tool (%s s): a call that runs at SIGTERM could not end. Raise drainSeconds, or lower config.settings.worker.tool_timeout or the tool's timeout_ms" .name $drain $longest) -}}
 {{- end -}}
 {{- /* After the drain, a worker hands back what is left; that takes up to 3 s. Then tools are stopped, and MCP servers ended: up to 5 s. */ -}}
-{{- if lt $grace (add $drain 10 | int) -}}
+{{- $sleep := 0 -}}
+{{- with .pool.lifecycle }}{{ with .preStop }}{{ with .sleep }}{{ $sleep = int .seconds }}{{ end }}{{ end }}{{ end -}}
+{{- if and $sleep (lt $grace (add $drain 10 $sleep | int)) -}}
+{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least lifecycle.preStop.sleep.seconds + drainSeconds + 10 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 10 $sleep | int)) -}}
+{{- else if lt $grace (add $drain 10 | int) -}}
 {{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least drainSeconds + 10 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 10 | int)) -}}
 {{- end -}}
 {{- end -}}
