@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 TOOLS = '''
 import asyncio, os, subprocess, sys, threading, time
+from pydantic import BaseModel, model_serializer
 from tickfleet import Context, ToolError, tool
 
 print("printed while it is imported")
@@ -64,11 +65,41 @@ def fail(how: str) -> object:
         sys.exit(3)
     if how == "transient":
         raise ToolError.transient("busy", retry_after=2, not_executed=True)
-    if how == "large":
-        return "x" * 5_000_000
-    if how == "object":
-        return object()
     return {}[how]
+
+class Odd(BaseModel):
+    """Its serializer has a bug."""
+
+    @model_serializer
+    def write(self) -> dict[str, int]:
+        return {}["odd"]
+
+circle = []
+circle.append(circle)
+GIVEN = {"large": "x" * 10_000_000, "object": {"a": object()}, "surrogate": "\\ud800", "circle": circle, "odd": Odd()}
+
+@tool(effect="read")
+def look(what: str) -> object:
+    """Returns it."""
+    return GIVEN[what]
+
+@tool(effect="once")
+def pay(what: str) -> object:
+    """Returns it, when it has paid."""
+    return GIVEN[what]
+
+@tool(effect="once")
+def pay_each(count: int) -> list[int]:
+    """Pays one after the other."""
+    for number in range(count):
+        if number == 2:
+            raise KeyError("no cover")
+        yield number
+
+@tool(effect="idempotent")
+async def put(what: str) -> object:
+    """Returns it, when it has put something."""
+    return GIVEN[what]
 '''
 
 
@@ -127,7 +158,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
-    assert [tool["name"] for tool in tools] == ["add", "facts", "fail", "meet", "sleep", "wait", "wait_in_a_thread"]
+    assert [tool["name"] for tool in tools] == [
+        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "put", "sleep", "wait", "wait_in_a_thread",
+    ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
     _, said = host.process.communicate(timeout=20)
@@ -177,12 +210,44 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
     assert error["kind"] == "internal"
     assert error["message"].endswith("KeyError: 'missing'") and "return {}[how]" in error["message"]
     assert "tickfleet" not in error["message"], "only the user's own lines"
-    assert "cannot be passed on" in host.answer(3, "fail", how="large")["error"]["message"]
-    assert host.answer(4, "fail", how="object")["error"]["kind"] == "internal"
-    assert "SystemExit" in host.answer(5, "fail", how="exit")["error"]["message"]
-    assert host.answer(6, "add", a="many")["error"]["kind"] == "invalid_arguments"
-    assert host.answer(7, "nothing")["error"]["kind"] == "internal"
-    assert "output" in host.answer(8, "add", a=1)
+    assert "SystemExit" in host.answer(3, "fail", how="exit")["error"]["message"]
+    assert host.answer(4, "add", a="many")["error"]["kind"] == "invalid_arguments"
+    assert host.answer(5, "nothing")["error"]["kind"] == "internal"
+    assert "output" in host.answer(6, "add", a=1)
+
+
+@pytest.mark.parametrize(
+    ("what", "logged"),
+    [
+        ("large", "returned cannot be passed on: it has 10000002 bytes of JSON, in a frame of 100000"),
+        ("object", "returned cannot be written as JSON: pydantic_core._pydantic_core.PydanticSerializationError"),
+        ("surrogate", "surrogates not allowed"),
+        ("circle", "Circular reference"),
+        ("odd", "KeyError: 'odd'"),
+    ],
+)
+def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Host, what: str, logged: str):
+    for identity, tool in enumerate(("look", "pay", "put")):
+        host.call(identity, tool, what=what)
+        line, answer = host.hear(), host.hear()
+        assert (line["type"], line["call"], line["level"]) == ("log", "t1/0", "error")
+        assert line["message"].startswith(f"what {tool} returned") and logged in line["message"], line
+        assert what != "large" or line["message"].endswith("at most 4194304 bytes (4 MiB) are allowed")
+        if tool == "look":
+            error = answer["error"]
+            assert error["kind"] == "permanent" and error["message"].startswith("The tool ran, but its result ")
+            assert ("Ask for less at a time." in error["message"]) == (what == "large")
+            continue
+        done = json.loads(answer["output"])
+        assert done["executed"] is True and done["note"].startswith("The tool did what was asked. ")
+        assert done["note"].endswith(" Do not call this tool again to repeat it."), done
+    assert "output" in host.answer(9, "add", a=1), "the host goes on"
+
+
+def test_a_generator_that_fails_on_its_way_is_not_told_as_done(host: Host):
+    assert json.loads(host.answer(1, "pay_each", count=2)["output"]) == [0, 1]
+    error = host.answer(2, "pay_each", count=3)["error"]
+    assert error["kind"] == "internal" and 'raise KeyError("no cover")' in error["message"]
 
 
 def test_a_module_that_cannot_be_imported_is_told_with_the_users_own_lines(tmp_path: Path):

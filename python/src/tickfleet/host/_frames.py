@@ -9,6 +9,8 @@ from typing import Any
 
 #: Bytes of a frame's JSON. The worker has the same bound.
 FRAME_BYTES_MAX = 4 * 1024 * 1024
+#: The same in words.
+BOUND = f"{FRAME_BYTES_MAX} bytes (4 MiB)"
 
 _LENGTH = struct.Struct(">I")
 
@@ -25,7 +27,7 @@ def encode(message: dict[str, Any]) -> bytes:
     """
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > FRAME_BYTES_MAX:
-        raise FrameTooLarge(f"{len(body)} bytes")
+        raise FrameTooLarge(f"in a frame of {len(body)} bytes; at most {BOUND} are allowed")
     return _LENGTH.pack(len(body)) + body
 
 
@@ -38,7 +40,7 @@ async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
         if length > FRAME_BYTES_MAX:
-            raise FrameTooLarge(f"{length} bytes")
+            raise FrameTooLarge(f"a frame of {length} bytes; at most {BOUND} are allowed")
         message: dict[str, Any] = json.loads(await reader.readexactly(length))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

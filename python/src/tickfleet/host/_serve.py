@@ -12,7 +12,7 @@ from typing import Any
 
 from tickfleet._context import Caller, Context
 from tickfleet._tool import Tool, registered
-from tickfleet.host import _failures, _frames
+from tickfleet.host import _failures, _frames, _results
 from tickfleet.host._inner import InnerCalls
 
 #: Characters of one line of a tool's log.
@@ -97,6 +97,8 @@ class Host:
         answer: dict[str, Any] = {"type": "result", "id": identity}
         try:
             answer["output"] = await self._run(tool, arguments, context)
+        except _results.Withheld as withheld:
+            answer |= self._withheld(tool, context, withheld)
         except BaseException as error:  # noqa: BLE001 - a tool that calls sys.exit() has failed, and ends nothing else.
             answer["error"] = _CANCELLED if context.cancelled.requested else _failures.of(error)
         finally:
@@ -105,22 +107,32 @@ class Host:
         try:
             self.send(answer)
         except (_frames.FrameTooLarge, TypeError, ValueError) as error:
-            # The tool has done its work, and what it gave cannot be passed on.
-            told = f"What {tool.name} gave back cannot be passed on: {error}"
-            self.send({"type": "result", "id": identity, "error": {"kind": "internal", "message": told}})
+            if isinstance(error, _frames.FrameTooLarge) and "output" in answer:
+                ended = self._withheld(tool, context, _results.Withheld.too_large(tool, answer["output"], error))
+            else:
+                told = f"The failure of {tool.name} cannot be passed on: {error}"
+                ended = {"error": {"kind": "internal", "message": told}}
+            self.send({"type": "result", "id": identity, **ended})
         await self._writer.drain()
+
+    def _withheld(self, tool: Tool, context: Context, withheld: _results.Withheld) -> dict[str, Any]:
+        """The end of a call whose function has returned. Not by the tool's own logger, which may be silent."""
+        line = withheld.log[:_LINE_CHARS_MAX]
+        self.send({"type": "log", "call": context.call_id, "level": "error", "message": line})
+        return withheld.answer(tool)
 
     async def _run(self, tool: Tool, arguments: str, context: Context) -> str:
         keywords = tool.bind(arguments, context)
         if tool.is_async:
-            return tool.dump(await tool.function(**keywords))
+            return _results.dump(tool, await tool.function(**keywords))
 
         def run() -> str:
             try:
-                return tool.dump(tool.function(**keywords))
+                result = tool.function(**keywords)
             except StopIteration as error:
                 # A future cannot carry it.
                 raise RuntimeError("the tool raised StopIteration") from error
+            return _results.dump(tool, result)
 
         copied = contextvars.copy_context()
         future = self._loop.run_in_executor(self._threads, copied.run, run)

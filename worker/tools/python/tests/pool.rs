@@ -126,7 +126,7 @@ async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
     (def.processes, def.concurrency) = (1, 4);
     let tools = Tools::of(def);
     let large = tools.call("large", json!({"count": 5_000_000})).await;
-    assert!(matches!(large, Err(ToolFailure::Internal { message }) if message.contains("cannot be passed on")));
+    assert!(matches!(large, Err(ToolFailure::Permanent { message, .. }) if message.contains("Ask for less at a time")));
     assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
     // Bytes that are no frame end the process, and with it the calls that ran there.
     assert!(lost(tools.call("rogue", json!({})).await));
