@@ -1,14 +1,15 @@
 """What the client decides without Redis. What it does with a fleet is in tests/conformance."""
 
+import asyncio
 import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tickfleet.client import Conflict, FleetError, InvalidMessage, Rejected, shard_of
+from tickfleet.client import AsyncFleet, Conflict, Fleet, FleetError, InvalidMessage, Rejected, shard_of
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
 from tickfleet.client._redis import ENQUEUE, connect
@@ -46,6 +47,42 @@ def test_a_turn_that_breaks_a_rule_is_not_sent(fields: Any) -> None:
 def test_what_is_no_json_in_utf8_or_too_long_is_not_sent(value: Any) -> None:
     with pytest.raises(InvalidMessage):
         written({"calls": [{"name": "echo", "arguments": {"value": value}}]})
+
+
+circle: list[Any] = []
+circle.append(circle)
+
+
+@pytest.mark.parametrize("value", [b"\xff", date(2026, 11, 27), "\ud800", float("nan"), {1}, circle])
+@pytest.mark.parametrize("field", ["arguments", "user_context", "input"])
+def test_what_is_no_json_is_the_same_error_on_every_way_to_a_fleet(field: str, value: Any) -> None:
+    def fields() -> tuple[str, Any]:
+        if field == "input":
+            return "delegate", {"description": "Do it.", "input": {"value": value}}
+        calls = [{"name": "echo", "arguments": {"value": value} if field == "arguments" else {}}]
+        return "submit", {"calls": calls, "user_context": {"value": value} if field == "user_context" else None}
+
+    async def submitted(fleet: AsyncFleet) -> Any:
+        async with fleet:
+            method, given = fields()
+            return await getattr(fleet, method)("kelly", **given)
+
+    # Nobody listens there, so nothing can be sent.
+    nowhere: list[tuple[str, Any]] = [("redis://127.0.0.1:1", {}), ("http://127.0.0.1:1", {"api_key": "key"})]
+    said = set()
+    for url, options in nowhere:
+        with pytest.raises(InvalidMessage, match="it cannot be written as JSON in UTF-8: ") as told:
+            asyncio.run(submitted(AsyncFleet(url, tenant="acme", patience=0.1, **options)))
+        said.add(str(told.value).partition(" in position ")[0])
+        with Fleet(url, tenant="acme", patience=0.1, **options) as fleet, pytest.raises(InvalidMessage) as told:
+            method, given = fields()
+            getattr(fleet, method)("kelly", **given)
+        said.add(str(told.value).partition(" in position ")[0])
+    assert len(said) == 1, said
+
+
+def test_arguments_whose_keys_are_no_text_are_asked_for_as_json_has_them() -> None:
+    assert asked({"calls": [{1: "a", "b": 2}]}) == asked({"calls": [{"b": 2, "1": "a"}]})
 
 
 def test_numbers_and_text_are_written_as_they_are() -> None:

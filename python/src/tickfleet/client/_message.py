@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 import uuid
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
@@ -170,7 +171,8 @@ def turn_message(tenant: str | None, agent: str, reply_to: str | None, fields: T
     if len(given) != 1:
         raise InvalidMessage(f"a turn has exactly one of {', '.join(_CALLS)}; found {', '.join(given) or 'none'}")
     key = given[0]
-    said[key] = plain(list(said[key]) if key == "tool_calls" else said[key])
+    with _refused():
+        said[key] = plain(list(said[key]) if key == "tool_calls" else said[key])
     said["turn_id"] = name(said.get("turn_id", None) or new_id(), "turn_id", ID_BYTES_MAX)
     head: dict[str, Any] = _owner(tenant) | {"agent": name(agent, "agent")}
     if reply_to is not None:
@@ -195,22 +197,40 @@ def task_message(
     return head | said
 
 
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    """Refuses what is no JSON, wherever that shows first: :func:`asked` comes before :func:`written`."""
+    try:
+        yield
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"it cannot be written as JSON in UTF-8: {error}") from error
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    return json.dumps(plain(message), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def written(message: Mapping[str, Any]) -> str:
     """A message as it goes on its stream.
 
     Raises:
         InvalidMessage: It is no JSON, or too long.
     """
-    try:
-        text = json.dumps(plain(message), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    with _refused():
+        text = _text(message)
         length = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage(f"it cannot be written as JSON in UTF-8: {error}") from error
     if length > MESSAGE_BYTES_MAX:
         raise InvalidMessage(f"it has {length} bytes; at most {MESSAGE_BYTES_MAX} are allowed")
     return text
 
 
 def asked(message: Mapping[str, Any]) -> str:
-    """What two submits must share to be the same turn or task, as this process can tell it."""
-    return json.dumps({key: plain(value) for key, value in message.items() if key not in _ASIDE}, sort_keys=True)
+    """What two submits must share to be the same turn or task, as this process can tell it.
+
+    Raises:
+        InvalidMessage: It is no JSON.
+    """
+    said = {key: value for key, value in message.items() if key not in _ASIDE}
+    with _refused():
+        # Written once before: keys that are no text, which JSON writes as text, cannot be sorted beside others.
+        return json.dumps(json.loads(_text(said)), sort_keys=True)
