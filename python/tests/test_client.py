@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tickfleet.client import AsyncFleet, Conflict, Fleet, FleetError, InvalidMessage, Rejected, shard_of
+from tickfleet.client import AsyncFleet, Conflict, Fleet, FleetError, InvalidMessage, Rejected, ReplyTimeout, shard_of
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
 from tickfleet.client._redis import ENQUEUE, connect
@@ -161,6 +161,15 @@ def test_a_refusal_is_raised_by_its_kind() -> None:
     assert rejected.value.code == "unknown_agent" and not rejected.value.passing and rejected.value.reply.results
     with pytest.raises(Conflict):
         read_reply(json.dumps({**REPLY, "status": "conflict", "error": error})).accepted()
+
+
+def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
+    told = str(ReplyTimeout("order-17", 20.0))
+    assert told.startswith("no reply to order-17 within 20 s: it may still be carried out. It has not ended, or ")
+    assert "no such tenant or id" in told and "it goes on" not in told
+    source = (Path(__file__).parents[2] / "typescript/src/errors.ts").read_text(encoding="utf-8")
+    # The same words there.
+    assert " ms: it may still be carried out. " in source and told.partition("carried out. ")[2] in source
 
 
 def test_a_call_that_waits_for_consent_is_no_end() -> None:

@@ -76,12 +76,19 @@ export class Conflict extends FleetError {
   }
 }
 
-/** No reply came in time. The turn or task goes on: wait again by its id, or cancel it. */
+/**
+ * No reply came in time, for one of two causes: the turn or task has not ended, and may be waited for by its id, or cancelled;
+ * or the fleet knows no such tenant, or no such id (any more), and no reply comes. Over Redis nobody says which.
+ */
 export class ReplyTimeout extends FleetError {
   readonly id: string;
 
   constructor(id: string, ms: number) {
-    super("timeout", `no reply to ${id} within ${ms} ms; it goes on`);
+    super(
+      "timeout",
+      `no reply to ${id} within ${ms} ms: it may still be carried out. ` +
+        "It has not ended, or the fleet knows no such tenant or id: then no reply comes",
+    );
     this.id = id;
   }
 }

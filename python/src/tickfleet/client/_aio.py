@@ -62,7 +62,7 @@ class Submitted:
 
         Raises:
             Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It has not ended yet; the same may be asked again.
+            ReplyTimeout: It has not ended yet, and the same may be asked again; or nobody knows its tenant.
         """
         return _accepted(await self._awaited.reply(timeout), self.id, timeout)
 
@@ -170,7 +170,7 @@ class AsyncFleet:
             InvalidMessage, QueueFull, Pressure, Throttled: Nothing was sent.
             Unauthorized, Forbidden: The gateway's key is not good, or not for this.
             Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It goes on, and may be waited for by its id.
+            ReplyTimeout: It may still be carried out, and be waited for by its id; or nobody knows its tenant.
             Unavailable: The fleet could not be reached.
         """
         submitted = await self._submit(agent, tenant, fields, True)

@@ -104,7 +104,8 @@ class Conflict(FleetError):
 
 
 class ReplyTimeout(FleetError, TimeoutError):
-    """No reply came in time. The turn or task goes on: wait again by its id, or cancel it.
+    """No reply came in time, for one of two causes: the turn or task has not ended, and may be waited for again by its id, or
+    cancelled; or the fleet knows no such tenant, or no such id (any more), and no reply comes. Over Redis nobody says which.
 
     Attributes:
         id: The id of the turn or task.
@@ -113,7 +114,10 @@ class ReplyTimeout(FleetError, TimeoutError):
     code = "timeout"
 
     def __init__(self, id: str, seconds: float) -> None:
-        super().__init__(f"no reply to {id} within {seconds:g} s; it goes on")
+        super().__init__(
+            f"no reply to {id} within {seconds:g} s: it may still be carried out. It has not ended, or the fleet knows no such "
+            "tenant or id: then no reply comes"
+        )
         self.id = id
 
 
