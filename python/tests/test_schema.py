@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from pydantic import BaseModel, Field
@@ -175,6 +175,37 @@ def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
 
     with pytest.raises(ValueError):
         tool(**options)(f)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("name", 5, "name is 5; expected a text"),
+        ("timeout", "5s", "timeout is '5s'; expected a number of seconds, or a timedelta"),
+        ("timeout", True, "timeout is True; expected a number of seconds, or a timedelta"),
+        ("category", ["shop"], r"category is \['shop'\]; expected a text"),
+        ("display_name", b"Stock", "display_name is b'Stock'; expected a text"),
+        ("version", 1.0, "version is 1.0; expected a text"),
+        ("requires_approval", "yes", "requires_approval is 'yes'; expected True or False"),
+        ("requires_approval", None, "requires_approval is None; expected True or False"),
+        ("required_capabilities", 5, "required_capabilities is 5; expected a list of texts"),
+        ("required_features", ["a", 1], r"required_features is \['a', 1\]; expected a list of texts"),
+        ("effect", ["read"], r"an effect is read, idempotent or once, not \['read'\]"),
+    ],
+)
+def test_an_option_of_another_type_is_told_with_its_tool_and_what_is_expected(option: str, value: object, told: str):
+    def stock() -> None:
+        """Counts."""
+
+    options: Any = {option: value}
+    with pytest.raises((TypeError, ValueError), match=f"^stock: {told}"):
+        tool(**options)(stock)
+
+
+def test_what_is_no_function_is_told_how_options_are_given():
+    given: Any = "stock"
+    with pytest.raises(TypeError, match="@tool is given 'stock'; expected a function, and options by name"):
+        tool(given)
 
 
 def test_the_definition_has_what_a_worker_needs():

@@ -143,14 +143,17 @@ def tool(
 
     Raises:
         DuplicateTool: There is a tool of this name.
-        TypeError: A model could not call it, or its types have no JSON Schema.
-        ValueError: One of these values is none that a worker takes.
+        TypeError: A model could not call it, its types have no JSON Schema, or an option has another type.
+        ValueError: One of these values is none that a worker takes, or its docstring describes parameters that it has not.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        called = _called(function, name)
+        texts = {"name": name, "category": category, "display_name": display_name, "version": version}
+        _check_types(called, texts, timeout, requires_approval)
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         made = Tool(
-            name=name or function.__name__,
+            name=called,
             function=function,
             effect=effect,
             timeout=seconds,
@@ -158,8 +161,8 @@ def tool(
             display_name=display_name,
             version=version,
             requires_approval=requires_approval,
-            required_capabilities=_words("required_capabilities", required_capabilities),
-            required_features=_words("required_features", required_features),
+            required_capabilities=_words(called, "required_capabilities", required_capabilities),
+            required_features=_words(called, "required_features", required_features),
             signature=_schema.read(function),
         )
         _check(made)
@@ -168,6 +171,29 @@ def tool(
         return function
 
     return register if function is None else register(function)
+
+
+def _called(function: Any, name: Any) -> str:
+    """The name of a tool, for messages, too."""
+    if not callable(function):
+        raise TypeError(f"@tool is given {function!r}; expected a function, and options by name: @tool(name='stock')")
+    return name if name and isinstance(name, str) else str(function.__name__)
+
+
+def _check_types(tool: str, texts: dict[str, Any], timeout: Any, requires_approval: Any) -> None:
+    """Refuses options of other types here, where their line is known: the worker knows only that a frame does not fit."""
+    for option, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise _other_type(tool, option, value, "a text")
+    is_number = isinstance(timeout, (int, float, timedelta)) and not isinstance(timeout, bool)
+    if timeout is not None and not is_number:
+        raise _other_type(tool, "timeout", timeout, "a number of seconds, or a timedelta")
+    if not isinstance(requires_approval, bool):
+        raise _other_type(tool, "requires_approval", requires_approval, "True or False")
+
+
+def _other_type(tool: str, option: str, found: Any, expected: str) -> TypeError:
+    return TypeError(f"{tool}: {option} is {found!r}; expected {expected}")
 
 
 def _check(made: Tool) -> None:
@@ -185,10 +211,16 @@ def _check(made: Tool) -> None:
         raise DuplicateTool(f"the name {made.name!r} is registered twice; {where} has it already")
 
 
-def _words(field: str, words: Iterable[str]) -> tuple[str, ...]:
+def _words(tool: str, option: str, words: Iterable[str]) -> tuple[str, ...]:
     if isinstance(words, str):
-        raise ValueError(f"{field} is a list of words, not one text")
-    return tuple(words)
+        raise ValueError(f"{tool}: {option} is {words!r}; expected a list of texts, not one text")
+    if not isinstance(words, Iterable):
+        raise _other_type(tool, option, words, "a list of texts")
+    listed = tuple(words)
+    for word in listed:
+        if not isinstance(word, str):
+            raise _other_type(tool, option, list(listed), "a list of texts")
+    return listed
 
 
 def registered() -> list[Tool]:
