@@ -118,6 +118,33 @@ def test_descriptions_come_from_every_kind_of_docstring(text: str):
     assert signature.input_schema["properties"]["deep"]["description"] == "Whether to dig."
 
 
+def test_a_docstring_may_describe_the_context_several_parameters_at_once_and_more_than_parameters():
+    @tool
+    def look(x: int, y: int, context: Context) -> None:
+        """Looks.
+
+        Parameters
+        ----------
+        x, y : int
+            The place.
+        context : Context
+            Nothing for models.
+
+        Attributes
+        ----------
+        seen : int
+            How often.
+
+        Raises
+        ------
+        KeyError
+            There is nothing.
+        """
+
+    properties = of(look).signature.input_schema["properties"]
+    assert {name: schema.get("description") for name, schema in properties.items()} == {"x": "The place.", "y": "The place."}
+
+
 def test_what_a_hint_says_of_itself_goes_before_the_docstring():
     @tool
     def look(place: Annotated[str, Field(description="From the hint.")]) -> None:
@@ -146,6 +173,13 @@ class Opaque:
     pass
 
 
+MISSPELT = """Counts.
+
+    Args:
+        skuu: Which article.
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
@@ -156,6 +190,9 @@ class Opaque:
         ("def f(x: 'Missing'): 'Does.'", "names what its module does not have"),
         ("def f(a: Context, b: Context): 'Does.'", "more than one parameter is a Context"),
         ("def f(): pass", "it has no docstring"),
+        ("async def f():\n 'Does.'\n yield 1", "^f: it is an asynchronous generator, and a tool returns one result"),
+        (f"def f(sku: str): {MISSPELT!r}", "^f: its docstring describes skuu; its parameters are: sku$"),
+        (f"def f(): {MISSPELT!r}", "^f: its docstring describes skuu; its parameters are: none$"),
     ],
 )
 def test_a_function_that_no_model_could_call_is_refused(source: str, problem: str):

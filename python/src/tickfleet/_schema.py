@@ -38,19 +38,23 @@ def read(function: Callable[..., Any]) -> Signature:
     """Reads a function's hints and docstring.
 
     Raises:
-        TypeError: A parameter that a model could not fill in, or a type that has no JSON Schema.
+        TypeError: A parameter that a model could not fill in, a type that has no JSON Schema, or an asynchronous generator.
+        ValueError: The docstring describes a parameter that there is not.
     """
     name = getattr(function, "__qualname__", repr(function))
+    if inspect.isasyncgenfunction(function):
+        raise TypeError(f"{name}: it is an asynchronous generator, and a tool returns one result: collect it, and return that")
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TypeError(f"{name}: a type hint names what its module does not have: {error}") from error
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
-    described = {param.arg_name: " ".join((param.description or "").split()) for param in docstring.params}
+    described = _described(docstring)
     fields: dict[str, Any] = {}
     parameters: dict[str, str] = {}
     context = None
-    for parameter in inspect.signature(function).parameters.values():
+    signature = inspect.signature(function)
+    for parameter in signature.parameters.values():
         hint = _hint(name, parameter, hints)
         if _is_context(hint):
             if context is not None:
@@ -61,6 +65,7 @@ def read(function: Callable[..., Any]) -> Signature:
         key = f"a{len(parameters)}"
         parameters[key] = parameter.name
         fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
+    _check_names(name, described, list(signature.parameters))
     try:
         arguments = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
         result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
@@ -75,6 +80,25 @@ def read(function: Callable[..., Any]) -> Signature:
     return Signature(
         description, arguments, parameters, context, result, input_schema, output_schema if is_object else None
     )
+
+
+def _described(docstring: docstring_parser.Docstring) -> dict[str, str]:
+    """What a docstring says of parameters. NumPy's style says of several at once: ``x, y : float``."""
+    found: dict[str, str] = {}
+    for param in docstring.params:
+        # Attributes are read as parameters, too.
+        if param.args[0] != "attribute":
+            text = " ".join((param.description or "").split())
+            found |= {word.strip(): text for word in param.arg_name.split(",")}
+    return found
+
+
+def _check_names(name: str, described: dict[str, str], parameters: list[str]) -> None:
+    """Refuses descriptions that no model would get: a misspelt one leaves a parameter without."""
+    unknown = [word for word in described if word not in parameters]
+    if unknown:
+        there = ", ".join(parameters) or "none"
+        raise ValueError(f"{name}: its docstring describes {', '.join(unknown)}; its parameters are: {there}")
 
 
 def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
