@@ -67,6 +67,16 @@ def fail(how: str) -> object:
         raise ToolError.transient("busy", retry_after=2, not_executed=True)
     return {}[how]
 
+@tool(effect="read")
+def refuse(why: str, context: Context) -> None:
+    """Refuses, with details that are no JSON."""
+    context.log.warning("half a pair: \\ud800")
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    details = {"object": object(), "nan": float("nan"), "large": "x" * 5_000_000, "deep": deep, "pair": "\\ud800", "none": None}
+    raise ToolError.permanent(ValueError("no \\ud800 cover"), details=details[why])
+
 class Odd(BaseModel):
     """Its serializer has a bug."""
 
@@ -159,7 +169,7 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
-        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "put", "sleep", "wait", "wait_in_a_thread",
+        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "put", "refuse", "sleep", "wait", "wait_in_a_thread",
     ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
@@ -219,7 +229,7 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
 @pytest.mark.parametrize(
     ("what", "logged"),
     [
-        ("large", "returned cannot be passed on: it has 10000002 bytes of JSON, in a frame of 100000"),
+        ("large", "returned cannot be passed on: it has 10000002 bytes of JSON, which makes a frame of 100000"),
         ("object", "returned cannot be written as JSON: pydantic_core._pydantic_core.PydanticSerializationError"),
         ("surrogate", "surrogates not allowed"),
         ("circle", "Circular reference"),
@@ -242,6 +252,18 @@ def test_a_result_that_cannot_be_passed_on_is_told_as_work_that_is_done(host: Ho
         assert done["executed"] is True and done["note"].startswith("The tool did what was asked. ")
         assert done["note"].endswith(" Do not call this tool again to repeat it."), done
     assert "output" in host.answer(9, "add", a=1), "the host goes on"
+
+
+@pytest.mark.parametrize("why", ["object", "nan", "large", "deep", "pair", "none"])
+def test_whatever_a_tool_says_in_a_failure_or_a_log_is_a_frame_that_a_worker_can_read(host: Host, why: str):
+    host.call(1, "refuse", why=why)
+    assert host.hear()["message"] == "half a pair: ?"
+    if why not in ("pair", "none"):
+        assert host.hear()["message"].startswith("the failure of refuse is told without its details: ")
+    error = host.hear()["error"]
+    assert (error["kind"], error["message"]) == ("permanent", "no ? cover")
+    assert error["details"] == ("?" if why == "pair" else None)
+    assert "output" in host.answer(2, "add", a=1), "the host goes on"
 
 
 def test_a_generator_that_fails_on_its_way_is_not_told_as_done(host: Host):

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,9 @@ def test_errors_say_only_what_belongs_to_their_kind():
         ToolError("no", "transient", details={})
     with pytest.raises(ValueError):
         ToolError("no", "maybe")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fields", [{"retry_after": "2"}, {"retry_after": float("nan")}, {"not_executed": "yes"}])
+def test_a_failure_whose_fields_no_worker_can_read_is_refused_where_it_is_made(fields: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        ToolError.transient("busy", **fields)

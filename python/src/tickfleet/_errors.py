@@ -38,13 +38,18 @@ class ToolError(Exception):
         not_executed: bool = False,
     ) -> None:
         super().__init__(message)
+        if retry_after is not None and not (isinstance(retry_after, (int, float)) and 0 <= retry_after < float("inf")):
+            raise ValueError(f"retry_after is a number of seconds, not {retry_after!r}")
+        if not isinstance(not_executed, bool):
+            raise ValueError(f"not_executed is True or False, not {not_executed!r}")
         if kind not in ("transient", "permanent", "invalid_arguments"):
             raise ValueError(f"a ToolError is transient, permanent or invalid_arguments, not {kind!r}")
         if kind != "transient" and (retry_after is not None or not_executed):
             raise ValueError(f"retry_after and not_executed are for transient failures, not for {kind} ones")
         if kind != "permanent" and details is not None:
             raise ValueError(f"details are for permanent failures, not for {kind} ones")
-        self.message = message
+        # Often an exception is handed in.
+        self.message = str(message)
         self.kind: Kind = kind
         self.details = details
         self.retry_after = retry_after

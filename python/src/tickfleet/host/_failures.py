@@ -61,3 +61,8 @@ def of(error: BaseException) -> dict[str, Any]:
             "not_executed": error.not_executed,
         }
     return {"kind": "internal", "message": stack(error)}
+
+
+def bare(failure: dict[str, Any]) -> dict[str, Any]:
+    """A failure without what may not be JSON, or too long. What kind it is stays: the worker goes by it."""
+    return {**failure, "message": failure["message"][:_CHARS_MAX], "details": None}

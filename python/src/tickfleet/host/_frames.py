@@ -20,14 +20,16 @@ class FrameTooLarge(ValueError):
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """A frame.
+    """A frame. Half of a surrogate pair is no text that the worker can read: a question mark stands for it.
 
     Raises:
         FrameTooLarge: It would be longer than the other side takes.
+        TypeError, ValueError, RecursionError: It cannot be written as JSON.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    text = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    body = text.encode(errors="replace")
     if len(body) > FRAME_BYTES_MAX:
-        raise FrameTooLarge(f"in a frame of {len(body)} bytes; at most {BOUND} are allowed")
+        raise FrameTooLarge(f"a frame of {len(body)} bytes; at most {BOUND} are allowed")
     return _LENGTH.pack(len(body)) + body
 
 

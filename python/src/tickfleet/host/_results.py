@@ -29,7 +29,7 @@ class Withheld(Exception):
         # As others say it: HTTP tools, whose answers have a bound, too.
         less = ". Ask for less at a time" if tool.effect == "read" else ""
         why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
-        size = f"{len(output.encode())} bytes of JSON, {error}"
+        size = f"{len(output.encode())} bytes of JSON, which makes {error}"
         return cls(why, f"what {tool.name} returned cannot be passed on: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:

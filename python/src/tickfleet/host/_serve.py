@@ -106,20 +106,23 @@ class Host:
             self._inner.give_up(identity)
         try:
             self.send(answer)
-        except (_frames.FrameTooLarge, TypeError, ValueError) as error:
+        except (_frames.FrameTooLarge, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, _frames.FrameTooLarge) and "output" in answer:
                 ended = self._withheld(tool, context, _results.Withheld.too_large(tool, answer["output"], error))
             else:
-                told = f"The failure of {tool.name} cannot be passed on: {error}"
-                ended = {"error": {"kind": "internal", "message": told}}
+                self._log(context, f"the failure of {tool.name} is told without its details: {error}")
+                ended = {"error": _failures.bare(answer["error"])}
             self.send({"type": "result", "id": identity, **ended})
         await self._writer.drain()
 
     def _withheld(self, tool: Tool, context: Context, withheld: _results.Withheld) -> dict[str, Any]:
-        """The end of a call whose function has returned. Not by the tool's own logger, which may be silent."""
-        line = withheld.log[:_LINE_CHARS_MAX]
-        self.send({"type": "log", "call": context.call_id, "level": "error", "message": line})
+        """The end of a call whose function has returned."""
+        self._log(context, withheld.log)
         return withheld.answer(tool)
+
+    def _log(self, context: Context, line: str) -> None:
+        """An error in the worker's log. Not by the tool's own logger, which may be silent."""
+        self.send({"type": "log", "call": context.call_id, "level": "error", "message": line[:_LINE_CHARS_MAX]})
 
     async def _run(self, tool: Tool, arguments: str, context: Context) -> str:
         keywords = tool.bind(arguments, context)
