@@ -81,10 +81,11 @@ async fn a_post_that_may_be_out_is_never_sent_again() {
     x.trouble("/2/tweets", Trouble::status(503, json!({"title": "Service Unavailable"})));
     x.trouble("/2/tweets", Trouble::Status(201, vec![], "<html>".into()));
     x.trouble("/2/tweets", Trouble::status(201, json!({"data": {"id": "../1"}})));
-    let calls = ["one", "two", "three", "four"].map(post);
+    x.trouble("/2/tweets", Trouble::Status(303, vec![("location", "/2/tweets/7".into())], String::new()));
+    let calls = ["one", "two", "three", "four", "five"].map(post);
     let results = run(&mut fleet, "kelly", &calls).await;
-    assert_eq!(outcomes(&results), ["outcome_unknown"; 4], "{results:#?}");
-    assert_eq!(x.asked().len(), 4, "one request for each");
+    assert_eq!(outcomes(&results), ["outcome_unknown"; 5], "{results:#?}");
+    assert_eq!(x.asked().len(), 5, "one request for each");
     fleet.stop().await;
 }
 

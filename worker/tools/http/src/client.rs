@@ -54,7 +54,22 @@ pub enum SendError {
         why: &'static str,
     },
     /// A redirect that is not followed.
-    Redirect(String),
+    Redirect(Box<Unfollowed>),
+}
+
+/// An answer that leads elsewhere and is the last one. It says nothing of what the request did: a POST that was carried
+/// out is often answered with a redirect to where its outcome can be seen.
+pub struct Unfollowed {
+    /// The answer.
+    pub answer: Response,
+    /// Why it is not followed, for a model.
+    pub why: String,
+}
+
+impl fmt::Debug for Unfollowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unfollowed").field("why", &self.why).finish_non_exhaustive()
+    }
 }
 
 /// The clients under one guard. Two, because a resolver knows the name it resolves but not the port: which of them a
@@ -94,6 +109,7 @@ impl Client {
         redirects_max: u8,
         secrets: &Secrets,
     ) -> Result<Response, SendError> {
+        let unfollowed = |answer, why| Err(SendError::Redirect(Box::new(Unfollowed { answer, why })));
         let mut followed = 0;
         loop {
             let answer = self.send_one(&request, followed > 0).await?;
@@ -101,13 +117,15 @@ impl Client {
                 return Ok(answer);
             }
             if followed == redirects_max {
-                return Err(SendError::Redirect(format!(
-                    "The service answered with a redirect ({}), which this tool does not follow.",
-                    answer.status().as_u16()
-                )));
+                let status = answer.status().as_u16();
+                let why = format!("The service answered with a redirect ({status}), which this tool does not follow.");
+                return unfollowed(answer, why);
             }
             followed += 1;
-            request = redirected(request, answer.status(), answer.headers(), secrets).map_err(SendError::Redirect)?;
+            request = match redirected(request, answer.status(), answer.headers(), secrets) {
+                Ok(next) => next,
+                Err(why) => return unfollowed(answer, why),
+            };
         }
     }
 

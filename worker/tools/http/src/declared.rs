@@ -7,6 +7,7 @@ use reqwest::{Method, Url};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::{HttpDef, SecretRef};
+use tickfleet_model::Effect;
 use tickfleet_tools::{DeclarationError, Environment};
 
 use super::error::field;
@@ -149,7 +150,7 @@ pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue,
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }
 
-pub(super) fn rules(def: &HttpDef, reads: bool) -> Result<Rules, DeclarationError> {
+pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<Rules, DeclarationError> {
     if let Some(status) = def.not_executed.iter().find(|status| !(400..600).contains(*status)) {
         return Err(field("not_executed")(format!("{status} is no error status (400 to 599)")));
     }
@@ -162,5 +163,5 @@ pub(super) fn rules(def: &HttpDef, reads: bool) -> Result<Rules, DeclarationErro
     }
     let mapping = Mapping::new(&def.outcomes).map_err(field("outcomes"))?;
     let (not_executed, result) = (def.not_executed.clone(), def.result.clone());
-    Ok(Rules { not_executed, mapping, result, response_bytes_max, reads })
+    Ok(Rules { not_executed, mapping, result, response_bytes_max, effect })
 }

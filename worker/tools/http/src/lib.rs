@@ -16,7 +16,7 @@ mod template;
 mod tokens;
 pub mod tool;
 
-pub use client::{BodyError, Client, Request, SendError, read_body};
+pub use client::{BodyError, Client, Request, SendError, Unfollowed, read_body};
 pub use clients::HttpClients;
 pub use kind::HttpKind;
 pub use oauth2::{Credentials, Granted};

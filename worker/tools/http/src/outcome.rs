@@ -9,9 +9,10 @@ use reqwest::header::{self, HeaderMap};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_config::tools::AnswerMeaning;
-use tickfleet_model::limits;
+use tickfleet_model::{Effect, limits};
+use tickfleet_outbound::Blocked;
 
-use super::client::{self, BodyError, SendError};
+use super::client::{self, BodyError, Unfollowed};
 use super::mapping::{Mapping, Rule, pointed};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
@@ -32,8 +33,28 @@ pub(super) struct Rules {
     pub(super) result: Option<String>,
     /// Bytes of an answer.
     pub(super) response_bytes_max: usize,
-    /// True if the tool only reads: then what was not read is a failure, and asking once more does no harm.
-    pub(super) reads: bool,
+    /// What a second run would do. Of a tool that only reads, what was not read is a failure, and asking once more does
+    /// no harm.
+    pub(super) effect: Effect,
+}
+
+/// An answer that a call has got.
+pub(super) struct Answered {
+    pub(super) answer: Response,
+    /// Why it is the last one, where it leads elsewhere.
+    unfollowed: Option<String>,
+}
+
+impl From<Response> for Answered {
+    fn from(answer: Response) -> Self {
+        Self { answer, unfollowed: None }
+    }
+}
+
+impl From<Unfollowed> for Answered {
+    fn from(Unfollowed { answer, why }: Unfollowed) -> Self {
+        Self { answer, unfollowed: Some(why) }
+    }
 }
 
 impl Rules {
@@ -41,7 +62,8 @@ impl Rules {
     ///
     /// # Errors
     /// [`ToolFailure`] by the status, and where the body is too large or does not arrive whole.
-    pub(super) async fn judge(&self, mut answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    pub(super) async fn judge(&self, answered: Answered, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+        let Answered { mut answer, unfollowed } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
         // Where the status decides, the body only explains, so losing it loses nothing that matters.
@@ -63,6 +85,9 @@ impl Rules {
         if done {
             return self.output(&body, headers, secrets);
         }
+        if let Some(why) = unfollowed {
+            return Err(self.led_on(why));
+        }
         let text = secrets.scrub(&String::from_utf8_lossy(&body));
         Err(self.failure(status, headers, &text))
     }
@@ -77,7 +102,7 @@ impl Rules {
                  did what was asked is not known. Ask for less at a time.",
                 self.response_bytes_max
             )),
-            BodyError::TooLarge if self.reads => Err(permanent(format!(
+            BodyError::TooLarge if self.effect == Effect::Read => Err(permanent(format!(
                 "The service did what was asked (status {status}), but its answer has more than {} bytes and was not \
                  read. Ask for less at a time.",
                 self.response_bytes_max
@@ -112,6 +137,16 @@ impl Rules {
             }
             None => Ok(ToolOutput { json: raw(Value::from(text).to_string())?, content_type: "text/plain" }),
         }
+    }
+
+    /// Returns what a redirect means that is not followed and that no rule is about. Where the request went, it may have
+    /// been carried out, so a tool that must not run twice has not certainly failed.
+    fn led_on(&self, why: String) -> ToolFailure {
+        if self.effect != Effect::Once {
+            return permanent(why);
+        }
+        let message = format!("{why} It does not say whether what was asked was done.");
+        ToolFailure::Transient { message, retry_after: None, not_executed: false }
     }
 
     fn failure(&self, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
@@ -164,22 +199,21 @@ fn as_value(text: &str) -> Option<Value> {
     (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
-/// Returns what a request without an answer means.
-pub(super) fn unanswered(error: SendError) -> ToolFailure {
-    match error {
-        SendError::Blocked(refused) => permanent(format!("The call was not made: {refused}.")),
-        SendError::Redirect(message) => permanent(message),
-        SendError::NotSent { host, why } => ToolFailure::Transient {
-            message: format!("Could not connect to {host}: {why}."),
-            retry_after: None,
-            not_executed: true,
-        },
-        SendError::Lost { host, why } => ToolFailure::Transient {
-            message: format!("No answer from {host}: {why}."),
-            retry_after: None,
-            not_executed: false,
-        },
-    }
+/// Returns what it means that an address is not allowed.
+pub(super) fn blocked(refused: &Blocked) -> ToolFailure {
+    permanent(format!("The call was not made: {refused}."))
+}
+
+/// Returns what it means that nothing was sent.
+pub(super) fn not_sent(host: &str, why: &str) -> ToolFailure {
+    let message = format!("Could not connect to {host}: {why}.");
+    ToolFailure::Transient { message, retry_after: None, not_executed: true }
+}
+
+/// Returns what it means that no answer came to what was sent, or may have been.
+pub(super) fn lost(host: &str, why: &str) -> ToolFailure {
+    let message = format!("No answer from {host}: {why}.");
+    ToolFailure::Transient { message, retry_after: None, not_executed: false }
 }
 
 /// A refusal for good, its message bounded.
@@ -294,7 +328,7 @@ mod tests {
             mapping: Mapping::default(),
             result: None,
             response_bytes_max: 10,
-            reads: false,
+            effect: Effect::Once,
         };
         let meaning = |status| match rules.failure(status, &HeaderMap::new(), "") {
             ToolFailure::Transient { not_executed, .. } => Some(not_executed),
@@ -315,7 +349,7 @@ mod tests {
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
         let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
-        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, reads: false };
+        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, effect: Effect::Once };
         let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),

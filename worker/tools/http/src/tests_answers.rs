@@ -57,3 +57,43 @@ async fn what_happened_is_done_however_long_its_answer_is() {
         assert!(said["note"].as_str().unwrap().contains("more than 200 bytes"), "{said}");
     }
 }
+
+#[tokio::test]
+async fn a_redirect_that_is_not_followed_does_not_say_that_nothing_happened() {
+    for number in [301, 302, 303, 307, 308] {
+        for (effect, expected) in [(Effect::Once, Some(false)), (Effect::Idempotent, None), (Effect::Read, None)] {
+            let (service, address) = Service::start([status(number, &[("location", "/payments/7")], "")]).await;
+            let tool = tool_for(with(&address, "POST", json!({"body": {"a": "{{a}}"}})), effect).unwrap();
+            let answered = call(&tool, json!({"a": 1})).await;
+            assert_eq!(transient(answered.clone()), expected, "{number} {effect:?}");
+            let said = message(answered);
+            assert!(said.contains(&format!("answered with a redirect ({number})")), "{said}");
+            assert_eq!(service.seen().len(), 1, "it was not followed");
+        }
+    }
+    let (_, address) = Service::start([status(302, &[("location", "/b")], ""), status(303, &[], "")]).await;
+    let following = tool_for(with(&address, "POST", json!({"redirects_max": 2})), Effect::Idempotent).unwrap();
+    assert!(message(call(&following, json!({})).await).contains("ambiguous redirect (302)"));
+    assert!(message(call(&following, json!({})).await).contains("redirect to nowhere"));
+}
+
+#[tokio::test]
+async fn rules_judge_a_redirect_that_is_not_followed_as_any_other_answer() {
+    let to = |number, body: &str| status(number, &[("location", "/payments/7")], body);
+    let answers = [to(303, r#"{"id":7}"#), to(303, ""), to(302, r#"{"why":"sign in"}"#), to(307, ""), to(308, "")];
+    let (service, address) = Service::start(answers).await;
+    let outcomes = json!([
+        {"status": [303], "outcome": "ok"},
+        {"status": [302], "at": "/why", "outcome": "permanent", "message": "/why"},
+        {"status": [307], "outcome": "not_executed"}
+    ]);
+    let tool = tool_for(with(&address, "POST", json!({"outcomes": outcomes})), Effect::Once).unwrap();
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"id":7}"#);
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), "null");
+    let refused = call(&tool, json!({})).await;
+    assert_eq!(transient(refused.clone()), None);
+    assert_eq!(message(refused), "The service answered with status 302: sign in");
+    assert_eq!(transient(call(&tool, json!({})).await), Some(true), "the rule says that it did nothing");
+    assert_eq!(transient(call(&tool, json!({})).await), Some(false), "no rule fits");
+    assert_eq!(service.seen().len(), 5);
+}

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Response, Url};
+use reqwest::{Method, Url};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -22,14 +22,14 @@ use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, Secre
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use super::client::{Client, Request};
+use super::client::{Client, Request, SendError};
 use super::clients::HttpClients;
 use super::declared::{
     Defaults, References, base_url, defaults, header_name, header_value, headers, method, parse_all, path, rules,
 };
 use super::error::field;
 use super::oauth2::{Credentials, OAuth2};
-use super::outcome::{self, Rules};
+use super::outcome::{self, Answered, Rules};
 use super::template::{Arguments, Body, Place, Template, Values};
 use super::tokens::{Token, Tokens};
 
@@ -102,7 +102,7 @@ impl HttpTool {
                 .transpose()
                 .map_err(field("idempotency_header"))?,
             redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
-            rules: rules(def, effect == Effect::Read)?,
+            rules: rules(def, effect)?,
             sign_in: def.oauth2.as_ref().map(|oauth2| OAuth2::new(oauth2, environment, &guard)).transpose()?,
             client: clients.get(guard, once).map_err(|why| DeclarationError::Machine(format!("http: {why}")))?,
             tokens: clients.tokens(),
@@ -268,7 +268,7 @@ impl HttpTool {
         values: &Values<'_>,
         secrets: &Secrets,
         token: Option<&Token>,
-    ) -> Result<Response, ToolFailure> {
+    ) -> Result<Answered, ToolFailure> {
         let mut request = self.request(context, values).map_err(outcome::permanent)?;
         if let Some(token) = token {
             // That it makes a header was seen when it was granted.
@@ -277,10 +277,16 @@ impl HttpTool {
             value.set_sensitive(true);
             request.headers.insert(header::AUTHORIZATION, value);
         }
-        let answer = self.client.send(traced(request, &context.context), self.redirects_max, secrets).await;
-        let answer = answer.map_err(outcome::unanswered)?;
-        Span::current().record("http.response.status_code", answer.status().as_u16());
-        Ok(answer)
+        let sent = self.client.send(traced(request, &context.context), self.redirects_max, secrets).await;
+        let answered = match sent {
+            Ok(answer) => Answered::from(answer),
+            Err(SendError::Redirect(redirect)) => Answered::from(*redirect),
+            Err(SendError::Blocked(refused)) => return Err(outcome::blocked(&refused)),
+            Err(SendError::NotSent { host, why }) => return Err(outcome::not_sent(&host, why)),
+            Err(SendError::Lost { host, why }) => return Err(outcome::lost(&host, why)),
+        };
+        Span::current().record("http.response.status_code", answered.answer.status().as_u16());
+        Ok(answered)
     }
 
     /// One call with an access token; with another one, once, where the service refused the first.
@@ -311,7 +317,8 @@ impl HttpTool {
 
     /// Returns true if an answer says that the token was refused, and with it the request. For a `once` tool a bare 401
     /// does not say so: only RFC 6750's `invalid_token`, or the declaration itself.
-    fn refuses_token(&self, answer: &Response) -> bool {
+    fn refuses_token(&self, answered: &Answered) -> bool {
+        let answer = &answered.answer;
         let says_so = |challenge: &HeaderValue| {
             let challenge = challenge.as_bytes().to_ascii_lowercase();
             let has = |word: &[u8]| challenge.windows(word.len()).any(|part| part == word);

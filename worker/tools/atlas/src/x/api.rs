@@ -90,7 +90,9 @@ impl Api {
         let mut answer = match self.client.send(request, 0, &Secrets::default()).await {
             Ok(answer) => answer,
             Err(SendError::Blocked(why)) => return Err(ToolError::Permanent(format!("X was not called: {why}."))),
-            Err(SendError::Redirect(message)) => return Err(ToolError::Permanent(message)),
+            // It says nothing of what was done.
+            Err(SendError::Redirect(redirect)) if ask.is_effect => return Err(ask.lost(redirect.why)),
+            Err(SendError::Redirect(redirect)) => return Err(ToolError::Permanent(redirect.why)),
             Err(SendError::NotSent { host, why }) => {
                 return Err(ToolError::NotExecuted {
                     message: format!("Could not connect to {host}: {why}."),

@@ -27,7 +27,7 @@ pub struct Sent {
 /// # Errors
 /// As the call's.
 pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-    tool.rules.judge(answer, secrets).await
+    tool.rules.judge(answer.into(), secrets).await
 }
 
 /// Makes the request of a call with these arguments, a JSON object.
