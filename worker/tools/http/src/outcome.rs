@@ -9,7 +9,7 @@ use reqwest::header::{self, HeaderMap};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_config::tools::AnswerMeaning;
-use tickfleet_model::{Effect, limits};
+use tickfleet_model::{CallId, Effect, limits};
 use tickfleet_outbound::Blocked;
 
 use super::client::{self, BodyError, Unfollowed};
@@ -21,6 +21,9 @@ use tickfleet_tools::{ToolFailure, ToolOutput, wording};
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a service's message that are passed on.
 const MESSAGE_BYTES_MAX: usize = 600;
+
+/// Bytes of a pointer that are named.
+const POINTER_BYTES_MAX: usize = 200;
 
 /// The rules of a tool's declaration about its answers.
 #[derive(Debug, Clone)]
@@ -43,17 +46,26 @@ pub(super) struct Answered {
     pub(super) answer: Response,
     /// Why it is the last one, where it leads elsewhere.
     unfollowed: Option<String>,
+    /// Whose it is, for the log.
+    call: Option<CallId>,
+}
+
+impl Answered {
+    /// The same, as the answer to `call`.
+    pub(super) fn to(self, call: &CallId) -> Self {
+        Self { call: Some(call.clone()), ..self }
+    }
 }
 
 impl From<Response> for Answered {
     fn from(answer: Response) -> Self {
-        Self { answer, unfollowed: None }
+        Self { answer, unfollowed: None, call: None }
     }
 }
 
 impl From<Unfollowed> for Answered {
     fn from(Unfollowed { answer, why }: Unfollowed) -> Self {
-        Self { answer, unfollowed: Some(why) }
+        Self { answer, unfollowed: Some(why), call: None }
     }
 }
 
@@ -63,7 +75,7 @@ impl Rules {
     /// # Errors
     /// [`ToolFailure`] by the status, and where the body is too large or does not arrive whole.
     pub(super) async fn judge(&self, answered: Answered, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-        let Answered { mut answer, unfollowed } = answered;
+        let Answered { mut answer, unfollowed, call } = answered;
         let status = answer.status().as_u16();
         let done = (200..300).contains(&status);
         // Where the status decides, the body only explains, so losing it loses nothing that matters.
@@ -78,12 +90,12 @@ impl Rules {
         if let Some(rule) = self.mapping.rule(status, json.as_deref()) {
             let text = secrets.scrub(&String::from_utf8_lossy(&body));
             return match rule.meaning {
-                AnswerMeaning::Ok => self.output(&body, headers, secrets),
+                AnswerMeaning::Ok => self.output(&answer, &body, secrets, call.as_ref()),
                 _ => Err(mapped(rule, status, headers, &text)),
             };
         }
         if done {
-            return self.output(&body, headers, secrets);
+            return self.output(&answer, &body, secrets, call.as_ref());
         }
         if let Some(why) = unfollowed {
             return Err(self.led_on(why));
@@ -120,9 +132,15 @@ impl Rules {
         }
     }
 
-    fn output(&self, body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    fn output(
+        &self,
+        answer: &Response,
+        body: &[u8],
+        secrets: &Secrets,
+        call: Option<&CallId>,
+    ) -> Result<ToolOutput, ToolFailure> {
         let Ok(text) = std::str::from_utf8(body) else {
-            let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+            let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
             let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
             return raw(secrets.scrub(&note.to_string())).map(as_json);
         };
@@ -130,13 +148,32 @@ impl Rules {
         if text.trim().is_empty() {
             return raw("null".to_owned()).map(as_json);
         }
-        match as_raw(text.trim()) {
-            Some(whole) => {
-                let part = self.result.as_deref().and_then(|pointer| pointed(&whole, pointer));
-                Ok(as_json(part.map(ToOwned::to_owned).unwrap_or(whole)))
-            }
+        let whole = as_raw(text.trim());
+        if let Some(pointer) = self.result.as_deref().filter(|pointer| !pointer.is_empty()) {
+            let part = whole.as_deref().and_then(|whole| pointed(whole, pointer));
+            return part.map_or_else(|| self.nothing_at(pointer, answer, call), |part| Ok(as_json(part.to_owned())));
+        }
+        match whole {
+            Some(whole) => Ok(as_json(whole)),
             None => Ok(ToolOutput { json: raw(Value::from(text).to_string())?, content_type: "text/plain" }),
         }
+    }
+
+    /// Returns the output of an answer that has nothing where the result should be. The rest of it is not for the model:
+    /// who names a part leaves out what lies beside it.
+    fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
+        let (status, host) = (answer.status().as_u16(), answer.url().host_str().unwrap_or_default());
+        let call = call.map(tracing::field::display);
+        tracing::warn!(call, host, status, pointer, "an answer has nothing where the tool's result should be");
+        let nothing =
+            format!("has nothing at {}, where the result should be", wording::cut(pointer, POINTER_BYTES_MAX));
+        let output = match self.effect {
+            Effect::Read => json!({ "status": status, "note": format!("The service's answer {nothing}.") }),
+            Effect::Once | Effect::Idempotent => json!({ "executed": true, "status": status, "note": format!(
+                "The service did what was asked, but its answer {nothing}. Do not call this tool again to repeat it."
+            ) }),
+        };
+        raw(output.to_string()).map(as_json)
     }
 
     /// Returns what a redirect means that is not followed and that no rule is about. Where the request went, it may have

@@ -227,15 +227,6 @@ async fn answers_of_every_kind_become_json() {
 }
 
 #[tokio::test]
-async fn a_pointer_chooses_the_result_and_an_answer_without_it_is_returned_whole() {
-    let (_, address) =
-        Service::start([status(200, &[], r#"{"ok":true,"result":{"id":12345678901234567890123}}"#)]).await;
-    let tool = get(&address, json!({"result": "/result"}));
-    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"id":12345678901234567890123}"#);
-    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"ok":true}"#);
-}
-
-#[tokio::test]
 async fn no_secret_comes_back_and_a_missing_one_is_named() {
     let echo = r#"{"url":"/bot12:secret\/token/x","message":"bad token 12%3Asecret%2Ftoken"}"#;
     let (service, address) = Service::start([status(200, &[], echo), status(400, &[], echo)]).await;

@@ -97,3 +97,34 @@ async fn rules_judge_a_redirect_that_is_not_followed_as_any_other_answer() {
     assert_eq!(transient(call(&tool, json!({})).await), Some(false), "no rule fits");
     assert_eq!(service.seen().len(), 5);
 }
+
+#[tokio::test]
+async fn a_pointer_chooses_the_result_and_what_lies_beside_it_is_not_shown() {
+    let answers = [
+        r#"{"ok":true,"result":{"id":12345678901234567890123}}"#,
+        r#"{"ok":true,"hidden":"h1"}"#,
+        r#"{"result":null,"hidden":"h1"}"#,
+        "<html>h1</html>",
+        "",
+    ];
+    for effect in [Effect::Read, Effect::Once] {
+        let (_, address) = Service::start(answers.map(|body| status(200, &[], body))).await;
+        let tool = tool_for(with(&address, "POST", json!({"result": "/result"})), effect).unwrap();
+        let mut outputs = Vec::new();
+        for _ in answers {
+            outputs.push(call(&tool, json!({})).await.unwrap().json.get().to_owned());
+        }
+        assert_eq!(outputs[0], r#"{"id":12345678901234567890123}"#);
+        assert_eq!((outputs[2].as_str(), outputs[4].as_str()), ("null", "null"));
+        for nothing in [&outputs[1], &outputs[3]] {
+            let said: Value = serde_json::from_str(nothing).unwrap();
+            assert!(said["note"].as_str().unwrap().contains("has nothing at /result"), "{said}");
+            assert_eq!(said["executed"] == true, effect == Effect::Once, "{said}");
+            assert!(!nothing.contains("h1"), "{said}");
+        }
+    }
+    let (_, address) = Service::start([status(200, &[], "text"), status(200, &[], "[1]")]).await;
+    let whole = get(&address, json!({"result": ""}));
+    assert_eq!(call(&whole, json!({})).await.unwrap().json.get(), r#""text""#);
+    assert_eq!(call(&whole, json!({})).await.unwrap().json.get(), "[1]");
+}

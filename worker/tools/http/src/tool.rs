@@ -286,7 +286,7 @@ impl HttpTool {
             Err(SendError::Lost { host, why }) => return Err(outcome::lost(&host, why)),
         };
         Span::current().record("http.response.status_code", answered.answer.status().as_u16());
-        Ok(answered)
+        Ok(answered.to(&context.call))
     }
 
     /// One call with an access token; with another one, once, where the service refused the first.
