@@ -1,5 +1,7 @@
 //! The meaning of an answer: output, a refusal, or something that may pass.
 
+mod charset;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -86,22 +88,21 @@ impl Rules {
             body => body.unwrap_or_default(),
         };
         let headers = answer.headers();
-        let json = std::str::from_utf8(&body).ok().and_then(|text| as_raw(secrets.scrub(text).trim()));
-        if let Some(rule) = self.mapping.rule(status, json.as_deref()) {
-            let text = secrets.scrub(&String::from_utf8_lossy(&body));
-            return match rule.meaning {
-                AnswerMeaning::Ok => self.output(&answer, &body, secrets, call.as_ref()),
-                _ => Err(mapped(rule, status, headers, &text)),
+        let text = charset::text(&body, headers).map(|text| secrets.scrub(&text));
+        let json = text.as_deref().and_then(|text| as_raw(text.trim()));
+        let rule = self.mapping.rule(status, json.as_deref());
+        if rule.map_or(done, |rule| rule.meaning == AnswerMeaning::Ok) {
+            return match text {
+                Some(text) => self.output(&answer, &text, json, call.as_ref()),
+                None => not_shown(&body, headers, secrets),
             };
         }
-        if done {
-            return self.output(&answer, &body, secrets, call.as_ref());
-        }
-        if let Some(why) = unfollowed {
-            return Err(self.led_on(why));
-        }
-        let text = secrets.scrub(&String::from_utf8_lossy(&body));
-        Err(self.failure(status, headers, &text))
+        let text = text.unwrap_or_else(|| secrets.scrub(&String::from_utf8_lossy(&body)));
+        Err(match (rule, unfollowed) {
+            (Some(rule), _) => mapped(rule, status, headers, &text),
+            (None, Some(why)) => self.led_on(why),
+            (None, None) => self.failure(status, headers, &text),
+        })
     }
 
     /// Returns what an answer comes to whose body is too large or did not arrive whole.
@@ -135,20 +136,13 @@ impl Rules {
     fn output(
         &self,
         answer: &Response,
-        body: &[u8],
-        secrets: &Secrets,
+        text: &str,
+        whole: Option<Box<RawValue>>,
         call: Option<&CallId>,
     ) -> Result<ToolOutput, ToolFailure> {
-        let Ok(text) = std::str::from_utf8(body) else {
-            let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
-            let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
-            return raw(secrets.scrub(&note.to_string())).map(as_json);
-        };
-        let text = secrets.scrub(text);
         if text.trim().is_empty() {
             return raw("null".to_owned()).map(as_json);
         }
-        let whole = as_raw(text.trim());
         if let Some(pointer) = self.result.as_deref().filter(|pointer| !pointer.is_empty()) {
             let part = whole.as_deref().and_then(|whole| pointed(whole, pointer));
             return part.map_or_else(|| self.nothing_at(pointer, answer, call), |part| Ok(as_json(part.to_owned())));
@@ -197,6 +191,13 @@ impl Rules {
         }
         ToolFailure::Transient { message, retry_after: retry_after(headers, body.as_ref()), not_executed }
     }
+}
+
+/// The output of an answer that is no text.
+fn not_shown(body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+    let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
+    raw(secrets.scrub(&note.to_string())).map(as_json)
 }
 
 /// The failure that a rule makes of an answer.

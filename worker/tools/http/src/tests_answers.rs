@@ -128,3 +128,25 @@ async fn a_pointer_chooses_the_result_and_what_lies_beside_it_is_not_shown() {
     assert_eq!(call(&whole, json!({})).await.unwrap().json.get(), r#""text""#);
     assert_eq!(call(&whole, json!({})).await.unwrap().json.get(), "[1]");
 }
+
+#[tokio::test]
+async fn text_in_a_declared_charset_is_read_by_rules_by_pointers_and_by_models() {
+    let latin = |number: u16, kind: &'static str, body: &'static [u8]| {
+        (axum::http::StatusCode::from_u16(number).unwrap(), [("content-type", kind)], body).into_response()
+    };
+    let answers = [
+        latin(200, "text/plain; charset=iso-8859-1", b"Z\xfcrich 12:secret/token"),
+        latin(200, "application/json; charset=iso-8859-1", b"{\"city\":\"Z\xfcrich\"}"),
+        latin(200, "application/json; charset=iso-8859-1", b"{\"error\":\"Verd\xe4chtig\"}"),
+        latin(400, "text/plain; charset=iso-8859-1", b"Stra\xdfe?"),
+        latin(200, "image/png; charset=iso-8859-1", b"\x89PNG"),
+    ];
+    let (_, address) = Service::start(answers).await;
+    let outcomes = json!([{"at": "/error", "equals": "Verdächtig", "outcome": "permanent", "message": "/error"}]);
+    let tool = get(&address, json!({"outcomes": outcomes, "secrets": {"TOKEN": {"env": "BOT"}}}));
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#""Zürich [REDACTED]""#);
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"city":"Zürich"}"#);
+    assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 200: Verdächtig");
+    assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 400: Straße?");
+    assert!(call(&tool, json!({})).await.unwrap().json.get().contains("binary answer, not shown"));
+}
