@@ -3,6 +3,7 @@
 use rmcp::model::{JsonRpcMessage, ServerJsonRpcMessage, ServerResult};
 use rmcp::service::ServiceError;
 use tickfleet_config::mcp::McpServerDef;
+use tickfleet_model::Effect;
 use tickfleet_tools::{Secrets, ToolFailure, ToolOutput};
 
 use super::look::{Offer, offered};
@@ -27,7 +28,7 @@ pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<He
             ServerResult::ListToolsResult(list) => {
                 Heard::Offer(offered(def, list.tools.iter().map(definition::of).collect(), None))
             }
-            result => Heard::Outcome(outcome::output(result, secrets)),
+            result => Heard::Outcome(outcome::output(result, Effect::Once, secrets)),
         },
         JsonRpcMessage::Error(error) => {
             let failed = outcome::failure("server", &ServiceError::McpError(error.error), secrets);

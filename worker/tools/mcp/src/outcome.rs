@@ -8,7 +8,7 @@ use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_model::limits;
+use tickfleet_model::{Effect, limits};
 
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
@@ -42,9 +42,10 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
 ///
 /// # Errors
 /// The tool's own refusal; an answer of another kind.
-pub(super) fn output(answer: ServerResult, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-    let ServerResult::CallToolResult(result) = answer else {
-        return Err(permanent("The MCP server answered in a way that is not supported: it asks for more input."));
+pub(super) fn output(answer: ServerResult, effect: Effect, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    let result = match answer {
+        ServerResult::CallToolResult(result) => result,
+        other => return Err(no_result(&other, effect)),
     };
     if result.is_error == Some(true) {
         let said = secrets.scrub(&words(&result));
@@ -60,6 +61,24 @@ pub(super) fn output(answer: ServerResult, secrets: &Secrets) -> Result<ToolOutp
     let json = RawValue::from_string(secrets.scrub(&text));
     let json = json.map_err(|e| ToolFailure::Internal { message: format!("not JSON after scrubbing: {e}") })?;
     Ok(ToolOutput { json, content_type })
+}
+
+/// The failure that an answer makes which is no result of a tool. A server that asks for more input may have begun, too.
+fn no_result(answer: &ServerResult, effect: Effect) -> ToolFailure {
+    let what = match answer {
+        ServerResult::InputRequiredResult(_) => "in a way that is not supported: it asks for more input",
+        ServerResult::CreateTaskResult(_) => "in a way that is not supported: it made a task of the call",
+        ServerResult::EmptyResult(_) => "with an empty result",
+        ServerResult::CustomResult(result) if result.0.is_null() => "with null in place of a result",
+        _ => "with something that is no result of a tool",
+    };
+    unread(format!("The MCP server answered {what}."), effect)
+}
+
+/// The failure that an answer makes which does not say what was done, and would not the next time either: final, but for
+/// a tool that must not run twice. Of that, final means that nothing was done.
+fn unread(message: String, effect: Effect) -> ToolFailure {
+    if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
 
 /// The content of a result in words, a block a paragraph. What is no text is told of.
@@ -209,7 +228,7 @@ mod tests {
         let secrets = secrets().await;
         let both =
             json!({"content": [{"type": "text", "text": "t"}], "structuredContent": {"b": 1, "a": "s3cret-value"}});
-        let got = output(result(both), &secrets).unwrap();
+        let got = output(result(both), Effect::Read, &secrets).unwrap();
         assert_eq!((got.json.get(), got.content_type), (r#"{"b":1,"a":"[REDACTED]"}"#, "application/json"));
         let blocks = json!({"content": [
             {"type": "text", "text": "one s3cret-value"},
@@ -218,7 +237,7 @@ mod tests {
             {"type": "resource", "resource": {"uri": "file:///t", "text": "inside"}},
             {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAAAAAAA"}}
         ]});
-        let got = output(result(blocks), &secrets).unwrap();
+        let got = output(result(blocks), Effect::Read, &secrets).unwrap();
         let text: String = serde_json::from_str(got.json.get()).unwrap();
         assert_eq!(
             text,
@@ -226,16 +245,41 @@ mod tests {
              [the resource file:///t]\ninside\n[the resource file:///b, about 6 bytes, not shown]"
         );
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
-        let got = output(result(json!({"content": [], "structuredContent": deep})), &secrets).unwrap();
+        let got = output(result(json!({"content": [], "structuredContent": deep})), Effect::Read, &secrets).unwrap();
         assert_eq!(got.content_type, "text/plain");
     }
 
     #[tokio::test]
     async fn a_tools_own_refusal_is_permanent_and_its_secrets_are_gone() {
         let refused = json!({"isError": true, "content": [{"type": "text", "text": "no: s3cret-value"}]});
-        match output(result(refused), &secrets().await) {
+        match output(result(refused), Effect::Once, &secrets().await) {
             Err(ToolFailure::Permanent { message, .. }) => assert_eq!(message, "no: [REDACTED]"),
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_result_of_a_tool_does_not_say_that_nothing_was_done() {
+        let secrets = secrets().await;
+        let input = json!({"resultType": "input_required", "requestState": "s"});
+        for (answer, said) in [
+            (json!({}), "with an empty result"),
+            (json!(null), "with null in place of a result"),
+            (json!({"_meta": {}}), "no result of a tool"),
+            (json!({"odd": true}), "no result of a tool"),
+            (json!(7), "no result of a tool"),
+            (input, "it asks for more input"),
+        ] {
+            for effect in [Effect::Once, Effect::Idempotent, Effect::Read] {
+                let answer: ServerResult = serde_json::from_value(answer.clone()).unwrap();
+                let (unknown, message) = match output(answer, effect, &secrets) {
+                    Err(ToolFailure::Transient { message, not_executed: false, .. }) => (true, message),
+                    Err(ToolFailure::Permanent { message, .. }) => (false, message),
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(unknown, effect == Effect::Once, "{message}");
+                assert!(message.contains(said), "{message}");
+            }
         }
     }
 

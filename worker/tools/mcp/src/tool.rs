@@ -9,6 +9,7 @@ use rmcp::model::{
 };
 use rmcp::service::{PeerRequestOptions, RequestHandle, RoleClient};
 use serde_json::value::RawValue;
+use tickfleet_model::Effect;
 use tokio::time::Instant;
 
 use super::link::{Link, Verdict};
@@ -26,13 +27,15 @@ pub(super) struct McpTool {
     server: Arc<Server>,
     /// The server's own name of the tool.
     own: String,
+    /// What a second run would do.
+    effect: Effect,
     /// Longest silence of a call: progress starts it anew. The worker's own limit is the cap.
     silence_max: Duration,
 }
 
 impl McpTool {
-    pub(super) fn new(server: Arc<Server>, own: String, silence_max: Duration) -> Self {
-        Self { server, own, silence_max }
+    pub(super) fn new(server: Arc<Server>, own: String, effect: Effect, silence_max: Duration) -> Self {
+        Self { server, own, effect, silence_max }
     }
 
     /// The connection, where the tool on it is what was pinned.
@@ -92,7 +95,7 @@ impl Handler for McpTool {
         let handle = sent.map_err(|_| self.away(NoLink::Away))?;
         let answer = Sent { link: Arc::clone(&link), handle: Some(handle) }.answer(self.silence_max).await;
         match answer {
-            Some(Ok(result)) => outcome::output(result, &link.secrets),
+            Some(Ok(result)) => outcome::output(result, self.effect, &link.secrets),
             Some(Err(error)) => {
                 let Failed { failure, stale } = outcome::failure(self.server.name(), &error, &link.secrets);
                 if stale {
