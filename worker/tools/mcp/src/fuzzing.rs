@@ -31,7 +31,7 @@ pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<He
             result => Heard::Outcome(outcome::output(result, Effect::Once, secrets)),
         },
         JsonRpcMessage::Error(error) => {
-            let failed = outcome::failure("server", &ServiceError::McpError(error.error), secrets);
+            let failed = outcome::failure("server", &ServiceError::McpError(error.error), Effect::Once, secrets);
             Heard::Outcome(Err(failed.failure))
         }
         JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => Heard::Other,

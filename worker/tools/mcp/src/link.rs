@@ -23,6 +23,7 @@ use tickfleet_model::limits;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::bounded::Bounded;
 use super::child::{self, ServerProcess};
 use super::definition;
 use super::http::Answering;
@@ -137,7 +138,7 @@ pub(super) async fn connect_heard(
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
             let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
-            let messages = AsyncRwTransport::new_client(output, input);
+            let messages = AsyncRwTransport::new_client(Bounded::new(output, name), input);
             let messages = messages.with_max_line_length(limits::MCP_MESSAGE_BYTES_MAX);
             match serve_client_with_ct(listener, messages, stop.clone()).await {
                 Ok(service) => (service, Some(process)),

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_model::{Effect, limits};
 
+use super::bounded;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
 
@@ -127,8 +128,16 @@ pub(super) fn depth(value: &Value) -> usize {
 }
 
 /// Returns what it means that there is no result.
-pub(super) fn failure(server: &str, error: &ServiceError, secrets: &Secrets) -> Failed {
+pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> Failed {
     match error {
+        ServiceError::McpError(error) if bounded::is_too_large(error) => {
+            let most = limits::MCP_MESSAGE_BYTES_MAX;
+            let message = format!(
+                "The MCP server '{server}' answered with more than {most} bytes, which were not read. Ask for less at a \
+                 time."
+            );
+            Failed { failure: unread(message, effect), stale: false }
+        }
         ServiceError::McpError(error) if is_no_session(error) => Failed { failure: no_session(server), stale: true },
         ServiceError::McpError(error) => Failed { failure: answered(server, error, secrets), stale: false },
         ServiceError::TransportSend(error) => unsent(server, error.error.as_ref(), secrets),
@@ -290,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn only_what_certainly_did_not_run_counts_as_not_executed() {
         let secrets = secrets().await;
-        let executed = |error: ServiceError| match failure("s", &error, &secrets).failure {
+        let executed = |error: ServiceError| match failure("s", &error, Effect::Once, &secrets).failure {
             ToolFailure::Transient { not_executed, .. } => Some(!not_executed),
             _ => None,
         };

@@ -97,7 +97,8 @@ impl Handler for McpTool {
         match answer {
             Some(Ok(result)) => outcome::output(result, self.effect, &link.secrets),
             Some(Err(error)) => {
-                let Failed { failure, stale } = outcome::failure(self.server.name(), &error, &link.secrets);
+                let Failed { failure, stale } =
+                    outcome::failure(self.server.name(), &error, self.effect, &link.secrets);
                 if stale {
                     link.mark_stale();
                 }
