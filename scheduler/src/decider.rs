@@ -126,6 +126,11 @@ impl Decider {
         self.active.refresh(&self.store).await
     }
 
+    /// As the one that begins is about to hear again, for as long as it stands by.
+    pub(crate) fn still_stale(&self) {
+        self.metrics.policy_stale();
+    }
+
     /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
     pub(crate) fn policy_stale(&self) {
         self.metrics.policy_stale();

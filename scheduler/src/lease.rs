@@ -63,6 +63,7 @@ impl Lease {
             match self.decider.announce(&active, take).await? {
                 Announced::InForce { .. } => return Ok(Some(consumer)),
                 Announced::Older { silent, generation } => {
+                    self.decider.still_stale();
                     silent_since = silent.then(|| silent_since.unwrap_or_else(tokio::time::Instant::now));
                     if !std::mem::replace(&mut waits, true) {
                         tracing::warn!(

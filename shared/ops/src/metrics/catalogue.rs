@@ -257,7 +257,7 @@ catalogue! {
     REDIS_PRESSURE = "redis_pressure", Gauge, Schedulers, [],
         "1 while new work is refused because Redis is nearly full, else 0. Absent while it does not answer.";
     POLICY_STALE = "policy_stale_total", Counter, Schedulers, [],
-        "Times that this process learned that its policy is outdated.";
+        "Times that this process heard that its policy is outdated. It grows for as long as the process stands by.";
     CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],
         "Large steps back of Redis' clock that this process saw.";
     CLOCK_AHEAD = "shard_clock_ahead_seconds", Gauge, Schedulers, [],

@@ -20,7 +20,7 @@ use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_size;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::metrics::{Metrics, Part};
-use tickfleet_ops::progress::Progress;
+use tickfleet_ops::progress::{LoopHandle, Progress};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_proof::lines::Header;
 use tickfleet_store::{Checkpoint, Follower, Store, StoreError, incarnation};
@@ -39,7 +39,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// An exporter that shows no sign of life for this long is followed by another of its name, ms.
 const LEASE_MS: u64 = 15_000;
-/// A round that takes longer than this has stalled: each request to a destination is bounded.
+/// A batch that takes longer than this has stalled: each request to a destination is bounded.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
 /// How an export follows the log.
@@ -143,7 +143,7 @@ impl Exporter {
         let handle = progress.register("export", GAP_MAX);
         let mut failures = 0_u32;
         while !stop.is_cancelled() {
-            let wait = match self.round(stop).await {
+            let wait = match self.round(stop, &handle).await {
                 Ok(()) => {
                     failures = 0;
                     EVERY
@@ -165,12 +165,17 @@ impl Exporter {
         Ok(())
     }
 
-    /// All that is there of each shard. One that fails does not keep the others from going on.
-    async fn round(&mut self, stop: &CancellationToken) -> Result<(), SendError> {
+    /// All that is there of each shard. One that fails does not keep the others from going on. Catching up may take hours:
+    /// each batch is told.
+    async fn round(&mut self, stop: &CancellationToken, handle: &LoopHandle) -> Result<(), SendError> {
         let mut failed = None;
         for at in 0..self.shards.len() {
             while !stop.is_cancelled() {
-                match self.step(at).await {
+                let went = self.step(at).await;
+                handle.advanced();
+                let age = self.shards.iter().map(|shard| shard.age).max().unwrap_or_default();
+                self.metrics.unexported_age(age);
+                match went {
                     Ok(Went::On) => {}
                     Ok(Went::Rest) => break,
                     Err(over @ SendError::Over(_)) => return Err(over),
@@ -180,8 +185,6 @@ impl Exporter {
                     }
                 }
             }
-            let age = self.shards.iter().map(|shard| shard.age).max().unwrap_or_default();
-            self.metrics.unexported_age(age);
         }
         failed.map_or(Ok(()), Err)
     }
