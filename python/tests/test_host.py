@@ -16,6 +16,7 @@ SOURCE = Path(__file__).parent.parent / "src"
 
 TOOLS = '''
 import asyncio, os, subprocess, sys, threading, time
+from collections.abc import Iterable
 from pydantic import BaseModel, model_serializer
 from tickfleet import Context, ToolError, tool
 
@@ -98,6 +99,17 @@ def pay(what: str) -> object:
     """Returns it, when it has paid."""
     return GIVEN[what]
 
+class Public(BaseModel):
+    name: str
+
+class User(Public):
+    secret: str
+
+@tool(effect="read")
+def people() -> Iterable[Public]:
+    """Lists people."""
+    yield User(name="ann", secret="hidden")
+
 @tool(effect="once")
 def pay_each(count: int) -> list[int]:
     """Pays one after the other."""
@@ -169,7 +181,8 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
     assert [tool["name"] for tool in tools] == [
-        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "put", "refuse", "sleep", "wait", "wait_in_a_thread",
+        "add", "facts", "fail", "look", "meet", "pay", "pay_each", "people", "put", "refuse", "sleep", "wait",
+        "wait_in_a_thread",
     ]  # fmt: skip
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
@@ -270,6 +283,10 @@ def test_a_generator_that_fails_on_its_way_is_not_told_as_done(host: Host):
     assert json.loads(host.answer(1, "pay_each", count=2)["output"]) == [0, 1]
     error = host.answer(2, "pay_each", count=3)["error"]
     assert error["kind"] == "internal" and 'raise KeyError("no cover")' in error["message"]
+
+
+def test_what_the_declared_type_leaves_out_is_not_shown_of_a_generators_either(host: Host):
+    assert json.loads(host.answer(1, "people")["output"]) == [{"name": "ann"}]
 
 
 def test_a_module_that_cannot_be_imported_is_told_with_the_users_own_lines(tmp_path: Path):

@@ -48,7 +48,8 @@ def dump(tool: Tool, result: Any) -> str:
     """
     if isinstance(result, Iterator):
         # What a generator does, it does while it is read: where it fails, the function has not come to its end.
-        result = list(result)
+        # Read by its own serializer, as an iterator: a list would show what the declared type leaves out.
+        result = iter(list(result))
     try:
         return tool.dump(result)
     except BaseException as error:  # noqa: BLE001 - a serializer of the user's may do anything; the function has returned.
