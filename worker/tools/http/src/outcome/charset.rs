@@ -14,7 +14,8 @@ pub(super) fn text<'a>(body: &'a [u8], headers: &HeaderMap) -> Option<Cow<'a, st
     if declared.is_none_or(Encoding::is_ascii_compatible)
         && let Ok(text) = std::str::from_utf8(body)
     {
-        return Some(Cow::Borrowed(text));
+        // A mark at the beginning is no part of it, and no JSON.
+        return Some(Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text)));
     }
     let (text, _, is_odd) = declared?.decode(body);
     (!is_odd).then_some(text)
@@ -72,6 +73,7 @@ mod tests {
             assert_eq!(read(kind, b"ASCII").as_deref(), Some("ASCII"), "{kind}");
         }
         assert_eq!(read("text/plain; charset=shift_jis", b"\x82"), None, "cut in the middle");
+        assert_eq!(read("application/json", b"\xef\xbb\xbf{}").as_deref(), Some("{}"), "without the mark");
         assert_eq!(text(umlaut, &HeaderMap::new()), None);
     }
 }
