@@ -10,8 +10,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::Undecided;
 use tickfleet_client::tasks::{CancelledTask, TaskFilter, TaskState, TaskStory, TaskSummary, TasksAt, task_page_of};
+use tickfleet_client::{ReplyStatus, Undecided};
 use tickfleet_protocol::{TaskMessage, parse_task_message, with_owner};
 use tickfleet_store::TurnName;
 use utoipa::{IntoParams, ToSchema};
@@ -129,8 +129,11 @@ pub(crate) async fn delegate(
     if !wait.is_zero()
         && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
     {
-        // Another may have come first meanwhile: what came of that is not what was asked for.
-        return if shared.client.is_taken(&task).await? { Err(taken()) } else { Ok(ended(&reply)) };
+        // Another may have come first meanwhile, or the id is one that was made for other work: what came of that is not
+        // what was asked for.
+        let is_others = reply.status == ReplyStatus::Done && reply.agent != task.target.as_str();
+        let is_taken = is_others || shared.client.is_taken(&task).await?;
+        return if is_taken { Err(taken()) } else { Ok(ended(&reply)) };
     }
     Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
 }

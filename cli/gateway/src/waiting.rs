@@ -99,8 +99,8 @@ impl Waiting {
         self.inner.inbox.clone()
     }
 
-    /// What is known of a turn without reading what waits for a decision; none where that may be all. So who looks often reads
-    /// no message again and again.
+    /// What is known of a turn without reading what waits for a decision, but where a refusal is known; none where that may be
+    /// all. So who looks often reads no message again and again.
     ///
     /// # Errors
     /// Redis does not answer.
@@ -123,17 +123,22 @@ impl Waiting {
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKS;
+        let mut refusal: Option<Arc<Reply>> = None;
         let found = loop {
-            let found = inner.look(name).await?;
+            let found = match (inner.look(name).await?, &refusal) {
+                // Nothing else is known of it: what was heard stands.
+                (Found::Unknown, Some(refusal)) => Found::Ended(Arc::clone(refusal)),
+                (found, _) => found,
+            };
             let left = deadline.saturating_duration_since(Instant::now());
             if matches!(found, Found::Ended(_) | Found::InInbox) || left.is_zero() || inner.draining.is_cancelled() {
                 break found;
             }
-            match inner.told(&mut waiter, every.min(left)).await {
+            match inner.told(&mut waiter, every.min(left), refusal.as_ref()).await {
                 Some(reply) if reply.status == ReplyStatus::Done => break Found::Ended(reply),
                 // It may be of an earlier try, or of another message that had the id: the next look says what it is worth.
-                Some(refusal) => {
-                    inner.heard(name, &refusal);
+                Some(heard) => {
+                    refusal = Some(heard);
                     continue;
                 }
                 None => {}
@@ -176,10 +181,12 @@ impl Inner {
         Waiter { inner: self, name, told }
     }
 
-    /// The reply, if the reader brings it within this time; `None` too where the process drains.
-    async fn told(&self, waiter: &mut Waiter<'_>, within: Duration) -> Option<Arc<Reply>> {
+    /// The reply, if the reader brings another than was heard within this time; `None` too where the process drains.
+    async fn told(&self, waiter: &mut Waiter<'_>, within: Duration, but: Option<&Arc<Reply>>) -> Option<Arc<Reply>> {
         let told = waiter.told.as_mut()?;
-        let heard = async { told.wait_for(Option::is_some).await.ok().and_then(|reply| reply.clone()) };
+        let is_heard = |reply: &Arc<Reply>| but.is_some_and(|heard| Arc::ptr_eq(heard, reply));
+        let is_news = |reply: &Option<Arc<Reply>>| reply.as_ref().is_some_and(|reply| !is_heard(reply));
+        let heard = async { told.wait_for(is_news).await.ok().and_then(|reply| reply.clone()) };
         self.draining.run_until_cancelled(timeout(within, heard)).await?.ok().flatten()
     }
 
@@ -205,19 +212,6 @@ impl Inner {
     async fn is_undecided(&self, name: &TurnName) -> Result<bool, Problem> {
         Ok(self.client.store(&name.tenant).waits_for_admission(name).await?
             || self.client.undecided(name).await?.is_some())
-    }
-
-    /// Takes back what those who wait were told.
-    fn heard(&self, name: &TurnName, reply: &Arc<Reply>) {
-        let tenants = self.tenants.lock();
-        let Some(told) = tenants.get(&name.tenant).and_then(|tenant| tenant.turns.get(&name.turn)) else { return };
-        told.send_if_modified(|now| {
-            let is_it = now.as_ref().is_some_and(|now| Arc::ptr_eq(now, reply));
-            if is_it {
-                *now = None;
-            }
-            is_it
-        });
     }
 
     async fn look(&self, name: &TurnName) -> Result<Found, Problem> {

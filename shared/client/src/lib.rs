@@ -216,6 +216,10 @@ impl Client {
     /// [`StoreError`].
     pub async fn is_taken(&self, task: &Task) -> Result<bool, StoreError> {
         let Some(id) = &task.id else { return Ok(false) };
+        // Where it says a parent alone, the parent's agent delegates it, which only the decision tells.
+        if task.parent.is_some() && task.delegator.is_none() {
+            return Ok(false);
+        }
         let found = self.store(&task.tenant).content_of(&TurnName::task(&task.tenant, id)).await?;
         Ok(found.is_some_and(|found| found != task_digest(task)))
     }

@@ -19,6 +19,28 @@ pub enum BegunTurn {
     Later(&'static str),
 }
 
+/// When what stands under the id of a turn is that turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Same {
+    /// It has the same calls: they are written down before they are submitted.
+    Calls,
+    /// It is of the same agent: who is run again may say other arguments, and hears of the first ones.
+    Agent,
+}
+
+/// Where the agent is not said, nobody can tell.
+fn is_agent(turn: &Turn, found: Option<&str>) -> bool {
+    found.is_none_or(|found| found == turn.agent.as_str())
+}
+
+fn agent_of(reply: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Of {
+        agent: String,
+    }
+    serde_json::from_str::<Of>(reply).ok().map(|of| of.agent)
+}
+
 /// Why nothing is begun where a turn of other content has the id.
 const ID_IS_TAKEN: &str = "its id is used by another turn.";
 
@@ -27,13 +49,14 @@ const ID_IS_TAKEN: &str = "its id is used by another turn.";
 ///
 /// An id is remembered for a while only ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). So where
 /// nothing is known of the turn, `is_new` has to say that it cannot have ended so long ago; else it is not submitted, for
-/// it would be carried out twice. It is asked right before.
+/// it would be carried out twice. It is asked right before. `same` says which turn of that id counts as this one.
 ///
 /// # Errors
 /// [`StoreError`]; it may be repeated.
 pub async fn begin_turn(
     store: &Store,
     turn: &Turn,
+    same: Same,
     is_new: impl Future<Output = Result<bool, StoreError>>,
 ) -> Result<BegunTurn, StoreError> {
     let Some(id) = turn.id.clone() else {
@@ -41,10 +64,14 @@ pub async fn begin_turn(
     };
     let name = TurnName { tenant: turn.tenant.clone(), turn: id };
     let view = store.look(&name).await?;
-    // Anybody of the tenant may have given a turn of other calls this id: its results are not those of these.
-    if !matches!(view, TurnView::Unknown)
-        && store.content_of(&name).await?.is_some_and(|found| found != content_digest(turn))
-    {
+    // Anybody of the tenant may have given a turn this id: its results are not those of these calls.
+    let is_ours = match (&view, same) {
+        (TurnView::Unknown, _) => true,
+        (_, Same::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
+        (TurnView::Live(live), Same::Agent) => is_agent(turn, live.record.agent.as_deref()),
+        (TurnView::Finished(finished), Same::Agent) => is_agent(turn, agent_of(&finished.reply).as_deref()),
+    };
+    if !is_ours {
         return Ok(BegunTurn::Refused(ID_IS_TAKEN.to_owned()));
     }
     match view {

@@ -84,6 +84,42 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
     fleet.stop().await;
 }
 
+/// Posts something else at each of its runs, as one does that makes an id or says the time.
+fn announce_anew(runs: &Arc<AtomicUsize>) -> TypedTool {
+    let runs = Arc::clone(runs);
+    TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
+        let run = runs.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let posted = context.call("post", json!({"content": format!("{} {run}", args.content)})).await?;
+            Ok::<_, ToolError>(json!({"posted": posted.outcome, "why": posted.error}))
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_tool_that_says_other_arguments_when_it_is_run_again_hears_of_the_first_and_never_of_another_agents() {
+    let (posts, runs) = counted();
+    let tools = vec![post(&posts), announce_anew(&runs)];
+    let mut fleet = Fleet::start(Plan { tools, agents: vec!["ada".into(), "kelly".into()], ..Plan::default() }).await;
+    fleet.submit_turn(turn()).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["output"]["posted"], "ok", "{reply}");
+    assert_eq!((posts.load(Ordering::SeqCst), runs.load(Ordering::SeqCst)), (1, 2), "{reply}");
+
+    let calls = json!([{"name": "echo", "arguments": {"text": "posted"}}]);
+    let forged = json!({"turn_id": "t2.0.call-1", "tenant": "acme", "agent": "ada", "reply_to": "box", "calls": calls});
+    fleet.submit_turn(forged).await;
+    fleet.reply().await;
+    let mut second = turn();
+    second["turn_id"] = json!("t2");
+    fleet.submit_turn(second).await;
+    let reply = fleet.reply().await;
+    let why = reply["results"][0]["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("post was not called: its id is used by another turn."), "{reply}");
+    assert_eq!(posts.load(Ordering::SeqCst), 1);
+    fleet.stop().await;
+}
+
 #[tokio::test]
 async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count_inner_calls() {
     fn narrow(policy: &mut Policy) {

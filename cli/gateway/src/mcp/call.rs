@@ -60,8 +60,7 @@ impl McpServer {
             match found {
                 Ok(Found::Ended(reply)) => return complete(&reply).map(CallToolResponse::Complete),
                 Ok(Found::InInbox) => return Ok(lost_for_want_of_memory(&name)),
-                // Its id is remembered, and nothing else of it.
-                Ok(Found::Unknown) if is_duplicate => return Ok(kept_no_more(&name)),
+                Ok(Found::Unknown) if is_duplicate => return self.not_there(&name).await,
                 Ok(Found::UnderWay | Found::Unknown) => {}
                 Err(problem) => return Ok(CallToolResponse::Complete(under_way(&name, problem.told().0))),
             }
@@ -105,6 +104,22 @@ impl McpServer {
                 Err(refused) => return Ok(Err(not_now(&refused.into()))),
             }
         }
+    }
+
+    /// What is told of a call that was submitted before, and of which nothing is there.
+    async fn not_there(&self, name: &TurnName) -> Result<CallToolResponse, ErrorData> {
+        let known = self.client.store(&name.tenant).content_of(name).await.map_err(|error| failed(&error.into()))?;
+        let turn = &name.turn;
+        let message = match known {
+            // Its id is remembered, and nothing else of it.
+            Some(_) => format!(
+                "The call was submitted before, as turn {turn}, and has ended; its result is kept no longer. It was not carried out again."
+            ),
+            None => format!(
+                "The call was submitted before, as turn {turn}, and nothing is known of it any more: it may have been refused. Do not call again for it under another id. The same call with _meta {{\"{TURN_ID}\": \"{turn}\"}} is carried out if it was not, and brings its result."
+            ),
+        };
+        Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
     }
 
     /// The client waits no longer. Where that means that nobody wants the result, the turn ends, too; before 2026-07-28 a
@@ -208,14 +223,6 @@ fn under_way(name: &TurnName, why: &str) -> CallToolResult {
         name.turn, name.turn
     );
     CallToolResult::error(vec![ContentBlock::text(message)])
-}
-
-fn kept_no_more(name: &TurnName) -> CallToolResponse {
-    let message = format!(
-        "The call was carried out before, as turn {}, and has ended; its result is kept no longer. It was not carried out again.",
-        name.turn
-    );
-    CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)]))
 }
 
 fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {

@@ -235,7 +235,7 @@ local function close_id(entry, fields, dedupe)
   for i = 1, #fields, 2 do
     local name = fields[i] == INBOUND.given and fields[i + 1]
     if name then
-      if call('GETRANGE', id_key(name), 0, 0) == 'q' then call('PEXPIRE', id_key(name), dedupe, 'NX') end
+      if redis.pcall('GETRANGE', id_key(name), 0, 0) == 'q' then call('PEXPIRE', id_key(name), dedupe, 'NX') end
       if redis.pcall('HGET', QUEUED, name) == entry then call('HDEL', QUEUED, name) end
     end
   end

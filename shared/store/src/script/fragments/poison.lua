@@ -15,7 +15,7 @@ end
 -- only one whose turns were admitted before, or whose id was accepted with this very entry, is known.
 local function may_have_inbox(tenant, tt, given, inboxes_max, now, retain)
   local known = call('EXISTS', tenant_key(tenant)) == 1
-    or tt and tt == given and call('GETRANGE', id_key(tt), 0, 0) == 'q'
+    or tt and tt == given and redis.pcall('GETRANGE', id_key(tt), 0, 0) == 'q'
   return known and has_room_for_inbox(tenant, inboxes_max, now, retain)
 end
 
