@@ -106,10 +106,11 @@ fn sleeping(turn: &str) -> Value {
 
 /// Kills one gateway after the other, each when the one before is back.
 fn kill_gateways(front: &Front, gateways: &mut [Gateway; 2], kills: usize, url: &str, keys: &Path) {
+    // The first goes while all clients wait for their first results, however late this comes to look.
+    let mut since = 0;
     for kill in 0..kills {
         let which = kill % 2;
         // Now a gateway is killed that waits for results, now one whose clients ask for their tasks.
-        let since = front.asked.load(Ordering::Relaxed);
         while front.asked.load(Ordering::Relaxed) < since + CLIENTS {
             pause();
         }
@@ -118,6 +119,7 @@ fn kill_gateways(front: &Front, gateways: &mut [Gateway; 2], kills: usize, url: 
             front.addresses.lock().unwrap()[which].clone_from(&next.address);
             next
         };
+        since = front.asked.load(Ordering::Relaxed);
     }
     front.over.store(true, Ordering::Relaxed);
 }
