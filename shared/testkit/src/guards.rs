@@ -139,13 +139,13 @@ pub const RULES_9_TO_12: &[Guard] = &[
     (
         9,
         "an id whose turn was refused is not free again",
-        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if is_read and id == 'q' .. ARGV[at + 7] then",
         "if false then",
     ),
     (
         9,
         "an id is freed by a refused turn of other content",
-        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if is_read and id == 'q' .. ARGV[at + 7] then",
         "if true then",
     ),
     (9, "an id of what could not be read waits for ever", "call('PEXPIRE', id_key(name), dedupe, 'NX')", ""),
