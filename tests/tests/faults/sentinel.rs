@@ -256,8 +256,9 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let replies = fleet.until_replied(0, 4 * TURNS).await;
     assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
     let epochs = fleet.epoch(0).await.1 - after.1;
-    // Of servers that were primaries for a moment the fleet need not have heard.
-    assert!((1..=2 * failovers - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
+    // Sentinels may have turned back and forth by themselves, and of who was the primary for a moment the fleet need not
+    // have heard. Where all went as it should, it is one.
+    assert!((1..=(2 * failovers).max(2) - 1).contains(&epochs), "{epochs} epochs, {failovers} failovers");
     fleet.stop().await;
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::{Gateway, add_key, echo};
+use super::{Gateway, add_key, echo, noting_agents, received};
 use crate::support::binary::DevFleet;
 
 /// A turn with this id.
@@ -53,13 +53,7 @@ async fn a_turn_that_waits_for_its_decision_is_seen_by_keys_of_its_agent_alone()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_one() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let files = [
-        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
-        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
-    ];
-    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
+    let conf = noting_agents(folder.path());
     let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let [atlas, petra] =
@@ -98,6 +92,6 @@ async fn a_task_with_the_id_of_another_is_a_conflict_and_hears_nothing_of_that_o
     let _fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let first = gateway.get(&petra, "/v1/turns/both?wait=60");
     assert_eq!((first.status, first.json()["task_id"].clone()), (200, json!("both")), "{first:?}");
-    let second = super::received(waits);
+    let second = received(waits);
     assert_eq!((second.status, second.code().as_str()), (409, "conflict"), "{second:?}");
 }

@@ -378,6 +378,18 @@ async fn a_key_opens_what_it_is_for_and_nothing_else() {
     assert_eq!(gateway.get(&key, "/v1/turns/mine").status, 200);
 }
 
+/// A configuration of two agents that note their tasks.
+fn noting_agents(folder: &Path) -> PathBuf {
+    let conf = folder.join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let files = [
+        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
+        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
+    ];
+    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
+    conf
+}
+
 /// The tasks that a key sees, one on a page.
 fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
     let (mut found, mut from) = (Vec::new(), String::new());
@@ -394,13 +406,7 @@ fn listed(gateway: &Gateway, key: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_told_as_it_happens_and_goes_on_after_the_last_event() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
-    let conf = folder.path().join("conf");
-    std::fs::create_dir(&conf).unwrap();
-    let files = [
-        ("agents.yaml", "agents: {atlas: {task_handler: {typed: note}}, petra: {task_handler: {typed: note}}}\n"),
-        ("permissions.yaml", "permissions: {echo: {everyone: true}}\n"),
-    ];
-    files.iter().for_each(|(name, text)| std::fs::write(conf.join(name), text).unwrap());
+    let conf = noting_agents(folder.path());
     let fleet = DevFleet::start(&["--config", conf.to_str().unwrap(), "--redis-url", &redis.url()]);
     let keys = folder.path().join("keys.yaml");
     let key = add_key(&keys, &["--id", "all", "--tenant", "demo", "--agent", "atlas"]);
