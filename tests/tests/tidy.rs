@@ -5,7 +5,6 @@ mod circles;
 mod docs;
 mod layers;
 mod lua;
-mod size;
 mod source;
 mod wording;
 
@@ -54,15 +53,6 @@ fn every_script_begins_with_its_contract() {
 fn scripts_parse_no_json_and_claim_nothing() {
     let tree = Tree::load();
     assert_tidy(tree.with_extension("lua").flat_map(|(path, text)| lua::banned(path, text)).collect());
-}
-
-#[test]
-fn files_functions_and_folders_fit_a_head() {
-    let tree = Tree::load();
-    let mut found = size::long_files(&tree);
-    found.extend(tree.rust().flat_map(size::long_functions));
-    found.extend(size::full_folders(&tree));
-    assert_tidy(size::against_the_ratchet(found, size::RATCHET));
 }
 
 #[test]
