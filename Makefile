@@ -49,8 +49,7 @@ sim: ## Play games of the simulator for a minute; SECONDS=…, COVERAGE=1, or SE
 
 # `make test` plays the first of them for less than a minute. `kills` takes no time but a number: KILLS primaries of a cluster
 # are lost, one after the other. BINARY is another build of the processes than the tests' own: target/release/tickfleet. FAULTS names
-# those that are played, with commas between; none: all of the target. PREVIOUS is another build that some of the processes are of:
-# target/previous/tickfleet-…, which .ci/previous makes.
+# those that are played, with commas between; none: all of the target. PREVIOUS is another build that some of the processes are of.
 CHAOS_single := one_redis_loses_nothing_and_doubles_nothing_whatever_happens
 CHAOS_sentinel := behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered
 CHAOS_cluster := on_a_cluster_every_turn_that_its_producer_has_sent_again_is_answered

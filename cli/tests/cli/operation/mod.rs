@@ -14,5 +14,4 @@ mod scaling;
 mod secured;
 mod sentinel;
 mod traces;
-mod two_builds;
 mod watched;
