@@ -145,6 +145,20 @@ impl Setup {
         Self::of(&sources, &global.extensions, None)
     }
 
+    /// The configuration's folder, if one was named.
+    pub(crate) fn folder(&self) -> Option<&std::path::Path> {
+        self.sources.dir.as_deref()
+    }
+
+    /// Reports the number of agents to the metrics, and warns where there is none.
+    pub(crate) fn report_agents(&self, metrics: &Metrics) {
+        let agents = self.configuration.policy.agents.len();
+        metrics.config_agents(agents);
+        if agents == 0 {
+            tracing::warn!("no agent is configured: every turn is refused; agents.yaml names the agents");
+        }
+    }
+
     /// Loads the configuration that these sources make. The Python modules that it names are asked by `python`.
     ///
     /// # Errors

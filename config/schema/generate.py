@@ -27,7 +27,7 @@ def read(path):
 
 
 SETTINGS = {
-    "redis": {"url": SOME_TEXT, "namespace": SOME_TEXT, "shards": number(1, 16_384), "pool_size": number(1, 1_000)},
+    "redis": {"url": SOME_TEXT, "tls_ca": {"type": "string"}, "namespace": SOME_TEXT, "shards": number(1, 16_384), "pool_size": number(1, 1_000)},
     "caps": {
         "tick": DURATION,
         "max_calls_per_tick": number(1),
@@ -84,7 +84,7 @@ SETTINGS = {
         "forget_after": DURATION,
         "except": WORDS,
     },
-    "permission": {"strict_capabilities": YES_OR_NO, "disabled_tools": WORDS, "trial_tools": YES_OR_NO},
+    "permission": {"strict_capabilities": YES_OR_NO, "disabled_tools": WORDS, "trial_tools": YES_OR_NO, "samples": YES_OR_NO},
     "http": {"address": SOME_TEXT},
     "log": {"format": word("pretty", "json"), "level": SOME_TEXT},
     "tracing": {

@@ -20,7 +20,9 @@ import tempfile
 import install_doc
 import manifests as rules
 import network
+import redis
 import resting
+import samples
 import scaling
 import tool_hosts
 import workspaces
@@ -229,6 +231,18 @@ class Checks:
         self.complain("resting", complaints)
         print(f"resting: {count} fleets without workers page where they should have some")
 
+    def samples(self):
+        """Whose policy a release has."""
+        count, complaints = samples.check(self.toolbox)
+        self.complain("samples", complaints)
+        print(f"samples: {count} releases have the policy that their values give")
+
+    def redis(self):
+        """What pods know of Redis."""
+        count, complaints = redis.check(self.toolbox)
+        self.complain("redis", complaints)
+        print(f"redis: {count} parts take a user of their own and an authority, and no annotation a password")
+
     def network(self):
         """Which ports of Redis a network policy opens."""
         count, complaints = network.check(self.toolbox)
@@ -274,6 +288,8 @@ def main():
         checks.about()
         checks.scaling()
         checks.resting()
+        checks.samples()
+        checks.redis()
         checks.network()
         checks.workspaces()
         checks.tool_hosts()

@@ -31,7 +31,7 @@ REFUSED = [
     (["--set", "notifier.enabled=true,notifier.to=https://hooks.example.com"], "notifier.secret.name is empty"),
     (["--set", "notifier.to=https://me:secret@hooks.example.com"], "at '/notifier/to'"),
     # Times that would kill what runs.
-    (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (40 s)"),
+    (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (30 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),
     (["--set", "worker.lifecycle.preStop.sleep.seconds=6"], "lifecycle.preStop.sleep.seconds + drainSeconds + 10 (61)"),
     (["--set", "config.settings.worker.tool_timeout=2m"], "the longest time-out of a tool (120 s)"),

@@ -144,7 +144,12 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
         field: format!("python.{name}.host"),
         message: "nothing listens there now, so its tools, and rows that name them, were not checked".into(),
     });
-    written.chain(extensions).chain(hosts).collect()
+    let nobody = setup.configuration.policy.agents.is_empty().then(|| Warning {
+        place: "agents.yaml".into(),
+        field: "agents".into(),
+        message: "no agent is configured: every turn is refused".into(),
+    });
+    written.chain(extensions).chain(hosts).chain(nobody).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

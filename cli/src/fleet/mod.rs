@@ -100,6 +100,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
     // Its generation is known when a scheduler has announced it.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
+    setup.report_agents(&shared.metrics);
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores)? } else { Vec::new() };

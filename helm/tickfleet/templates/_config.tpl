@@ -137,12 +137,53 @@
 {{- first $ways -}}
 {{- end -}}
 
-{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, and redis (the variables
-     that lead there, as text) where they are not the fleet's. */}}
+{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, and spec (the values of
+     the part, which may name a Secret for its own user of Redis). */}}
 {{- define "tickfleet.commonEnv" -}}
-{{ default (include "tickfleet.redisEnv" .root) .redis | trim }}
+{{- if .spec.redisSecret.name -}}
+- name: REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .spec.redisSecret.name }}
+      key: {{ .spec.redisSecret.key }}
+{{- else -}}
+{{ include "tickfleet.redisEnv" .root | trim }}
+{{- end }}
+{{- with .root.Values.redis.tlsCA }}
+{{- if or .configMap .secret }}
+- name: TICKFLEET_REDIS_TLS_CA
+  value: /etc/tickfleet-redis-ca/{{ .key }}
+{{- end }}
+{{- end }}
 - name: TICKFLEET_CONFIG
   value: {{ .root.Values.config.mountPath }}
+- name: TICKFLEET_PERMISSION_SAMPLES
+  value: {{ .root.Values.config.samples | quote }}
+{{- end -}}
+
+{{/* The volume with the authorities of Redis' certificate; nothing where the system's are meant. */}}
+{{- define "tickfleet.redisCAVolume" -}}
+{{- with .Values.redis.tlsCA -}}
+{{- if and .configMap .secret -}}
+{{- fail "redis.tlsCA: give configMap or secret, not both" -}}
+{{- else if .configMap -}}
+- name: redis-ca
+  configMap:
+    name: {{ .configMap }}
+{{- else if .secret -}}
+- name: redis-ca
+  secret:
+    secretName: {{ .secret }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tickfleet.redisCAMount" -}}
+{{- if or .Values.redis.tlsCA.configMap .Values.redis.tlsCA.secret -}}
+- name: redis-ca
+  mountPath: /etc/tickfleet-redis-ca
+  readOnly: true
+{{- end -}}
 {{- end -}}
 
 {{/* The variables that lead to Redis. The URL is never an argument, and never text in a Deployment. */}}

@@ -2,7 +2,7 @@
 
 {{/* A pod's template; takes root, component (scheduler, worker, gateway, exporter or notifier), pool (workers), spec (its values), selector
      (labels as text), env (further variables as text), and where they are not a scheduler's: args, port, metricsPort (where metrics have one of their
-     own), probes (kind → path), scheme (how probes ask), redis (its variables as text), volumes and mounts (as text). */}}
+     own), probes (kind → path), scheme (how probes ask), volumes and mounts (as text). */}}
 {{- define "tickfleet.podTemplate" -}}
 {{- $root := .root -}}
 {{- $spec := .spec -}}
@@ -20,8 +20,9 @@ metadata:
     {{- if and $values.config.rollOnChange (not $values.config.existingConfigMap) }}
     checksum/config: {{ include "tickfleet.configFiles" $root | sha256sum }}
     {{- end }}
-    {{- with printf "%s%s" $values.redis.url $values.trialRedis.password }}
-    checksum/redis: {{ sha256sum . }}
+    {{- with $values.redis.url }}
+    # Without user and password: a hash in an annotation, which many may read, would help to guess them.
+    checksum/redis: {{ regexReplaceAll "[?].*" (regexReplaceAll "//.*@" . "//") "" | sha256sum }}
     {{- end }}
     {{- with merge (dict) $spec.podAnnotations $values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -136,6 +137,9 @@ spec:
         {{- with .mounts }}
         {{- . | trim | nindent 8 }}
         {{- end }}
+        {{- with include "tickfleet.redisCAMount" $root }}
+        {{- . | nindent 8 }}
+        {{- end }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -170,6 +174,9 @@ spec:
     {{- end }}
     {{- with .volumes }}
     {{- . | trim | nindent 4 }}
+    {{- end }}
+    {{- with include "tickfleet.redisCAVolume" $root }}
+    {{- . | nindent 4 }}
     {{- end }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}

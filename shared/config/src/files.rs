@@ -38,6 +38,10 @@ const BUILT_IN: [(&str, &str); 9] = [
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
+/// The files of the sample business, each with the section that an empty one has.
+const SAMPLES: [(&str, &str); 4] =
+    [(AGENTS, "agents"), (TOOLS, "tools"), (PERMISSIONS, "permissions"), (TENANTS, "tenants")];
+
 /// A file beyond this is not one of ours, bytes.
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
@@ -91,7 +95,8 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     if let Some(settings) = &mut settings {
         environment::lay_over(settings, &built_in, &sources.environment, errors);
     }
-    let whole = |name| replacing(name, sources.dir.as_deref(), errors);
+    let samples = with_samples(settings.as_ref());
+    let whole = |name| replacing(name, sources.dir.as_deref(), samples, errors);
     let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
     let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
     let declared = declared([("agents", &agents), ("mcp", &mcp), ("mcp_lock", &mcp_lock), ("tools", &tools)]);
@@ -124,16 +129,18 @@ fn declared(files: [(&str, &Option<Node>); 4]) -> String {
 /// Reads `mcp.yaml` and `mcp.lock.yaml` alone. What is wrong with the pins is not noted: they are about to be written.
 pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
     let dir = sources.dir.as_deref();
-    let mut mcp = replacing(MCP, dir, errors);
+    // The built-in files of servers and pins are empty.
+    let mut mcp = replacing(MCP, dir, true, errors);
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
     }
-    (mcp, replacing(MCP_LOCK_FILE, dir, &Errors::default()))
+    (mcp, replacing(MCP_LOCK_FILE, dir, true, &Errors::default()))
 }
 
 /// Reads `tools.yaml` alone.
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
-    let mut tools = replacing(TOOLS, sources.dir.as_deref(), errors)?;
+    // The built-in tools name no Python module, so it does not matter here whether they are wanted.
+    let mut tools = replacing(TOOLS, sources.dir.as_deref(), true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
 }
@@ -162,10 +169,25 @@ fn settings(built_in: &Node, dir: Option<&Path>, errors: &Errors) -> Option<Node
     Some(tree)
 }
 
-/// The folder's file, or else the built-in one.
-fn replacing(name: &str, dir: Option<&Path>, errors: &Errors) -> Option<Node> {
+/// Returns whether the built-in sample business fills in for files that the folder does not have. What is not a
+/// switch is refused when the settings are read.
+fn with_samples(settings: Option<&Node>) -> bool {
+    let switch = settings.and_then(|settings| settings.get("permission")?.get("samples"));
+    match switch.map(|node| &node.value) {
+        Some(Value::Boolean(switch)) => *switch,
+        // From the environment.
+        Some(Value::Text(text)) => text != "false",
+        _ => true,
+    }
+}
+
+/// Returns the folder's file. If it has none: the built-in one, or without samples an empty one.
+fn replacing(name: &'static str, dir: Option<&Path>, samples: bool, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
-        Found::Nothing => built_in(name),
+        Found::Nothing => match SAMPLES.iter().find(|(file, _)| *file == name) {
+            Some((_, section)) if !samples => parse(&format!("{section}: {{}}"), Origin::File(name), errors),
+            _ => built_in(name),
+        },
         Found::Broken => None,
         Found::Tree(tree) => Some(tree),
     }

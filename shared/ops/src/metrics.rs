@@ -133,6 +133,7 @@ pub struct Metrics {
     config_generation: IntGauge,
     /// The digest that the generation belongs to.
     config_digest: Mutex<String>,
+    config_agents: IntGauge,
     config_reloads: IntCounterVec,
     config_successful: IntGauge,
     config_loaded: Gauge,
@@ -204,6 +205,7 @@ impl Metrics {
             config_info: make.gauges(&c::CONFIG_INFO)?,
             config_generation: make.gauge(&c::CONFIG_GENERATION)?,
             config_digest: Mutex::default(),
+            config_agents: make.gauge(&c::CONFIG_AGENTS)?,
             config_reloads: make.counters(&c::CONFIG_RELOADS)?,
             config_successful,
             config_loaded: make.float(&c::CONFIG_RELOADED)?,
@@ -431,6 +433,11 @@ impl Metrics {
         if self.config_loaded.get() == 0.0 {
             self.config_loaded.set(seconds_since_epoch());
         }
+    }
+
+    /// Sets the number of agents of the configuration in force.
+    pub fn config_agents(&self, agents: usize) {
+        self.config_agents.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
     /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.

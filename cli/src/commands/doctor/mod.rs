@@ -98,6 +98,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     let (mut findings, away) = redis_findings(setup, &pool, &stores, by.as_deref()).await?;
     findings.extend(mcp_findings(setup).await);
     findings.extend(sandbox_finding(setup));
+    findings.extend(policy_finding(setup));
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
@@ -191,6 +192,23 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
             Finding::warn("sandbox", format!("{first}; {found}"), advice)
         }
     })
+}
+
+/// Whether the policy is the operator's own, and admits anybody.
+fn policy_finding(setup: &Setup) -> Option<Finding> {
+    let (configuration, dir) = (&setup.configuration, setup.folder()?);
+    let (agents, dir) = (configuration.policy.agents.len(), dir.display());
+    if agents == 0 {
+        let advice = format!("put agents.yaml and permissions.yaml into {dir}; with Helm: config.files");
+        return Some(Finding::fail("policy", "no agent is configured: every turn is refused", advice));
+    }
+    let samples = configuration.samples();
+    if samples.is_empty() {
+        return Some(Finding::ok("policy", format!("agents: {agents}; every file is from {dir}")));
+    }
+    let says = format!("{} come from the built-in sample business", samples.join(", "));
+    let advice = format!("put your own files into {dir}, or set permission.samples to false");
+    Some(Finding::warn("policy", says, advice))
 }
 
 async fn shard_findings(

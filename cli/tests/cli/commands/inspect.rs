@@ -78,6 +78,29 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
+/// An upgrade that brings no files must not put another business' policy in the place of one's own.
+#[tokio::test]
+async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
+    let redis = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (url, conf) = (redis.url(), folder.path().to_str().unwrap());
+    let doctor = || tickfleet(&["doctor", "--json", "--redis-url", &url, "--config", conf]);
+    let policy = |report: &serde_json::Value| {
+        report["findings"].as_array().unwrap().iter().find(|finding| finding["what"] == "policy").unwrap().clone()
+    };
+    let samples = doctor().exits(0).json();
+    assert_eq!(policy(&samples)["level"], "WARN");
+
+    std::fs::write(folder.path().join("tickfleet.yaml"), "permission: {samples: false}\n").unwrap();
+    let nobody = doctor().exits(1).json();
+    assert_eq!(policy(&nobody)["level"], "FAIL");
+    assert!(policy(&nobody)["says"].as_str().unwrap().contains("every turn is refused"));
+    tickfleet(&["config", "check", "--config", conf]).exits(0).says("no agent is configured: every turn is refused");
+
+    std::fs::write(folder.path().join("agents.yaml"), "agents: {bot: {}}\n").unwrap();
+    assert_eq!(policy(&doctor().exits(0).json())["level"], "OK");
+}
+
 #[tokio::test]
 async fn doctor_tells_an_unfit_server_from_a_fit_one() {
     let fit = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;

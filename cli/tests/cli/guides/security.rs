@@ -224,10 +224,14 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
     let url = format!("rediss://localhost:{port}");
 
-    let fleet = DevFleet::start_with(&["--redis-url", &url], &[("SSL_CERT_FILE", &ca)]);
+    let fleet = DevFleet::start_with(&["--redis-url", &url], &[("TICKFLEET_REDIS_TLS_CA", &ca)]);
     let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
     let mut command = fleet.command(&turn);
-    Said::of(command.env("SSL_CERT_FILE", &ca), "").exits(0).says("ok");
+    Said::of(command.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(0).says("ok");
+    // The authorities of tools are another matter: they are not asked for Redis once it has some of its own.
+    let mut command = fleet.command(&turn);
+    command.env("TICKFLEET_REDIS_TLS_CA", &ca).env("SSL_CERT_FILE", "/dev/null");
+    Said::of(&mut command, "").exits(0).says("ok");
     // Whom nobody vouches for is not spoken to.
     Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
     assert_eq!(fleet.stop(), Some(0));

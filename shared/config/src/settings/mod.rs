@@ -47,7 +47,7 @@ pub struct Settings {
 /// `redis:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Redis' URL, printed masked. Default `redis://127.0.0.1:6379/0`.
+    /// Redis' URL, printed masked, with the file of `tls_ca` in it. Default `redis://127.0.0.1:6379/0`.
     pub url: RedisUrl,
     /// First part of every key. Default `tickfleet`.
     pub namespace: String,
@@ -250,6 +250,8 @@ pub struct PermissionSettings {
     pub disabled_tools: BTreeSet<String>,
     /// True if the built-in permissions give the trial tools to every agent.
     pub trial_tools: bool,
+    /// True if the built-in sample business fills in for files that the folder does not have. Default true.
+    pub samples: bool,
 }
 
 /// `http:`

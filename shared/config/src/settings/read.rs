@@ -58,8 +58,9 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
 }
 
 fn redis(mut s: Section<'_>) -> RedisSettings {
+    let url = s.required("url").and_then(|c| redis_url(&c)).unwrap_or_else(RedisUrl::stand_in);
     let redis = RedisSettings {
-        url: s.required("url").and_then(|c| redis_url(&c)).unwrap_or_else(RedisUrl::stand_in),
+        url: s.required("tls_ca").and_then(|c| with_authority(&url, &c)).unwrap_or(url),
         namespace: s.required("namespace").and_then(|c| namespace(&c)).unwrap_or_default(),
         shards: integer(&mut s, "shards", 1, SHARDS_MAX),
         pool_size: integer(&mut s, "pool_size", 1, 1_000),
@@ -77,6 +78,24 @@ fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
         cursor.errors.push(&cursor.node.place, &cursor.path, "something else (not shown)", expected);
     }
     url
+}
+
+/// Adds the file of `redis.tls_ca` to the URL. None if there is nothing to add, or if it is refused.
+fn with_authority(url: &RedisUrl, cursor: &Cursor<'_>) -> Option<RedisUrl> {
+    let file = cursor.text()?;
+    if file.is_empty() {
+        return None;
+    }
+    // It becomes part of a URL's query.
+    if file.contains(|c: char| c.is_whitespace() || matches!(c, '&' | '@' | '?' | '#')) {
+        cursor.refuse("a path without blanks and & @ ? #");
+        return None;
+    }
+    if !url.is_tls() {
+        cursor.refuse("no file with this redis.url, which is without TLS; did you mean rediss://?");
+        return None;
+    }
+    url.with_authority(file)
 }
 
 /// The namespace is part of every key, so its characters are those of ids.
@@ -260,6 +279,7 @@ fn permission(mut s: Section<'_>) -> PermissionSettings {
         // Whether the tools exist is checked once the tools are known.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
         trial_tools: boolean(&mut s, "trial_tools"),
+        samples: boolean(&mut s, "samples"),
     };
     s.close();
     permission

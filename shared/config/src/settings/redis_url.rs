@@ -35,6 +35,24 @@ impl RedisUrl {
         Self(SecretString::default())
     }
 
+    /// Whether the connection is encrypted.
+    pub(crate) fn is_tls(&self) -> bool {
+        ["rediss", "valkeys"].iter().any(|scheme| self.expose().starts_with(scheme))
+    }
+
+    /// The URL with the file of the authorities that may vouch for the server. None if it names some itself.
+    pub(crate) fn with_authority(&self, file: &str) -> Option<Self> {
+        let url = self.expose();
+        // A `?` before the last `@` belongs to the password; that of sentinels is in the query, where no `@` may be.
+        let address = url.rsplit_once('@').map_or(url, |(_, address)| address);
+        let joined = match split_query(address).1 {
+            Some(query) if query.split('&').any(|pair| pair.starts_with("tls_ca=")) => return None,
+            Some(_) => format!("{url}&tls_ca={file}"),
+            None => format!("{url}?tls_ca={file}"),
+        };
+        Some(Self(joined.into()))
+    }
+
     /// The URL with its password, for whoever connects.
     #[must_use]
     pub fn expose(&self) -> &str {
@@ -111,6 +129,22 @@ fn mask_pair(pair: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
     use super::*;
+
+    #[test]
+    fn an_authority_is_added_to_a_url_that_names_none() {
+        for (url, expected) in [
+            ("rediss://redis:6380/0", Some("rediss://redis:6380/0?tls_ca=/ca.pem")),
+            ("rediss://u:a?b@redis/0", Some("rediss://u:a?b@redis/0?tls_ca=/ca.pem")),
+            ("rediss://redis?protocol=resp3", Some("rediss://redis?protocol=resp3&tls_ca=/ca.pem")),
+            ("rediss+cluster://a,b", Some("rediss+cluster://a,b?tls_ca=/ca.pem")),
+            ("rediss://redis?tls_ca=/own.pem", None),
+        ] {
+            let made = RedisUrl::new(url).unwrap().with_authority("/ca.pem");
+            assert_eq!(made.as_ref().map(RedisUrl::expose), expected, "{url}");
+        }
+        let tls = |url| RedisUrl::new(url).unwrap().is_tls();
+        assert!(tls("rediss+sentinel://a/main") && tls("valkeys://a") && !tls("redis://a") && !tls("unix:///rediss"));
+    }
 
     #[test]
     fn a_redis_url_never_shows_its_password() {

@@ -20,6 +20,32 @@ fn a_file_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
+    let with = given().load().unwrap();
+    assert!(!with.policy.agents.is_empty() && with.samples().len() == 4);
+
+    let by_file = given().file("tickfleet.yaml", "permission: {samples: false}").load().unwrap();
+    let by_variable = given().variable("TICKFLEET_PERMISSION_SAMPLES", "false").load().unwrap();
+    for without in [by_file, by_variable] {
+        assert!(without.samples().is_empty(), "{:?}", without.samples());
+        assert!(without.policy.agents.is_empty() && without.policy.tenants.is_empty());
+        assert!(without.policy.permissions.matrix.is_empty() && without.tools.tools.is_empty());
+    }
+
+    // One file of one's own brings no sample back, and a trial tool needs a row of one's own.
+    let one = given()
+        .file("tickfleet.yaml", "permission: {samples: false, trial_tools: true}")
+        .file("agents.yaml", "agents: {bot: {}}")
+        .load()
+        .unwrap();
+    assert_eq!(one.policy.agents.len(), 1);
+    assert!(one.policy.permissions.matrix.is_empty());
+    given()
+        .file("tickfleet.yaml", "permission: {samples: 'false'}")
+        .assert_refused("tickfleet.yaml:1:23: permission.samples: found \"false\"; expected true or false");
+}
+
+#[test]
 fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     let load = |name, text| given().file("tickfleet.yaml", "").file(name, text).load();
     let told = |name, text| load(name, text).unwrap().prompts.describe(&[]);

@@ -37,6 +37,16 @@ fn a_wrong_type_assert_refused() {
 }
 
 #[test]
+fn an_authority_for_a_url_without_tls_is_refused() {
+    settings("redis: {url: 'redis://redis', tls_ca: /ca.pem}\n").assert_refused(
+        "tickfleet.yaml:1:39: redis.tls_ca: found \"/ca.pem\"; expected no file with this redis.url, which is without TLS; \
+         did you mean rediss://?",
+    );
+    let url = given().variable("TICKFLEET_REDIS_TLS_CA", "/ca.pem").variable("REDIS_URL", "rediss://redis/1");
+    assert_eq!(url.load().unwrap().settings.redis.url.expose(), "rediss://redis/1?tls_ca=/ca.pem");
+}
+
+#[test]
 fn a_knob_without_a_value_assert_refused() {
     settings("worker:\n  slots:\n  lease: 10s\n")
         .assert_refused("tickfleet.yaml:2:3: worker.slots: found nothing; expected a value: `slots` is required");

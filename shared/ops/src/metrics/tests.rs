@@ -215,6 +215,8 @@ fn one_configuration_is_shown_at_a_time() {
     metrics.config_reloaded(false);
     has(&metrics.render(), "tickfleet_config_last_reload_successful 0");
     metrics.config_in_force("fedcba9876543210", 4);
+    metrics.config_agents(3);
+    has(&metrics.render(), "tickfleet_config_agents 3");
     metrics.config_reloaded(true);
     let text = metrics.render();
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
