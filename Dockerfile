@@ -22,16 +22,19 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --profile dist --locked --package tickfleet \
  && cp target/dist/tickfleet /tickfleet \
- && cargo metadata --format-version 1 --locked --filter-platform "$(rustc --print host-tuple)" > /metadata.json
+ && cargo metadata --format-version 1 --locked --filter-platform "$(rustc --print host-tuple)" > /metadata.json \
+ && image/license-files /licenses
 # What else the image holds is part of the base: CA certificates, and the libraries that the binary is linked to.
 RUN image/rootfs /tickfleet /rootfs
 
 # --- The list of what is in it ---------------------------------------------------------------------------------------
 FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS sbom
-COPY image/sbom.py /
+COPY image/sbom.py image/licenses.py /
 COPY --from=build /metadata.json /
 COPY --from=build /rootfs/ /rootfs/
-RUN python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json
+COPY --from=build /licenses/ /licenses/
+RUN python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json \
+ && python3 /licenses.py /metadata.json /licenses /THIRD-PARTY-LICENSES.txt
 
 # --- The package `tickfleet` for tools in Python ---------------------------------------------------------------------
 FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS package
@@ -60,6 +63,7 @@ RUN --mount=type=bind,source=image/requirements.txt,target=/build/requirements.t
  && groupadd --gid 65532 tickfleet \
  && useradd --uid 65532 --gid 65532 --no-create-home --home-dir / --shell /usr/sbin/nologin tickfleet
 COPY --from=build /tickfleet /usr/bin/tickfleet
+COPY --from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/
 RUN --mount=type=bind,from=build,source=/metadata.json,target=/build/metadata.json \
     --mount=type=bind,source=image/sbom.py,target=/build/sbom.py \
     mkdir /usr/share/sbom \
@@ -94,6 +98,7 @@ LABEL org.opencontainers.image.title="Tickfleet" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=node-sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json
+COPY --from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/
 ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
     MALLOC_ARENA_MAX=2
 USER 65532:65532
@@ -113,6 +118,7 @@ LABEL org.opencontainers.image.title="Tickfleet" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /rootfs/ /
 COPY --from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json
+COPY --from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/
 # By default glibc keeps up to eight arenas for each core, each with what was once free in it.
 ENV PATH=/usr/bin \
     SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \

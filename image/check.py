@@ -34,6 +34,10 @@ REDIS_HOST = "redis.image.test"
 PR_SET_NO_NEW_PRIVS = 38
 
 
+# The licences of what the binary is linked with, in every image.
+LICENSES = "--from=sbom /THIRD-PARTY-LICENSES.txt /usr/share/licenses/tickfleet/"
+
+
 class Wrong(Exception):
     """Something is not as it should be."""
 
@@ -81,10 +85,11 @@ def check_dockerfile(stages, arguments):
     build, sbom, package, python, node_files, node_sbom, _, final = stages
     demand(final.base == "scratch", f"the image is made from {final.base}")
     demand(not final.of("RUN"), "the image has no shell, yet RUN is asked for")
-    copies = ["--from=build /rootfs/ /", "--from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json"]
+    copies = ["--from=build /rootfs/ /", "--from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json", LICENSES]
     demand(final.of("COPY") == copies, f"the image copies {final.of('COPY')}; this script knows {copies}")
     runs = build.of("RUN") + sbom.of("RUN")
-    for step in ("cargo build --profile dist --locked --package tickfleet", "image/rootfs /tickfleet /rootfs"):
+    steps = ("cargo build --profile dist --locked --package tickfleet", "image/rootfs /tickfleet /rootfs")
+    for step in (*steps, "image/license-files /licenses", "python3 /licenses.py /metadata.json /licenses /THIRD-PARTY-LICENSES.txt"):
         demand(any(step in run for run in runs), f"no stage runs {step!r}")
     demand(any("python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json" in run for run in runs), "no stage writes the SBOM")
     demand(final.of("STOPSIGNAL") == ["SIGTERM"], "the image is not stopped by SIGTERM")
@@ -120,7 +125,7 @@ def check_node(stages, arguments):
     demand(node.base == files.name, f"the image with Node.js is made from {node.base}")
     demand(base_of(files, arguments).endswith(f"-{arguments['DEBIAN_RELEASE']}-slim"), "the binary was linked to another Debian's C library")
     demand(files.of("COPY") == ["--from=build /tickfleet /usr/bin/tickfleet"], f"the image with Node.js copies {files.of('COPY')}")
-    demand(node.of("COPY") == ["--from=node-sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json"], "it has no list of what is in it")
+    demand(node.of("COPY") == ["--from=node-sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json", LICENSES], "it has no list of what is in it")
     demand(any("useradd --uid 65532 --gid 65532" in run for run in files.of("RUN")), "the image with Node.js has no user")
     demand(any("from=node-files" in run and "python3 /sbom.py /metadata.json /files" in run for run in listed.of("RUN")), "its list is another's")
 
@@ -135,7 +140,7 @@ def check_python(stages, arguments):
     demand(bases[1] == bases[2], f"the package is built with {bases[1]} for {bases[2]}")
     release = f"-slim-{arguments['DEBIAN_RELEASE']}"
     demand(all(base.endswith(release) for base in bases), "the binary was linked to another Debian's C library")
-    demand(python.of("COPY") == ["--from=build /tickfleet /usr/bin/tickfleet"], f"the image with Python copies {python.of('COPY')}")
+    demand(python.of("COPY") == ["--from=build /tickfleet /usr/bin/tickfleet", LICENSES], f"the image with Python copies {python.of('COPY')}")
     steps = (
         (package, "pip install --no-cache-dir --require-hashes --requirement /requirements-build.txt"),
         (package, "pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels ."),
@@ -180,7 +185,7 @@ def check_context(folder):
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("target", "__pycache__"))
         else:
             shutil.copyfile(source, target)
-    for name in ("image/requirements.txt", "image/requirements-build.txt", "image/sbom.py", "python/pyproject.toml"):
+    for name in ("image/requirements.txt", "image/requirements-build.txt", "image/sbom.py", "image/licenses.py", "python/pyproject.toml"):
         demand(os.path.exists(os.path.join(folder, name)), f"the Dockerfile copies {name}, which .dockerignore hides")
     for crate in ("shared", "scheduler", "worker", "cli"):
         for place, _, names in os.walk(os.path.join(folder, crate)):
@@ -213,6 +218,11 @@ def lay_out(binary, folder, described):
     with open(described_path, "w", encoding="utf-8") as file:
         file.write(described)
     command = [sys.executable, os.path.join(HERE, "sbom.py"), described_path, root, listing]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    sources, licenses = os.path.join(folder, "licenses"), os.path.join(root, "usr/share/licenses/tickfleet")
+    subprocess.run([os.path.join(HERE, "license-files"), sources], check=True)
+    os.makedirs(licenses)
+    command = [sys.executable, os.path.join(HERE, "licenses.py"), described_path, sources, os.path.join(licenses, "THIRD-PARTY-LICENSES.txt")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     os.makedirs(os.path.join(root, "usr/share/sbom"))
     shutil.copyfile(listing, os.path.join(root, "usr/share/sbom/tickfleet.cdx.json"))
@@ -249,6 +259,10 @@ def check_files(root):
     demand(not shells, f"the image holds {', '.join(shells)}")
     with open(os.path.join(root, "etc/ssl/certs/ca-certificates.crt"), encoding="utf-8") as file:
         demand(file.read().count("BEGIN CERTIFICATE") > 50, "there are no CA certificates")
+    with open(os.path.join(root, "usr/share/licenses/tickfleet/THIRD-PARTY-LICENSES.txt"), encoding="utf-8") as file:
+        text = file.read()
+    for crate, words in (("\nredis 1.", "Redistribution and use in source"), ("\nring 0.", "Google Inc."), ("\ntokio 1.", "Tokio Contributors")):
+        demand(crate in text and words in text, f"the licences lack that of {crate.strip()}")
     binary_path = os.path.join(root, "usr/bin/tickfleet")
     spoilt = [path for path in programs if os.path.basename(path).startswith("libgcc_s")]
     if spoilt:

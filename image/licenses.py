@@ -1,0 +1,65 @@
+"""Writes the licences of the crates that the binary is linked with, as they ship them, into one file.
+
+    python3 licenses.py METADATA SOURCES OUTPUT
+
+METADATA is what `cargo metadata --format-version 1` printed for the platform. SOURCES has a folder <crate>-<version> with the
+licence files of each crate: cargo's own (registry/src/*), or a copy. A text that several crates ship is in OUTPUT once, with
+their names. Python's standard library only.
+"""
+
+import glob
+import json
+import os
+import sys
+
+import sbom
+
+NAMES = ("license", "licence", "copying", "copyright", "notice", "unlicense")
+RULE = "=" * 100
+
+
+def texts(folder):
+    """The licence files of a crate."""
+    for path in sorted(glob.glob(os.path.join(folder, "*"))):
+        name = os.path.basename(path).lower()
+        if os.path.isfile(path) and name.startswith(NAMES) and not name.endswith((".rs", ".html")):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                yield file.read().strip()
+
+
+def gathered(metadata, sources):
+    """The text of the file, and how many crates it is about."""
+    kept, packages = sbom.without_macros(metadata, *sbom.linked(metadata))
+    others = [packages[crate] for crate in kept if packages[crate]["source"] is not None]
+    crates, bare = {}, []
+    for package in sorted(others, key=lambda package: (package["name"], package["version"])):
+        folder = os.path.join(sources, f"{package['name']}-{package['version']}")
+        if not os.path.isdir(folder) and not os.path.isdir(sources):
+            sys.exit(f"licenses: no folder {sources}")
+        title = f"{package['name']} {package['version']} ({package['license'] or 'see below'})"
+        found = list(texts(folder))
+        for text in found:
+            crates.setdefault(text, []).append(title)
+        if not found:
+            bare.append(title)
+    if len(bare) > len(others) // 4:
+        sys.exit(f"licenses: {sources} has no licence of {len(bare)} of {len(others)} crates; is it the folder of their sources?")
+    parts = ["Tickfleet is linked with these crates. Each licence stands below the crates that ship it."]
+    parts.append("These ship no text of the licence that they name:\n\n" + "\n".join(bare))
+    parts += ["\n".join(titles) + "\n\n" + text for text, titles in sorted(crates.items(), key=lambda item: item[1])]
+    return f"\n\n{RULE}\n\n".join(parts) + "\n", len(others)
+
+
+def main():
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    _, metadata, sources, output = sys.argv
+    with open(metadata, encoding="utf-8") as file:
+        text, crates = gathered(json.load(file), sources)
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(text)
+    print(f"licences of {crates} crates")
+
+
+if __name__ == "__main__":
+    main()
