@@ -47,6 +47,10 @@ impl Failure {
         match self {
             Self::Failed(reason) => Some(format!("{reason:#}")),
             Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
+            Self::Redis(message) if message.contains("invalid peer certificate") => Some(format!(
+                "{message}\nredis.tls_ca (TICKFLEET_REDIS_TLS_CA) names the file of an authority of your own; the host in the \
+                 URL must be a name of the certificate."
+            )),
             Self::Redis(message) => Some(format!(
                 "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
             )),

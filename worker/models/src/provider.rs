@@ -142,7 +142,8 @@ impl Provider {
         match error {
             e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
             e if e.is_connect() => {
-                ModelError { may_have_run: false, ..self.error(Failure::Disconnected, "no connection") }
+                let why = format!("no connection: {}", tickfleet_outbound::connect_failure(e));
+                ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }
             }
             _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
         }

@@ -146,6 +146,7 @@ fn a_service_behind_tls_is_called_where_its_authority_is_trusted_and_only_there(
     let refused = &reply["results"][1];
     // Nothing was sent, so even a `once` tool tried again, and then gave up.
     assert_eq!(refused["outcome"], "transient", "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().starts_with("Could not connect to 127.0.0.1"), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("Could not connect to 127.0.0.1") && message.contains("UnknownIssuer"), "{refused}");
     drop((fleet, services));
 }

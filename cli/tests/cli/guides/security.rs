@@ -234,6 +234,11 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     Said::of(&mut command, "").exits(0).says("ok");
     // Whom nobody vouches for is not spoken to.
     Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
+    let other_name = format!("rediss://127.0.0.1:{port}");
+    let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
+    doctor.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
+    let mut doctor = fleet.command(&["doctor", "--redis-url", &other_name]);
+    Said::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(3).complains("not valid for name");
     assert_eq!(fleet.stop(), Some(0));
 }
 

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,7 +144,9 @@ impl Client {
             match find::<Blocked>(&error) {
                 Some(refused) => SendError::Blocked(refused.clone()),
                 None if error.is_builder() => SendError::NotSent { host, why: "the request could not be built" },
-                None if error.is_connect() && !again => SendError::NotSent { host, why: connect_failure(&error) },
+                None if error.is_connect() && !again => {
+                    SendError::NotSent { host, why: tickfleet_outbound::connect_failure(&error) }
+                }
                 None => SendError::Lost { host, why: "the connection was lost before the answer" },
             }
         })
@@ -225,23 +226,6 @@ fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
         next = this.source();
     }
     None
-}
-
-/// A connect failure in words that reveal nothing but the kind.
-fn connect_failure(error: &reqwest::Error) -> &'static str {
-    if error.is_timeout() {
-        return "no connection in time";
-    }
-    if error.is_dns() {
-        return "its name could not be resolved";
-    }
-    match find::<io::Error>(error).map(io::Error::kind) {
-        Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
-        Some(io::ErrorKind::TimedOut) => "no connection in time",
-        Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => "it is not reachable",
-        Some(io::ErrorKind::InvalidData) => "the TLS handshake failed",
-        _ => "the connection failed",
-    }
 }
 
 #[cfg(test)]

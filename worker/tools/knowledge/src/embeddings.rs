@@ -136,7 +136,9 @@ impl Embedder {
         }
         // The error of the client would repeat the address, which may carry what nobody should read.
         let mut response = request.send().await.map_err(|error| match error {
-            error if error.is_connect() => "the endpoint cannot be reached".to_owned(),
+            error if error.is_connect() => {
+                format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
+            }
             _ => "the connection ended before the answer".to_owned(),
         })?;
         if !response.status().is_success() {

@@ -181,7 +181,11 @@ fn unsent(server: &str, error: &(dyn Error + Send + Sync + 'static), secrets: &S
     type Http = StreamableHttpError<reqwest::Error>;
     let of = |failure| Failed { failure, stale: true };
     match error.downcast_ref::<Http>() {
-        Some(Http::Client(error)) if error.is_connect() || error.is_builder() => {
+        Some(Http::Client(error)) if error.is_connect() => {
+            let why = tickfleet_outbound::connect_failure(error);
+            of(not_sent(format!("Could not connect to the MCP server '{server}': {why}."), None))
+        }
+        Some(Http::Client(error)) if error.is_builder() => {
             of(not_sent(format!("Could not connect to the MCP server '{server}'."), None))
         }
         Some(Http::SessionExpired) => of(no_session(server)),

@@ -5,6 +5,7 @@
 //! special.
 
 mod address;
+mod failure;
 mod guard;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
+pub use failure::connect_failure;
 pub use guard::{Blocked, Guard, Standing};
 
 use guard::Resolver;

@@ -325,6 +325,7 @@ impl Teller<'_> {
                     answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
                 (answer.status().to_string(), wait.map(Duration::from_secs))
             }
+            Err(error) if error.is_connect() => (tickfleet_outbound::connect_failure(&error).to_owned(), None),
             Err(error) => (error.without_url().to_string(), None),
         };
         self.metrics.told(Told::Failed);

@@ -81,7 +81,10 @@ impl Collector {
         let body = request(&header.fleet, records).encode_to_vec();
         let request = self.client.post(self.url.clone()).headers(self.headers.clone()).timeout(TIMEOUT);
         let request = request.header(header::CONTENT_TYPE, "application/x-protobuf").body(body);
-        let answer = request.send().await.map_err(|error| SendError::again(error.without_url()))?;
+        let answer = request.send().await.map_err(|error| match error {
+            error if error.is_connect() => SendError::again(tickfleet_outbound::connect_failure(&error)),
+            error => SendError::again(error.without_url()),
+        })?;
         let status = answer.status();
         let wait = answer.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let said = answer.bytes().await.map_err(|error| SendError::again(error.without_url()))?;

@@ -1,0 +1,78 @@
+//! Why a server could not be reached, in words that reveal no address and no secret.
+
+use std::error::Error;
+use std::io;
+
+use rustls::CertificateError;
+
+/// Names the cause of a failed connection, down to what is wrong with a certificate. "The connection failed" if it is
+/// none of those that are known.
+#[must_use]
+pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
+    let request = find::<reqwest::Error>(error);
+    if request.is_some_and(reqwest::Error::is_timeout) {
+        return "no connection in time";
+    }
+    if request.is_some_and(reqwest::Error::is_dns) {
+        return "its name could not be resolved";
+    }
+    let Some(error) = find::<io::Error>(error) else { return "the connection failed" };
+    // What an I/O error wraps is not among its sources.
+    if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return tls_failure(tls);
+    }
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "the connection was refused",
+        io::ErrorKind::TimedOut => "no connection in time",
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "it is not reachable",
+        io::ErrorKind::InvalidData => "the TLS handshake failed",
+        _ => "the connection failed",
+    }
+}
+
+fn tls_failure(error: &rustls::Error) -> &'static str {
+    let rustls::Error::InvalidCertificate(certificate) = error else { return "the TLS handshake failed" };
+    match certificate {
+        CertificateError::UnknownIssuer => {
+            "its certificate is of an authority that is not trusted here (UnknownIssuer)"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "its certificate has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "its certificate is not valid yet; is the clock right?"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is for another name"
+        }
+        CertificateError::Revoked => "its certificate was revoked",
+        _ => "its certificate is not valid",
+    }
+}
+
+/// The first error of this type in a chain.
+fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(this) = next {
+        if let Some(found) = this.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = this.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_is_named() {
+        let wrapped = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let certificate = |error| connect_failure(&wrapped(rustls::Error::InvalidCertificate(error)));
+        assert!(certificate(CertificateError::UnknownIssuer).contains("UnknownIssuer"));
+        assert_eq!(certificate(CertificateError::Expired), "its certificate has expired");
+        assert_eq!(certificate(CertificateError::NotValidForName), "its certificate is for another name");
+        assert_eq!(connect_failure(&wrapped(rustls::Error::DecryptError)), "the TLS handshake failed");
+        assert_eq!(connect_failure(&io::Error::from(io::ErrorKind::ConnectionRefused)), "the connection was refused");
+        assert_eq!(connect_failure(&io::Error::other("?")), "the connection failed");
+    }
+}
