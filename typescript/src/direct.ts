@@ -150,11 +150,13 @@ export class Direct implements Transport {
 
   async tools(given: string | undefined, agent: string, dialect: string): Promise<unknown> {
     const tenant = this.whose(given);
-    const text = await this.#redis.get(`${this.#prefix(tenant)}tools:${tenant}:${agent}:${dialect}`);
+    const prefix = `${this.#prefix(tenant)}tools:`;
+    const digest = await this.#redis.get(`${prefix}${tenant}:${agent}`);
+    const text = digest === null ? null : await this.#redis.field(`${prefix}=:${digest}`, dialect);
     if (text !== null) return JSON.parse(text);
     throw new NoDefinitions(
       `no definitions of tools for agent ${agent} of tenant ${tenant} in ${dialect}: is the agent configured, and does a worker ` +
-        "run? Workers write them when they start and every minute",
+        "run? Workers write them when they start and every five minutes",
     );
   }
 

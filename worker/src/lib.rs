@@ -46,7 +46,7 @@ use held::{HeldSlices, held_max};
 use lease::{Lease, Quiet};
 use lease_clock::LeaseClock;
 use leasing::Leasing;
-use lists::ToolLists;
+use lists::ListWriter;
 use outbox::Outbox;
 use tools::Registry;
 
@@ -144,9 +144,9 @@ impl Worker {
         Arc::new(Self { drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// The keeper of the lists of tools.
-    fn tool_lists(&self) -> ToolLists {
-        ToolLists::new(self.common.store.clone(), self.common.configs.clone())
+    /// The writer of the lists of tools.
+    fn list_writer(&self) -> ListWriter {
+        ListWriter::new(self.common.store.clone(), self.common.configs.clone(), Arc::clone(&self.common.metrics))
     }
 }
 

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tickfleet_model::{Dialect, ToolSpec, limits};
+use tickfleet_model::{AgentId, Dialect, TenantId, ToolSpec, limits};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_protocol::define;
-use tickfleet_store::{Store, StoreError, ToolList};
+use tickfleet_store::{Store, StoreError, ToolList, ToolLists};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
@@ -23,22 +24,23 @@ use crate::tools::Toolbox;
 /// The time between two checks that the lists are those of the worker's policy and tools.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The time for which lists are taken for fresh, ms.
-const FRESH_MS: u64 = 60_000;
+const FRESH_MS: u64 = 300_000;
 /// The time for which a list lasts when nobody writes it again, ms: workers may be away for a deployment.
-const LIST_TTL_MS: u64 = 600_000;
+const LIST_TTL_MS: u64 = 1_800_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
 /// Keeps the lists of a shard.
-pub(crate) struct ToolLists {
+pub(crate) struct ListWriter {
     store: Store,
     configs: Arc<WorkerConfigs>,
+    metrics: Arc<Metrics>,
 }
 
-impl ToolLists {
+impl ListWriter {
     /// The lists of the shard of `store`, made of the configuration in force.
-    pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>) -> Self {
-        Self { store, configs }
+    pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>, metrics: Arc<Metrics>) -> Self {
+        Self { store, configs, metrics }
     }
 
     /// Keeps the lists of tools fresh until `stop`.
@@ -73,20 +75,23 @@ impl ToolLists {
         fingerprint: &str,
         is_new: bool,
     ) -> Result<(), StoreError> {
-        let fresh = self.store.tool_lists_of().await?;
-        if fresh.is_some_and(|other| other == fingerprint || !is_new) {
-            return Ok(());
+        if let Some(fresh) = self.store.tool_lists_mark().await? {
+            self.metrics.tool_lists_left_out(fresh.left_out);
+            if fresh.fingerprint == fingerprint || !is_new {
+                return Ok(());
+            }
         }
         let (store, config) = (self.store.clone(), Arc::clone(config));
         let made = beside(move || lists(&store, &config)).await;
-        let Ok((lists, left_out)) = made else {
+        let Ok(lists) = made else {
             tracing::error!("the lists of tools are not written: a bug ended what makes them");
             return Ok(());
         };
-        if left_out > 0 {
-            let (written, bytes_max) = (lists.len(), limits::TOOL_LISTS_BYTES_MAX);
+        if lists.left_out > 0 {
+            let (written, left_out, bytes_max) = (lists.agents.len(), lists.left_out, limits::TOOL_LISTS_BYTES_MAX);
             tracing::warn!(written, left_out, bytes_max, "some agents' lists of tools do not fit and are not written");
         }
+        self.metrics.tool_lists_left_out(lists.left_out);
         self.store.write_tool_lists(fingerprint, &lists, LIST_TTL_MS, FRESH_MS).await
     }
 }
@@ -100,32 +105,67 @@ async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) ->
     }
 }
 
-/// The lists of all agents of the tenants of this shard, as many as fit, and for how many agents none do.
-fn lists(store: &Store, config: &WorkerConfig) -> (Vec<ToolList>, usize) {
+/// The lists of all agents of the tenants of this shard.
+fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
     let policy = &config.active.policy;
     let tools = Toolbox::new(Arc::clone(&config.active), Arc::clone(&config.registry), None, None);
     let home = policy.tenants.iter().filter(|(tenant, _)| store.is_home_of(tenant));
-    let mut written: HashMap<(Dialect, Vec<String>), Arc<str>> = HashMap::new();
-    let (mut lists, mut left_out, mut bytes) = (Vec::new(), 0, 0);
+    let mut shared = SharedLists::new(limits::TOOL_LISTS_BYTES_MAX);
     for (tenant, agent) in home.flat_map(|(tenant, _)| policy.agents.keys().map(move |agent| (tenant, agent))) {
-        if policy.look_up(tenant, agent).is_err() {
-            continue;
-        }
-        if bytes >= limits::TOOL_LISTS_BYTES_MAX {
-            left_out += 1;
-            continue;
-        }
-        let may = tools.may_call(tenant, agent);
-        let specs: Vec<&ToolSpec> = may.iter().map(|tool| &tool.spec).collect();
-        for dialect in Dialect::ALL {
-            let names = specs.iter().map(|spec| spec.name.clone()).collect();
-            let json = written.entry((dialect, names)).or_insert_with(|| define(dialect, &specs).to_string().into());
-            bytes += json.len();
-            let (tenant, agent, json) = (tenant.clone(), agent.clone(), Arc::clone(json));
-            lists.push(ToolList { tenant, agent, dialect, json });
+        if policy.look_up(tenant, agent).is_ok() {
+            let may = tools.may_call(tenant, agent);
+            shared.add(tenant, agent, &may.iter().map(|tool| &tool.spec).collect::<Vec<_>>());
         }
     }
-    (lists, left_out)
+    shared.made
+}
+
+/// Lists under construction: each set of tools once, as many as fit.
+struct SharedLists {
+    made: ToolLists,
+    /// By names and versions of the tools: the digest of their list, none if it does not fit.
+    known: HashMap<Vec<(String, String)>, Option<String>>,
+    bytes_left: usize,
+}
+
+impl SharedLists {
+    fn new(bytes_max: usize) -> Self {
+        Self { made: ToolLists::default(), known: HashMap::new(), bytes_left: bytes_max }
+    }
+
+    fn add(&mut self, tenant: &TenantId, agent: &AgentId, specs: &[&ToolSpec]) {
+        let (made, bytes_left) = (&mut self.made, &mut self.bytes_left);
+        let names = specs.iter().map(|spec| (spec.name.clone(), spec.version.clone())).collect();
+        let digest = self.known.entry(names).or_insert_with(|| {
+            let list = list(specs);
+            let bytes: usize = list.dialects.iter().map(|(_, json)| json.len()).sum();
+            *bytes_left = bytes_left.checked_sub(bytes)?;
+            let digest = list.digest.clone();
+            made.lists.push(list);
+            Some(digest)
+        });
+        match digest {
+            Some(digest) => made.agents.push((tenant.clone(), agent.clone(), digest.clone())),
+            None => made.left_out += 1,
+        }
+    }
+}
+
+/// The definitions of these tools in every dialect.
+fn list(specs: &[&ToolSpec]) -> ToolList {
+    let dialects = Dialect::ALL.into_iter().map(|dialect| (dialect, Arc::from(define(dialect, specs).to_string())));
+    let mut hash = Sha256::new();
+    specs.iter().for_each(|spec| hash.update(serde_json::to_string(spec).unwrap_or_default()));
+    ToolList { digest: hex(hash), dialects: dialects.collect() }
+}
+
+/// The first 16 bytes of a hash.
+fn hex(hash: Sha256) -> String {
+    hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The fingerprint of all that lists are made of: dialects, policy, tenants and tools.
@@ -139,9 +179,45 @@ fn fingerprint(config: &WorkerConfig) -> String {
     for tool in config.registry.iter() {
         hash.update(serde_json::to_string(&tool.spec).unwrap_or_default());
     }
-    hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn sixty_thousand_agents_with_two_sets_of_tools_share_two_lists() {
+        let tools: Vec<ToolSpec> = tickfleet_tools::builtin::all().iter().map(|tool| tool.spec().clone()).collect();
+        let all: Vec<&ToolSpec> = tools.iter().collect();
+        let mut shared = SharedLists::new(limits::TOOL_LISTS_BYTES_MAX);
+        for tenant in 0..200 {
+            let tenant = TenantId::new(format!("t{tenant}")).unwrap();
+            for agent in 0..300 {
+                let some = if agent % 2 == 0 { &all[..] } else { &all[..1] };
+                shared.add(&tenant, &AgentId::new(format!("a{agent}")).unwrap(), some);
+            }
+        }
+        let made = shared.made;
+        assert_eq!((made.agents.len(), made.lists.len(), made.left_out), (60_000, 2, 0));
+        assert!(made.lists.iter().all(|list| list.dialects.len() == Dialect::ALL.len()));
+    }
+
+    #[test]
+    fn another_version_is_another_list_and_what_does_not_fit_is_counted() {
+        let tool = tickfleet_tools::builtin::all()[0].spec().clone();
+        let next = ToolSpec { version: "99.0.0".into(), ..tool.clone() };
+        let (tenant, agent) = (TenantId::new("t").unwrap(), AgentId::new("a").unwrap());
+        let mut shared = SharedLists::new(usize::MAX);
+        shared.add(&tenant, &agent, &[&tool]);
+        shared.add(&tenant, &agent, &[&next]);
+        assert_eq!(shared.made.lists.len(), 2);
+
+        let bytes: usize = shared.made.lists[0].dialects.iter().map(|(_, json)| json.len()).sum();
+        let mut short = SharedLists::new(bytes);
+        [&tool, &next, &next, &tool].iter().for_each(|spec| short.add(&tenant, &agent, &[*spec]));
+        assert_eq!((short.made.agents.len(), short.made.lists.len(), short.made.left_out), (2, 1, 2));
+    }
 }

@@ -35,7 +35,7 @@ impl Worker {
             });
             let Some(consumer) = prepared.await.transpose()? else { break };
             // They are made of what was set at run time, too.
-            let write = || tokio::spawn(self.tool_lists().keep(shutdown.draining.clone()));
+            let write = || tokio::spawn(self.list_writer().keep(shutdown.draining.clone()));
             lists.get_or_insert_with(write);
             self.incarnation(&consumer, &shutdown.draining, &tracker).await;
             left = Some(consumer);

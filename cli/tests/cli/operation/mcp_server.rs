@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_model::{AgentId, Dialect, TenantId};
-use tickfleet_store::{Store, StoreOptions, ToolList};
+use tickfleet_store::{Store, StoreOptions, ToolList, ToolLists};
 use tickfleet_testkit::RedisServer;
 
 use super::gateway::{Answer, Gateway, add_key};
@@ -87,9 +87,11 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
     assert!(!asked.is_finished(), "it was not waited for");
     let json = r#"[{"name": "echo", "inputSchema": {"type": "object"}}]"#.into();
     let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
-    let list = ToolList { tenant, agent, dialect: Dialect::Mcp, json };
+    let (digest, dialects) = ("of-a-test".to_owned(), vec![(Dialect::Mcp, json)]);
+    let agents = vec![(tenant, agent, digest.clone())];
+    let lists = ToolLists { lists: vec![ToolList { digest, dialects }], agents, left_out: 0 };
     let store = Store::open(&redis.url(), 0, Arc::new(StoreOptions::default())).unwrap();
-    store.write_tool_lists("of a test", &[list], 60_000, 60_000).await.unwrap();
+    store.write_tool_lists("of-a-test", &lists, 60_000, 60_000).await.unwrap();
     let (list, nobodys) = asked.join().unwrap();
     assert_eq!(names(&list["result"]), ["echo"], "{list}");
     assert!(nobodys["error"]["message"].as_str().unwrap().contains("no list of tools"), "{nobodys}");

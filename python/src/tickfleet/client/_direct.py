@@ -125,11 +125,13 @@ class Direct:
 
     async def tools(self, tenant: str | None, agent: str, dialect: str) -> Any:
         tenant = self.whose(tenant)
-        text = await self._redis.get(f"{self._prefix(tenant)}tools:{tenant}:{agent}:{dialect}")
+        prefix = f"{self._prefix(tenant)}tools:"
+        digest = await self._redis.get(f"{prefix}{tenant}:{agent}")
+        text = None if digest is None else await self._redis.field(f"{prefix}=:{digest}", dialect)
         if text is None:
             raise NoDefinitions(
                 f"no definitions of tools for agent {agent} of tenant {tenant} in {dialect}: is the agent configured, and "
-                "does a worker run? Workers write them when they start and every minute"
+                "does a worker run? Workers write them when they start and every five minutes"
             )
         return json.loads(text)
 

@@ -1,25 +1,46 @@
-//! Lists of tools for readers in any language: one key for each agent and dialect, which ends by itself.
+//! Lists of tools for readers in any language. Agents that may call the same tools share one list: each agent has a key
+//! that names its list, and each list a key with its definitions in every dialect. All of them expire by themselves.
+
+use std::sync::Arc;
 
 use crate::connection::question::Question;
 use crate::{Store, StoreError};
 use tickfleet_model::{AgentId, Dialect, TenantId};
 
 /// Lists written with one round trip: their texts are large.
-const LISTS_PER_ROUND: usize = 32;
+const LISTS_PER_ROUND: usize = 4;
+/// Agents written with one round trip.
+const AGENTS_PER_ROUND: usize = 250;
 /// Between two rounds, so that a fleet of thousands of agents does not hold Redis up.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// The tools that an agent may call, as a request to a model has them.
+/// Definitions of a set of tools, as requests to models have them.
 #[derive(Debug, Clone)]
 pub struct ToolList {
-    /// Whose agent.
-    pub tenant: TenantId,
-    /// The agent that may call the tools.
-    pub agent: AgentId,
-    /// The dialect in which they are defined.
-    pub dialect: Dialect,
-    /// The definitions, JSON.
-    pub json: std::sync::Arc<str>,
+    /// What tells it from other lists: a digest of its tools.
+    pub digest: String,
+    /// The definitions in each dialect, JSON.
+    pub dialects: Vec<(Dialect, Arc<str>)>,
+}
+
+/// The lists of a shard, and who has which.
+#[derive(Debug, Clone, Default)]
+pub struct ToolLists {
+    /// Each list once.
+    pub lists: Vec<ToolList>,
+    /// Tenant, agent and the digest of the agent's list.
+    pub agents: Vec<(TenantId, AgentId, String)>,
+    /// Agents whose list does not fit.
+    pub left_out: usize,
+}
+
+/// What the lists in Redis were made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolListsMark {
+    /// The policy and tools that they were made of.
+    pub fingerprint: String,
+    /// Agents whose list did not fit.
+    pub left_out: usize,
 }
 
 impl Store {
@@ -27,11 +48,16 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tool_lists_of(&self) -> Result<Option<String>, StoreError> {
-        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.keys.key("tools"))).await
+    pub async fn tool_lists_mark(&self) -> Result<Option<ToolListsMark>, StoreError> {
+        let mark: Option<String> =
+            self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.keys.key("tools"))).await?;
+        Ok(mark.map(|mark| {
+            let (fingerprint, left_out) = mark.split_once(' ').unwrap_or((&mark, ""));
+            ToolListsMark { fingerprint: fingerprint.to_owned(), left_out: left_out.parse().unwrap_or(0) }
+        }))
     }
 
-    /// Reads the list of one agent; none where nobody has written one, or it has ended.
+    /// Reads the list of one agent; none where no worker has written one, or it has expired.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -41,34 +67,60 @@ impl Store {
         agent: &AgentId,
         dialect: Dialect,
     ) -> Result<Option<String>, StoreError> {
-        let key = self.keys.key(format_args!("tools:{tenant}:{agent}:{}", dialect.as_str()));
-        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(key)).await
+        let mut named = redis::cmd("GET");
+        named.arg(self.agent_key(tenant, agent));
+        let Some(digest) = self.connection.query::<Option<String>>(Question::ToolLists, &named).await? else {
+            return Ok(None);
+        };
+        let mut list = redis::cmd("HGET");
+        list.arg(self.list_key(&digest)).arg(dialect.as_str());
+        self.connection.query(Question::ToolLists, &list).await
     }
 
-    /// Writes `lists`, which end after `ttl_ms`, and that they were made of `fingerprint`, which is forgotten after
-    /// `fresh_ms`: whoever looks then writes them again.
+    /// Writes `lists`, which expire after `ttl_ms`, and that they were made of `fingerprint`, which expires after
+    /// `fresh_ms`: then some worker writes them again.
     ///
     /// # Errors
     /// [`StoreError`]; some lists may be written.
     pub async fn write_tool_lists(
         &self,
         fingerprint: &str,
-        lists: &[ToolList],
+        lists: &ToolLists,
         ttl_ms: u64,
         fresh_ms: u64,
     ) -> Result<(), StoreError> {
-        for some in lists.chunks(LISTS_PER_ROUND) {
+        // A list is there before an agent's key names it.
+        for some in lists.lists.chunks(LISTS_PER_ROUND) {
             let mut pipe = redis::pipe();
             for list in some {
-                let suffix = format!("tools:{}:{}:{}", list.tenant, list.agent, list.dialect.as_str());
-                pipe.cmd("SET").arg(self.keys.key(suffix)).arg(&*list.json).arg("PX").arg(ttl_ms).ignore();
+                let key = self.list_key(&list.digest);
+                let fields = pipe.cmd("HSET").arg(&key);
+                list.dialects.iter().for_each(|(dialect, json)| drop(fields.arg(dialect.as_str()).arg(&**json)));
+                fields.ignore();
+                pipe.cmd("PEXPIRE").arg(&key).arg(ttl_ms).ignore();
             }
             self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
-            // Nobody waits for lists, and turns do wait for Redis.
+            tokio::time::sleep(PAUSE).await;
+        }
+        for some in lists.agents.chunks(AGENTS_PER_ROUND) {
+            let mut pipe = redis::pipe();
+            for (tenant, agent, digest) in some {
+                pipe.cmd("SET").arg(self.agent_key(tenant, agent)).arg(digest).arg("PX").arg(ttl_ms).ignore();
+            }
+            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
             tokio::time::sleep(PAUSE).await;
         }
         let mut mark = redis::cmd("SET");
-        mark.arg(self.keys.key("tools")).arg(fingerprint).arg("PX").arg(fresh_ms);
+        mark.arg(self.keys.key("tools")).arg(format!("{fingerprint} {}", lists.left_out)).arg("PX").arg(fresh_ms);
         self.connection.query::<()>(Question::ToolLists, &mark).await
+    }
+
+    fn agent_key(&self, tenant: &TenantId, agent: &AgentId) -> String {
+        self.keys.key(format_args!("tools:{tenant}:{agent}"))
+    }
+
+    /// No tenant has this name: `=` is no character of ids.
+    fn list_key(&self, digest: &str) -> String {
+        self.keys.key(format_args!("tools:=:{digest}"))
     }
 }
