@@ -56,19 +56,40 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     let knows_tools = match &command {
         // An emergency waits for no mistake elsewhere to be mended.
         Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. }) => false,
-        Command::Scheduler | Command::Worker | Command::Tools(_) => true,
+        Command::Tools(_) => true,
         _ => false,
     };
     let setup = match &command {
         Command::Dev(_) => dev::setup(&cli.global)?,
-        Command::Scheduler => Setup::load_without_python(&cli.global)?,
         _ if knows_tools => Setup::load(&cli.global)?,
+        _ if operates(&command) => Setup::load_for_operator(&cli.global, output)?,
         _ => Setup::load_beside(&cli.global)?,
     };
     run_with(command, &setup, output).await
 }
 
-/// Carries a command out that needs no configuration, so that it works with a broken one too; gives any other back.
+/// Whether an operator needs the command most when something is broken, perhaps the configuration itself.
+const fn operates(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Cancel(_)
+            | Command::Turns(_)
+            | Command::Tasks(_)
+            | Command::Workers(_)
+            | Command::Stats(_)
+            | Command::Dead(_)
+            | Command::Pause(_)
+            | Command::Resume(_)
+            | Command::Explain(_)
+            | Command::Audit(_)
+            | Command::Limits(_)
+            | Command::Doctor(_)
+            | Command::Top(_)
+    )
+}
+
+/// Carries a command out that needs no configuration, or loads its own, so that it works with a broken one too; gives any
+/// other back.
 async fn run_alone(command: Command, global: &Global, output: &Output) -> Result<Command, Result<(), Failure>> {
     Err(match command {
         Command::Completions { shell } => output.completions(shell, &mut Cli::command()),
@@ -82,6 +103,8 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
         }
         Command::Mcp(args) if !matches!(args.what, mcp::What::Serve(_)) => mcp::run(&args, global, output).await,
         Command::Demo(args) => demo::run(&args, output).await,
+        Command::Scheduler => deploy::run(global, fleet::Roles::SCHEDULER).await,
+        Command::Worker => deploy::run(global, fleet::Roles::WORKER).await,
         Command::Gateway(args) if gateway::needs_nothing(&args) => gateway::aside(&args, output),
         Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
             import::run(&args, global, output)
@@ -93,8 +116,6 @@ async fn run_alone(command: Command, global: &Global, output: &Output) -> Result
 /// Carries a command out under a configuration.
 async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<(), Failure> {
     match command {
-        Command::Scheduler => deploy::run(setup, fleet::Roles::SCHEDULER).await,
-        Command::Worker => deploy::run(setup, fleet::Roles::WORKER).await,
         Command::Dev(args) => dev::run(setup, &args, output).await,
         Command::Gateway(args) => gateway::run(setup, &args).await,
         Command::Mcp(mcp::Mcp { what: mcp::What::Serve(args) }) => mcp::serve::run(setup, &args).await,
@@ -132,6 +153,8 @@ async fn run_with(command: Command, setup: &Setup, output: &Output) -> Result<()
         | Command::Config(_)
         | Command::Demo(_)
         | Command::Mcp(_)
+        | Command::Scheduler
+        | Command::Worker
         | Command::Completions { .. } => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, SealKey, Settings, Sources};
+use tickfleet_config::{Configuration, Environment, Part, RedisUrl, SchemaCheck, SealKey, Settings, Sources};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -34,6 +34,7 @@ use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::{fingerprint, python, python_failed, with_python};
 use crate::global::{Global, environment, tool_environment};
+use crate::output::Output;
 use crate::output::time_format::millis;
 
 /// The configuration of this process.
@@ -111,6 +112,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         others_carry_out: false,
         knows_python: false,
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
+        part: Part::Whole,
     })
 }
 
@@ -139,10 +141,48 @@ impl Setup {
     /// # Errors
     /// Everything else that is wrong with it.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
+        Self::beside(global, Part::Whole)
+    }
+
+    fn beside(global: &Global, part: Part) -> Result<Self, Failure> {
         // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
         let schema_check = SchemaCheck::default();
-        let sources = Sources { others_carry_out: true, schema_check, ..sources(global)? };
+        let sources = Sources { others_carry_out: true, schema_check, part, ..sources(global)? };
         Self::of(&sources, &global.extensions, None)
+    }
+
+    /// Loads the settings alone, for what comes before the rest: the log.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(crate) fn load_settings(global: &Global) -> Result<Self, Failure> {
+        Self::beside(global, Part::Settings)
+    }
+
+    /// Loads the configuration for an operator's command, which must work while the configuration is broken: then it goes
+    /// by the settings alone, or by their section `redis`, and a note on standard error says so.
+    ///
+    /// # Errors
+    /// The configuration is broken, and so is what it says of Redis.
+    pub(crate) fn load_for_operator(global: &Global, output: &Output) -> Result<Self, Failure> {
+        let broken = match Self::load_beside(global) {
+            Ok(setup) => return Ok(setup),
+            Err(failure) => failure,
+        };
+        let parts = [Part::Settings, Part::Redis].into_iter();
+        let Some(setup) = parts.filter_map(|part| Self::beside(global, part).ok()).next() else {
+            return Err(broken);
+        };
+        output.note(&format!(
+            "The configuration is broken: names, limits and permissions in it are unknown to this command.\n{}",
+            broken.message().unwrap_or_default()
+        ));
+        Ok(setup)
+    }
+
+    /// Whether the configured agents, tenants, tools and permissions are known; not where the configuration is broken.
+    pub(crate) fn knows_policy(&self) -> bool {
+        self.sources.part == Part::Whole
     }
 
     /// The configuration's folder, if one was named.

@@ -56,6 +56,11 @@ def asked_for(name, spec):
         complaints.append(f"{name}: the folder of sockets is {volumes(spec).get(VOLUME)}")
     if mounts(worker).get(FOLDER) != {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}:
         complaints.append(f"{name}: the worker does not reach the sockets, or could replace them")
+    probe = worker["startupProbe"]
+    patience = probe["periodSeconds"] * probe["failureThreshold"]
+    theirs = sum(h["startupProbe"]["periodSeconds"] * h["startupProbe"]["failureThreshold"] for h in hosts)
+    if patience < theirs + 60:
+        complaints.append(f"{name}: the worker is killed after {patience} s, while its hosts may take {theirs} s")
     for host in hosts:
         if mounts(host).get(FOLDER) != {"name": VOLUME, "mountPath": FOLDER}:
             complaints.append(f"{name}: {host['name']} has nowhere to listen")

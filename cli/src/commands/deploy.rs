@@ -1,18 +1,31 @@
 //! `tickfleet scheduler` and `tickfleet worker`: one process of a deployed fleet.
 
+use tickfleet_config::LogFormat;
 use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
+use crate::global::Global;
 use crate::setup::Setup;
 
 /// Log, signals, start, wait for the drain.
 ///
 /// # Errors
 /// The failure that keeps the process from starting or ended it; a drain that was asked for is none.
-pub(crate) async fn run(setup: &Setup, roles: Roles) -> Result<(), Failure> {
-    let traces = setup.start_log()?;
+pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
+    // Who carries calls out must know every tool; a scheduler need not have Python.
+    let load = || if roles.worker { Setup::load(global) } else { Setup::load_without_python(global) };
+    // The log begins before the rest is loaded, which may wait for a tool host.
+    let settings = match Setup::load_settings(global) {
+        Ok(settings) => settings,
+        Err(failure) => return Err(load().err().unwrap_or(failure)),
+    };
+    let traces = settings.start_log()?;
+    let setup = &load().map_err(|failure| match settings.settings().log.format {
+        LogFormat::Json => logged(failure),
+        LogFormat::Pretty => failure,
+    })?;
     // Before anything starts: as PID 1, a process without handlers ignores the signals that should end it.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
@@ -25,4 +38,15 @@ pub(crate) async fn run(setup: &Setup, roles: Roles) -> Result<(), Failure> {
         traces.flush().await;
     }
     outcome
+}
+
+/// Logs what is wrong with a configuration, for a log that programs read.
+fn logged(failure: Failure) -> Failure {
+    match failure {
+        Failure::Failed(reason) => {
+            tracing::error!(error = format!("{reason:#}"), "the configuration cannot be used");
+            Failure::Told
+        }
+        failure => failure,
+    }
 }

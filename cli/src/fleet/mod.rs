@@ -43,7 +43,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Roles {
     scheduler: bool,
-    worker: bool,
+    pub(crate) worker: bool,
 }
 
 impl Roles {

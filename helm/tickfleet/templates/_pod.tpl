@@ -109,7 +109,13 @@ spec:
       {{- range $probe, $path := default (dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz") .probes }}
       {{ $probe }}Probe:
         httpGet: {path: {{ $path }}, port: http{{ with $scheme }}, scheme: {{ . }}{{ end }}}
-        {{- toYaml (get $values.probes $probe) | nindent 8 }}
+        {{- $times := get $values.probes $probe }}
+        {{- if and (eq $probe "startup") $spec.toolHosts }}
+        # A worker waits for its tool hosts before it starts: for each, as long as the host's own startup probe allows.
+        {{- $hosts := divf (mulf 120.0 (len $spec.toolHosts)) (float64 $times.periodSeconds) | ceil | int }}
+        {{- $times = merge (dict "failureThreshold" (add (int $times.failureThreshold) $hosts)) $times }}
+        {{- end }}
+        {{- toYaml $times | nindent 8 }}
       {{- end }}
       securityContext:
         {{- $context | fromJson | toYaml | nindent 8 }}

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::Sources;
+use super::{Part, Sources};
 use crate::document::canonical::{write_name, write_tree};
 use crate::document::environment::{self, Environment};
 use crate::document::errors::{Errors, Place};
@@ -87,16 +87,16 @@ impl Trees {
 /// the part of tools and agents that counts as policy: their canonical JSON before the environment went in, since that
 /// differs between processes that carry out the same policy.
 pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
-    if let Some(dir) = &sources.dir {
+    if let Some(dir) = sources.policy_dir() {
         check_folder(dir, errors);
     }
     let built_in = built_in(SETTINGS)?;
-    let mut settings = settings(&built_in, sources.dir.as_deref(), errors);
+    let mut settings = settings(&built_in, sources, errors);
     if let Some(settings) = &mut settings {
         environment::lay_over(settings, &built_in, &sources.environment, errors);
     }
-    let samples = with_samples(settings.as_ref());
-    let whole = |name| replacing(name, sources.dir.as_deref(), samples, errors);
+    let samples = sources.part == Part::Whole && with_samples(settings.as_ref());
+    let whole = |name| replacing(name, sources.policy_dir(), samples, errors);
     let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
     let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
     let declared = declared([("agents", &agents), ("mcp", &mcp), ("mcp_lock", &mcp_lock), ("tools", &tools)]);
@@ -140,7 +140,7 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
 /// Reads `tools.yaml` alone.
 pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
     // The built-in tools name no Python module, so it does not matter here whether they are wanted.
-    let mut tools = replacing(TOOLS, sources.dir.as_deref(), true, errors)?;
+    let mut tools = replacing(TOOLS, sources.policy_dir(), true, errors)?;
     expand(&mut tools, "", &sources.environment, errors);
     Some(tools)
 }
@@ -154,11 +154,17 @@ fn built_in(name: &str) -> Option<Node> {
 }
 
 /// The folder's settings over the built-in ones.
-fn settings(built_in: &Node, dir: Option<&Path>, errors: &Errors) -> Option<Node> {
+fn settings(built_in: &Node, sources: &Sources, errors: &Errors) -> Option<Node> {
     let mut tree = built_in.clone();
-    match from_folder(SETTINGS, dir, errors) {
+    match from_folder(SETTINGS, sources.dir.as_deref(), errors) {
         Found::Nothing => {}
         Found::Broken => return None,
+        Found::Tree(mut over) if sources.part == Part::Redis => {
+            if let Value::Mapping(sections) = &mut over.value {
+                sections.retain(|section| section.key == "redis");
+                tree.merge(over);
+            }
+        }
         // A list where the sections should be replaces nothing; it is refused.
         Found::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
         Found::Tree(over) => {

@@ -78,6 +78,27 @@ pub struct Sources {
     pub knows_python: bool,
     /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,
+    /// How much of the folder is read.
+    pub part: Part,
+}
+
+/// How much of a folder is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Part {
+    /// Every file.
+    #[default]
+    Whole,
+    /// `tickfleet.yaml`. There are no agents, tools, permissions and tenants.
+    Settings,
+    /// The section `redis` of `tickfleet.yaml`. All other settings are the defaults, or from the environment.
+    Redis,
+}
+
+impl Sources {
+    /// The folder of the files that are read as a whole; none where only settings are.
+    fn policy_dir(&self) -> Option<&std::path::Path> {
+        self.dir.as_deref().filter(|_| self.part == Part::Whole)
+    }
 }
 
 impl fmt::Debug for Sources {
@@ -178,8 +199,8 @@ impl Configuration {
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let read = files::read(sources, &errors);
-    let prompts = prompts::read(sources.dir.as_deref(), &errors);
-    let agent_prompts = prompts::of_agents(sources.dir.as_deref(), &errors);
+    let prompts = prompts::read(sources.policy_dir(), &errors);
+    let agent_prompts = prompts::of_agents(sources.policy_dir(), &errors);
     let given = prompts.map(|prompts| (prompts, agent_prompts));
     let configuration = read.zip(given).and_then(|(read, prompts)| assemble(read, prompts, sources, &errors));
     errors.unless_any(configuration)

@@ -26,10 +26,11 @@ const BUILT_IN: [&str; 8] =
 struct Given {
     files: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, &'static str)>,
+    part: Part,
 }
 
 fn given() -> Given {
-    Given { files: vec![], variables: vec![] }
+    Given { files: vec![], variables: vec![], part: Part::Whole }
 }
 
 impl Given {
@@ -49,6 +50,12 @@ impl Given {
         self
     }
 
+    /// Reads no more than this.
+    fn part(mut self, part: Part) -> Self {
+        self.part = part;
+        self
+    }
+
     /// Loads it. Errors name files without their folder.
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
@@ -62,6 +69,7 @@ impl Given {
             environment: self.variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
             built_in_tools: set(&BUILT_IN),
             built_in_handlers: set(&["note"]),
+            part: self.part,
             ..Sources::default()
         })
     }

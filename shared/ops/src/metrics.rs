@@ -134,6 +134,7 @@ pub struct Metrics {
     /// The digest that the generation belongs to.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
+    tool_lists_left_out: IntGauge,
     config_reloads: IntCounterVec,
     config_successful: IntGauge,
     config_loaded: Gauge,
@@ -205,6 +206,7 @@ impl Metrics {
             config_info: make.gauges(&c::CONFIG_INFO)?,
             config_generation: make.gauge(&c::CONFIG_GENERATION)?,
             config_digest: Mutex::default(),
+            tool_lists_left_out: make.gauge(&c::TOOL_LISTS_LEFT_OUT)?,
             config_agents: make.gauge(&c::CONFIG_AGENTS)?,
             config_reloads: make.counters(&c::CONFIG_RELOADS)?,
             config_successful,
@@ -433,6 +435,11 @@ impl Metrics {
         if self.config_loaded.get() == 0.0 {
             self.config_loaded.set(seconds_since_epoch());
         }
+    }
+
+    /// Sets the number of agents whose list of tools does not fit.
+    pub fn tool_lists_left_out(&self, agents: usize) {
+        self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
     /// Sets the number of agents of the configuration in force.

@@ -197,18 +197,26 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
 /// Whether the policy is the operator's own, and admits anybody.
 fn policy_finding(setup: &Setup) -> Option<Finding> {
     let (configuration, dir) = (&setup.configuration, setup.folder()?);
+    if !setup.knows_policy() {
+        let advice = format!("tickfleet config check --config {} names what is wrong", dir.display());
+        return Some(Finding::fail(
+            "configuration",
+            "the configuration is broken: no process can start with it",
+            advice,
+        ));
+    }
     let (agents, dir) = (configuration.policy.agents.len(), dir.display());
     if agents == 0 {
         let advice = format!("put agents.yaml and permissions.yaml into {dir}; with Helm: config.files");
-        return Some(Finding::fail("policy", "no agent is configured: every turn is refused", advice));
+        return Some(Finding::fail("configuration", "no agent is configured: every turn is refused", advice));
     }
     let samples = configuration.samples();
     if samples.is_empty() {
-        return Some(Finding::ok("policy", format!("agents: {agents}; every file is from {dir}")));
+        return Some(Finding::ok("configuration", format!("agents: {agents}; every file is from {dir}")));
     }
     let says = format!("{} come from the built-in sample business", samples.join(", "));
     let advice = format!("put your own files into {dir}, or set permission.samples to false");
-    Some(Finding::warn("policy", says, advice))
+    Some(Finding::warn("configuration", says, advice))
 }
 
 async fn shard_findings(
@@ -226,9 +234,12 @@ async fn shard_findings(
         facts = pool.shard(store.keys()).await?;
     }
     let shards = setup.settings().redis.shards;
-    let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
+    // With a broken configuration there is none to compare with the one in force.
+    let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
+    let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
     findings.extend(tenants(store).await?);
+    findings.extend(tool_lists(store).await?);
     findings.extend(seals::shard(setup, store).await?);
     if facts.groups_missing.is_empty() {
         let backlog = store.backlog(&[], &[]).await?;
@@ -238,6 +249,14 @@ async fn shard_findings(
         findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
     }
     Ok(findings)
+}
+
+/// Agents whose clients cannot fetch their tools.
+async fn tool_lists(store: &Store) -> Result<Option<Finding>, Failure> {
+    let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
+    let says = format!("{left_out} agents have no list: the different lists have more than 64 MiB");
+    let advice = "grant by role instead of by agent, so that more agents share a list, or shorten descriptions";
+    Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)))
 }
 
 /// Tenants that nothing is decided about.

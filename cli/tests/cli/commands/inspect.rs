@@ -78,6 +78,55 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
 }
 
+/// What an operator needs in an emergency waits for no mistake elsewhere to be mended.
+#[tokio::test]
+async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
+    // A socket's path is short; that of the system's folder for temporary files may not be.
+    let place = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let fleet = DevFleet::start(&["--dir", place.path().to_str().unwrap()]);
+    let folder = tempfile::tempdir().unwrap();
+    let broken = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    broken("permissions.yaml", "permissions: [");
+    broken("tickfleet.yaml", "caps: {tick: soon}\n");
+    let run = |arguments: &[&str]| {
+        let conf = ["--config", folder.path().to_str().unwrap()];
+        fleet.run(&[arguments, &conf[..]].concat())
+    };
+    for command in [
+        &["turns", "list"][..],
+        &["workers", "list"],
+        &["stats"],
+        &["dead", "list"],
+        &["pause", "demo", "--reason", "x", "--by", "anna"],
+        &["resume", "demo", "--reason", "x", "--by", "anna"],
+        &["limits"],
+        &["audit", "search"],
+    ] {
+        run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
+    }
+    run(&["doctor"]).exits(1).says("the configuration is broken").complains("caps.tick");
+    // A process that carries out or admits calls refuses it as before.
+    run(&["worker"]).exits(1);
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+/// A worker that waits for its tool host says so at once, in the form that its log has.
+#[test]
+fn a_tool_host_that_is_missing_is_logged_at_once_and_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let socket = folder.path().join("shop.sock");
+    write("tickfleet.yaml", "log: {format: json}\n".into());
+    write("tools.yaml", format!("python: {{shop: {{host: {}, start_timeout: 2s}}}}\n", socket.display()));
+    let worker = tickfleet(&["worker", "--config", folder.path().to_str().unwrap()]).exits(1);
+    let lines: Vec<serde_json::Value> =
+        worker.stderr.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    let [waits, ends] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!((&waits["level"], &ends["level"]), (&"WARN".into(), &"ERROR".into()));
+    assert!(waits.to_string().contains("shop.sock") && waits.to_string().contains("waiting for it"), "{waits}");
+    assert!(ends.to_string().contains("no tool host listens at"), "{ends}");
+}
+
 /// An upgrade that brings no files must not put another business' policy in the place of one's own.
 #[tokio::test]
 async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own_are_a_warning() {
@@ -86,7 +135,13 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     let (url, conf) = (redis.url(), folder.path().to_str().unwrap());
     let doctor = || tickfleet(&["doctor", "--json", "--redis-url", &url, "--config", conf]);
     let policy = |report: &serde_json::Value| {
-        report["findings"].as_array().unwrap().iter().find(|finding| finding["what"] == "policy").unwrap().clone()
+        report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["what"] == "configuration")
+            .unwrap()
+            .clone()
     };
     let samples = doctor().exits(0).json();
     assert_eq!(policy(&samples)["level"], "WARN");

@@ -46,6 +46,28 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
 }
 
 #[test]
+fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
+    let folder = || {
+        let settings = "redis: {namespace: shop}\nretention: {records: 9d}\n";
+        given()
+            .file("tickfleet.yaml", settings)
+            .file("tools.yaml", "tools: [")
+            .file("agent.yaml", "")
+            .file("prompts/x", "")
+    };
+    assert!(folder().load().is_err());
+    let part = |given: super::Given, part| given.part(part).load();
+    let settings = part(folder(), Part::Settings).unwrap();
+    assert_eq!(settings.settings.redis.namespace, "shop");
+    assert_eq!(settings.settings.retention.records, Duration::from_secs(9 * 86_400));
+    assert!(settings.policy.agents.is_empty() && settings.samples().is_empty());
+
+    let broken = || given().file("tickfleet.yaml", "redis: {namespace: shop}\ncaps: {tick: soon}\n");
+    assert!(part(broken(), Part::Settings).is_err());
+    assert_eq!(part(broken(), Part::Redis).unwrap().settings.redis.namespace, "shop");
+}
+
+#[test]
 fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
     let load = |name, text| given().file("tickfleet.yaml", "").file(name, text).load();
     let told = |name, text| load(name, text).unwrap().prompts.describe(&[]);

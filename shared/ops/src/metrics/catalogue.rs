@@ -191,6 +191,8 @@ catalogue! {
         "Slots of the process: slices that it can carry out at the same time.";
     SLOTS_BUSY = "slots_busy", Gauge, Workers, [],
         "Slots that carry out a slice now.";
+    TOOL_LISTS_LEFT_OUT = "tool_lists_left_out", Gauge, Workers, [],
+        "Agents of a shard whose list of tools is not written: the lists of all agents together have more than 64 MiB.";
     MCP_SERVER_UP = "mcp_server_up", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
         "1 while this process has a connection to the MCP server and calls can be sent on it, else 0.";

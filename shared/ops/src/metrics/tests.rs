@@ -217,6 +217,8 @@ fn one_configuration_is_shown_at_a_time() {
     metrics.config_in_force("fedcba9876543210", 4);
     metrics.config_agents(3);
     has(&metrics.render(), "tickfleet_config_agents 3");
+    metrics.tool_lists_left_out(2);
+    has(&metrics.render(), "tickfleet_tool_lists_left_out 2");
     metrics.config_reloaded(true);
     let text = metrics.render();
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");

@@ -32,6 +32,7 @@ pub(crate) fn is_absent(path: &str) -> bool {
 /// Why there is no connection, in words.
 pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
     let began = Instant::now();
+    let mut reported = false;
     loop {
         let error = match UnixStream::connect(path).await {
             Ok(socket) => return held(socket).map_err(|error| format!("{path}: {error}")),
@@ -42,6 +43,10 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
         }
         if began.elapsed() + TRY_EVERY > patience {
             return Err(format!("no tool host listens at {path} ({error}) within {} s", patience.as_secs_f32()));
+        }
+        if !reported {
+            tracing::warn!(socket = path, %error, patience_s = patience.as_secs(), "no tool host listens; waiting for it");
+            reported = true;
         }
         tokio::time::sleep(TRY_EVERY).await;
     }
