@@ -63,6 +63,11 @@ impl Problem {
         Self { status, code: code.to_owned(), message: message.into(), retry_after_s: None, reply: None }
     }
 
+    /// One with a code of its own.
+    pub(crate) fn named(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+        Self::new(status, code, message)
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
@@ -189,6 +194,7 @@ impl From<SubmitError> for Problem {
             SubmitError::Conflict(_) => Self::new(StatusCode::CONFLICT, "conflict", message),
             SubmitError::QueueFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
             SubmitError::InboxFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "inbox_full", message),
+            SubmitError::TooManyInboxes => Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_inboxes", message),
             SubmitError::Pressure => Self::later(StatusCode::SERVICE_UNAVAILABLE, "pressure", message),
             SubmitError::Store(error) => {
                 tracing::warn!(%error, "a turn was not submitted");

@@ -4,16 +4,23 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A turn: the tool calls of one model response. `docs/protocol.md` has every field; these are the common ones. Give the
-/// calls in one of `calls`, `tool_calls` (OpenAI Chat) or `content` (Anthropic Messages).
+/// A turn: the tool calls of one model response, as `docs/protocol.md` has it. Give the calls in one of `calls`, `tool_calls`
+/// (OpenAI Chat), `content` (Anthropic Messages) or `answer` (a model that answers in words).
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
 pub(crate) struct TurnBody {
     /// The agent that makes the calls.
     #[schema(example = "kelly")]
     agent: String,
-    /// An id of your own: sent again under it, the turn is carried out once.
+    /// The key's tenant; leave it out.
+    tenant: Option<String>,
+    /// An id of your own: sent again under it, the turn is carried out once. Ids that the fleet derives from others, such as
+    /// `job.step-1`, are refused.
     turn_id: Option<String>,
+    /// The task of this agent that the turn is made for, whose budget it debits.
+    task_id: Option<String>,
+    /// Refused: a gateway keeps the reply itself.
+    reply_to: Option<String>,
     /// `low`, `normal`, `high` or `urgent`.
     priority: Option<String>,
     /// When it expires, RFC 3339; 24 hours from now unless said otherwise.
@@ -25,13 +32,35 @@ pub(crate) struct TurnBody {
     tool_calls: Option<Vec<Map<String, Value>>>,
     /// An assistant's content as Anthropic gives it.
     content: Option<Vec<Map<String, Value>>>,
+    /// A model's answer in words that holds calls.
+    answer: Option<String>,
+    /// The form of the calls, where the message leaves it open.
+    format: Option<String>,
+    /// True where the model was shown strict definitions.
+    strict: Option<bool>,
+    /// The only tools that the calls may use, of those that the agent may call.
+    allowed_tools: Option<Vec<String>>,
+    /// True if consecutive calls of tools that only read may run at the same time.
+    parallel_reads: Option<bool>,
+    /// True if the audit entries of the calls come with the reply.
+    tool_call_audits: Option<bool>,
+    /// True if a note is written when a call waits for people's consent.
+    pending_approval: Option<bool>,
     /// What tools and rules may know of the user.
     user_context: Option<Map<String, Value>>,
+    /// The conversation's own data, for tools and rules.
+    session_data: Option<Value>,
+    /// The session that facts are kept for. A conversation with an agent that the key does not cover is refused.
+    session_id: Option<String>,
     /// An id of your own that comes back with the reply.
     correlation_id: Option<String>,
+    /// W3C trace context.
+    traceparent: Option<String>,
+    /// The vendors' data beside it.
+    tracestate: Option<String>,
 }
 
-/// A task for an agent. `docs/protocol.md` has every field.
+/// A task for an agent, as `docs/protocol.md` has it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
 pub(crate) struct TaskBody {
@@ -40,8 +69,19 @@ pub(crate) struct TaskBody {
     target_agent: String,
     /// What is to be done, in words.
     task_description: String,
-    /// An id of your own: sent again under it, it is one task.
+    /// `delegate`, or left out.
+    op: Option<String>,
+    /// The key's tenant; leave it out.
+    tenant: Option<String>,
+    /// An id of your own: sent again under it, it is one task. Ids that the fleet derives from others, such as `ses-talk-1`,
+    /// are refused.
     task_id: Option<String>,
+    /// The agent that delegates it, one that the key covers. Left out with `parent_task_id`, it is the parent's agent.
+    delegator: Option<String>,
+    /// The task under way that it is delegated from, of an agent that the key covers. Its budget is debited.
+    parent_task_id: Option<String>,
+    /// Refused: a gateway keeps the reply itself.
+    reply_to: Option<String>,
     /// Structured input beside the words.
     input: Option<Value>,
     /// `low`, `normal`, `high` or `urgent`.
@@ -50,6 +90,22 @@ pub(crate) struct TaskBody {
     deadline: Option<String>,
     /// Calls that turns under the task may make.
     budget: Option<u32>,
+    /// Capabilities that turns under the task keep, of those that its delegator has.
+    capabilities: Option<Vec<String>>,
+    /// The only tools that turns under the task may use, of those that its agent may call.
+    allowed_tools: Option<Vec<String>>,
+    /// What tools and rules may know of the user.
+    user_context: Option<Map<String, Value>>,
+    /// The conversation's own data, for tools and rules.
+    session_data: Option<Value>,
+    /// The session that facts are kept for. A conversation with an agent that the key does not cover is refused.
+    session_id: Option<String>,
+    /// An id of your own that comes back with the reply.
+    correlation_id: Option<String>,
+    /// W3C trace context.
+    traceparent: Option<String>,
+    /// The vendors' data beside it.
+    tracestate: Option<String>,
 }
 
 /// The reply to a turn or task: one result for every call, in call order.

@@ -19,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
+use crate::names;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
 use crate::turns::{Reason, Wait, ended, given, named, optional, owned, placed, query, reason, whole, within};
@@ -90,6 +91,7 @@ pub(crate) struct Wanted {
         (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "The parent task is not under way, or not the key's", body = ProblemBody),
         (status = 409, description = "The id belongs to a task, or a turn, with other content", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 422, description = "It was refused: its reply, with `error`", body = crate::shapes::ReplyBody),
@@ -118,9 +120,11 @@ pub(crate) async fn delegate(
     if task.id.is_none() {
         task.id = given(&headers)?;
     }
-    if task.reply_to.is_none() {
-        task.reply_to = Some(shared.waiting.inbox(&task.tenant));
-    }
+    names::chosen("task_id", task.id.as_ref())?;
+    names::no_inbox(task.reply_to.as_ref())?;
+    names::session(&shared, &caller, &task.context).await?;
+    names::under_parent(&shared, &caller, &mut task).await?;
+    task.reply_to = Some(shared.waiting.inbox(&task.tenant));
     if shared.client.is_taken(&task).await? {
         return Err(taken());
     }

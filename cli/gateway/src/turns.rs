@@ -19,6 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::Shared;
 use crate::caller::Caller;
+use crate::names;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
 use crate::waiting::Found;
@@ -106,9 +107,10 @@ pub(crate) async fn submit(
     if turn.id.is_none() {
         turn.id = given(&headers)?;
     }
-    if turn.reply_to.is_none() {
-        turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
-    }
+    names::chosen("turn_id", turn.id.as_ref())?;
+    names::no_inbox(turn.reply_to.as_ref())?;
+    names::session(&shared, &caller, &turn.context).await?;
+    turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
     let submitted = shared.client.submit(turn).await?;
     let name = TurnName { tenant: caller.tenant().clone(), turn: submitted.turn_id };
     let accepted = Accepted { turn_id: name.turn.to_string(), state: "accepted", duplicate: submitted.duplicate };

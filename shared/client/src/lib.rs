@@ -87,6 +87,9 @@ pub enum SubmitError {
     /// The inbox has too many unread replies; read them first.
     #[error("the inbox has too many unread replies (inbox_full); read them first")]
     InboxFull,
+    /// The tenant has as many inboxes as it may have; use one that it has.
+    #[error("the tenant has too many inboxes (too_many_inboxes); use one that it has, or raise queues.inboxes_max")]
+    TooManyInboxes,
     /// Redis' memory is nearly full; try again later.
     #[error("Redis is nearly full and takes no new work (pressure); try again later")]
     Pressure,
@@ -198,9 +201,12 @@ impl Client {
             return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
         }
         let given = task.id.as_ref().map(|id| TurnName::task(&task.tenant, id));
-        let entry = match self.store(&task.tenant).enqueue_task(&message, given.as_ref()).await? {
+        let reply_to = task.reply_to.as_ref().map(|inbox| (&task.tenant, inbox));
+        let entry = match self.store(&task.tenant).enqueue_task(&message, given.as_ref(), reply_to).await? {
             Enqueued::Accepted { entry } => entry,
             Enqueued::QueueFull => return Err(SubmitError::QueueFull),
+            Enqueued::InboxFull => return Err(SubmitError::InboxFull),
+            Enqueued::TooManyInboxes => return Err(SubmitError::TooManyInboxes),
             Enqueued::Pressure => return Err(SubmitError::Pressure),
         };
         match task.id {
@@ -415,6 +421,7 @@ fn answer(turn: &Submission, word: Word) -> Result<Submitted, SubmitError> {
         }
         (Word::QueueFull, _) => Err(SubmitError::QueueFull),
         (Word::InboxFull, _) => Err(SubmitError::InboxFull),
+        (Word::TooManyInboxes, _) => Err(SubmitError::TooManyInboxes),
         (Word::Pressure, _) => Err(SubmitError::Pressure),
     }
 }

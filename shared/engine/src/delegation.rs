@@ -124,8 +124,8 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
 /// A stable code and a message, where the message names another delegator.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
-        let message =
-            format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
+        // Whose the parent is stays untold: the delegator may have guessed its id.
+        let message = "the delegator does not work on the parent task, so it cannot delegate under it".to_owned();
         return Err((RejectionCode::WrongDelegator, message));
     }
     if parent.tools.as_ref().is_some_and(|tools| !tools.contains(TASK_TOOL)) {

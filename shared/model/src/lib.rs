@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod policy;
 pub mod redaction;
 pub mod rejection;
+pub mod reserved;
 pub mod retry;
 pub mod suggest;
 pub mod task;

@@ -40,6 +40,6 @@ pub use rejected_message::RejectedMessage;
 pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};
 pub use result::{messages, messages_frame, result_json, tool_message};
 pub use strict::{NotStrict, without_nulls};
-pub use task::{CancelTarget, Leased, TaskMessage, parse_task_message, write_task};
+pub use task::{CancelTarget, DELEGATE_FIELDS, Leased, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;
 pub use turn::{FIELDS as TURN_FIELDS, parse_turn, write_turn};

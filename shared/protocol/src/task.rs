@@ -70,7 +70,8 @@ pub enum CancelTarget {
 
 const OPS: &str = "delegate, heartbeat, finish, fail, cancel";
 
-const DELEGATE_FIELDS: [&str; 20] = [
+/// The fields of a delegated task on the wire.
+pub const DELEGATE_FIELDS: [&str; 20] = [
     "op",
     "task_id",
     "tenant",

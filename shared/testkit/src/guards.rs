@@ -219,6 +219,12 @@ pub const RULES_14_TO_16: &[Guard] = &[
         "if inbox == '' or not (has_inbox(tenant, inbox) or",
         "if inbox == '' or not (true or",
     ),
+    (
+        14,
+        "a turn is taken in whose inbox cannot be had",
+        "if not has_room_for_inbox(tenant, inboxes_max, now, retain) then return 'TOO_MANY_INBOXES' end",
+        "",
+    ),
     (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(tenant, inbox) end", ""),
     (15, "a retry is due after the deadline", "math.min(due, deadline)", "due"),
     (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = deadline, 't:' .. tt", ""),

@@ -264,7 +264,13 @@ async fn submit(client: &Client, world: &World, turn: Turn) {
             Ok(_) => world.accepted(&name),
             Err(SubmitError::Invalid(why)) => return world.wrong(format!("{name} is refused: {why}")),
             Err(SubmitError::Conflict(_)) => return world.wrong(format!("{name} is told to be another turn's id")),
-            Err(SubmitError::QueueFull | SubmitError::InboxFull | SubmitError::Pressure | SubmitError::Store(_)) => {
+            Err(
+                SubmitError::QueueFull
+                | SubmitError::InboxFull
+                | SubmitError::TooManyInboxes
+                | SubmitError::Pressure
+                | SubmitError::Store(_),
+            ) => {
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }

@@ -19,6 +19,7 @@ use tickfleet_store::{TurnName, TurnView};
 use tokio::time::Instant;
 
 use super::{McpServer, Principal, dialect, failed, is_stateless};
+use crate::names;
 use crate::problem::Problem;
 use crate::waiting::Found;
 
@@ -32,9 +33,13 @@ const SUBMIT_MAX: Duration = Duration::from_secs(10);
 const SUBMIT_AGAIN: Duration = Duration::from_millis(500);
 /// How often a client that asks for progress hears of it.
 const PROGRESS: Duration = Duration::from_secs(5);
-/// Members of `_meta` that a client may send: an id of its own, under which a call is carried out once, and the session.
+/// The member of `_meta` with an id of the client's own, under which a call is carried out once.
 const TURN_ID: &str = "tickfleet/turn_id";
+/// A member of `_meta` that is refused: facts of calls over MCP are the agent's, and a client that named a session could
+/// leave those behind that hold a call up.
 const SESSION_ID: &str = "tickfleet/session_id";
+/// The members of `_meta` that a call is read for, each with the field of the turn.
+pub const META: [(&str, &str); 2] = [(TURN_ID, "turn_id"), ("traceparent", "traceparent")];
 
 impl McpServer {
     /// Carries a call out as a turn of its own.
@@ -82,9 +87,15 @@ impl McpServer {
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<(TurnName, bool), CallToolResult>, ErrorData> {
+        if context.meta.0.contains_key(SESSION_ID) {
+            let message = format!("_meta {SESSION_ID}: facts of calls over MCP are kept for the agent; leave it out");
+            return Err(ErrorData::invalid_params(message, None));
+        }
         let body = body(request, dialect(context), context);
         let body = with_owner(body.to_string().into_bytes(), Some(&who.tenant), Some(&who.agent));
         let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
+        names::chosen(TURN_ID, turn.id.as_ref())
+            .map_err(|problem| ErrorData::invalid_params(problem.told().0.to_owned(), None))?;
         turn.reply_to = Some(self.waiting.inbox(&who.tenant));
         // Under an id that is known here, what Redis did not answer for is asked again, and carried out once.
         let id = turn.id.take().map_or_else(new_id, Ok)?;
@@ -169,7 +180,7 @@ fn body(request: CallToolRequestParams, dialect: Dialect, context: &RequestConte
         call["arguments"] = Value::Object(arguments);
     }
     let mut body = json!({"format": dialect.as_str(), "calls": [call]});
-    for (member, field) in [(TURN_ID, "turn_id"), (SESSION_ID, "session_id"), ("traceparent", "traceparent")] {
+    for (member, field) in META {
         if let Some(value) = context.meta.0.get(member) {
             body[field] = value.clone();
         }

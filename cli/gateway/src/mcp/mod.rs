@@ -37,6 +37,7 @@ use crate::serving::public::PublicUrl;
 use crate::verbs::Verb;
 use crate::waiting::Waiting;
 
+pub use call::META;
 pub(crate) use http::{HttpServer, answer, http_server};
 pub use stdio::serve_stdio;
 

@@ -32,6 +32,7 @@ pub(crate) struct Workers {
 /// Which worker, and why.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = WhichWorker)]
 pub(crate) struct Which {
     /// Its name, as the list has it.
     #[schema(example = "w-host-7-1a4")]

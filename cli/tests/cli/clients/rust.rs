@@ -201,6 +201,7 @@ fn word(error: &SubmitError) -> String {
     match error {
         SubmitError::QueueFull => "queue_full",
         SubmitError::InboxFull => "inbox_full",
+        SubmitError::TooManyInboxes => "too_many_inboxes",
         SubmitError::Pressure => "pressure",
         SubmitError::Conflict(_) => "conflict",
         SubmitError::Invalid(_) | SubmitError::Store(_) => panic!("{error}"),

@@ -44,7 +44,7 @@ verbs! {
     Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
-    Enqueue: "tasks" / "enqueue" [],
+    Enqueue: "tasks" / "enqueue" [INBOX],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
     Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],

@@ -190,7 +190,7 @@ impl Runtime {
     async fn say(&self, client: &Client, leased: &Leased, message: Value) {
         let text = message.to_string();
         loop {
-            let said = client.store(&leased.tenant).enqueue_task(&text, None).await;
+            let said = client.store(&leased.tenant).enqueue_task(&text, None, None).await;
             self.world.tell(|| format!("runtime {}: says {text}: {said:?}", self.number));
             if matches!(said, Ok(tickfleet_store::Enqueued::Accepted { .. })) {
                 return;

@@ -52,8 +52,8 @@ pub(super) fn items(call: &Call, look: &mut Look<'_>) -> Vec<Was> {
             .collect(),
         "settle" => settle(call).into_iter().map(|was| recorded(was, look)).collect(),
         "admit" => admit(call).into_iter().map(|was| inbound(was, look, "turns")).collect(),
-        "submit" => each(5)
-            .map(|i| i * 5 + 1)
+        "submit" => each(7)
+            .map(|i| i * 5 + 3)
             .map(|at| Was { name: format!("{}:{}", arg(at), arg(at + 1)), ..Was::default() })
             .map(|was| waiting(was, look))
             .collect(),

@@ -53,6 +53,7 @@ impl Game<'_> {
             Submitted::Conflict => "CONFLICT",
             Submitted::QueueFull => "QUEUE_FULL",
             Submitted::InboxFull => "INBOX_FULL",
+            Submitted::TooManyInboxes => "TOO_MANY_INBOXES",
             Submitted::Pressure => "PRESSURE",
         };
         same("submit", &expected, &word)?;

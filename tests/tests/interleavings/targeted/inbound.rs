@@ -127,7 +127,7 @@ async fn a_task_that_was_taken_in_is_found_at_every_step_until_somebody_has_deci
     let message = |id: &str| format!(r#"{{"task_id":"{id}","tenant":"acme","target_agent":"far"}}"#);
     let found = async |id: &str| shard.store.undecided(&task(id)).await.unwrap().map(|waits| waits.message);
     for id in ["job", "refused"] {
-        let enqueued = shard.store.enqueue_task(&message(id), Some(&task(id))).await.unwrap();
+        let enqueued = shard.store.enqueue_task(&message(id), Some(&task(id)), None).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Accepted { .. }), "{enqueued:?}");
         assert_eq!(found(id).await, Some(message(id)), "nobody has read it");
     }
@@ -135,7 +135,7 @@ async fn a_task_that_was_taken_in_is_found_at_every_step_until_somebody_has_deci
     let [turn] = shard.inbound(1).await.try_into().unwrap();
     let waits = shard.store.undecided(&TurnName::parse("acme:t0").unwrap()).await.unwrap().unwrap();
     assert_eq!((waits.from, waits.is_minted), (Inbound::Turns, false), "{turn:?}");
-    shard.store.enqueue_task(&message("t0"), Some(&task("t0"))).await.unwrap();
+    shard.store.enqueue_task(&message("t0"), Some(&task("t0")), None).await.unwrap();
     assert_eq!(shard.store.submit(&[again()]).await.unwrap(), [Submitted::Duplicate], "its own entry is known");
 
     // Whoever reads it ends in order, and whoever reads it then dies: it comes anew each time.

@@ -60,7 +60,7 @@ fn stale(rows: &Rows, now_ms: i64) -> bool {
 impl World {
     /// The word that `submit` answers.
     pub fn submit(&mut self, raw_ms: i64, spec: usize) -> &'static str {
-        self.clock(raw_ms);
+        let now_ms = self.clock(raw_ms);
         let s = self.specs[spec].clone();
         let id = s.given.as_ref().map(|id| format!("{}:{id}", s.tenant));
         if let Some((_, digest)) = id.as_ref().and_then(|id| self.ids.get(id)) {
@@ -69,8 +69,14 @@ impl World {
         if self.inbound.len() as u64 >= TURNS_MAX {
             return "QUEUE_FULL";
         }
-        if s.inbox.is_some_and(|inbox| self.unread(&format!("{}:{inbox}", s.tenant)) >= INBOX_UNREAD_MAX) {
-            return "INBOX_FULL";
+        if let Some(inbox) = s.inbox.map(|inbox| format!("{}:{inbox}", s.tenant)) {
+            if self.unread(&inbox) >= INBOX_UNREAD_MAX {
+                return "INBOX_FULL";
+            }
+            if !self.inbox_fits(&inbox, now_ms) {
+                return "TOO_MANY_INBOXES";
+            }
+            self.known_inboxes.entry(inbox).or_insert(now_ms);
         }
         if let Some(id) = id {
             self.ids.insert(id, ('q', s.digest));

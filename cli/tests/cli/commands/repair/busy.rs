@@ -262,7 +262,7 @@ async fn runtime(hand: Hand, url: String) -> usize {
                 2 => says("heartbeat", json!({})),
                 _ => continue,
             };
-            hand.client.store(&hand.tenant).enqueue_task(&message, None).await.unwrap();
+            hand.client.store(&hand.tenant).enqueue_task(&message, None, None).await.unwrap();
         }
     }
     taken

@@ -67,3 +67,13 @@ local function use_inboxes(of, retain)
     call('PEXPIRE', P .. 'inboxes:' .. tenant, retain)
   end
 end
+
+-- Why an inbox cannot take the reply to what is taken in now, or nil. A new one counts from now on: otherwise the refusal
+-- that follows at admission would have no inbox either, and nobody would read it.
+local function no_inbox(tenant, inbox, unread_max, inboxes_max, now, retain)
+  if inbox == '' then return nil end
+  if unread(tenant .. ':' .. inbox, unread_max) >= unread_max then return 'INBOX_FULL' end
+  if has_inbox(tenant, inbox) then return nil end
+  if not has_room_for_inbox(tenant, inboxes_max, now, retain) then return 'TOO_MANY_INBOXES' end
+  use_inboxes({ [tenant] = { now, inbox } }, retain)
+end

@@ -2,12 +2,16 @@
 -- enqueue: puts a message on the shard's inbound stream of tasks, unless that is full. Where a producer gave the task's id, it
 -- is known from then on in which entry the task waits: until somebody has decided about it, nothing else tells that it came.
 -- KEYS  1 prefix
--- ARGV  1 injected clock (unused) · 2 turns_max · 3 tenant:task that its producer gave, or '' · 4 message, JSON
--- reply OK <entry> · QUEUE_FULL · PRESSURE
--- effect XADD tasks, HSET queued
+-- ARGV  1 injected clock (unused) · 2 turns_max · 3 tenant:task that its producer gave, or '' · 4 message, JSON ·
+--       5 tenant · 6 inbox or '' · 7 inbox_unread_max · 8 inboxes_max per tenant · 9 reply retain ms
+-- reply OK <entry> · QUEUE_FULL · INBOX_FULL · TOO_MANY_INBOXES · PRESSURE
+-- effect XADD tasks, HSET queued; ZADD inboxes (a new one)
 local stream = P .. 'tasks'
-if call('HGET', META, 'pressure') == '1' then return 'PRESSURE' end
+local pressure, last_ms = unpack(call('HMGET', META, 'pressure', 'last_ms'))
+if pressure == '1' then return 'PRESSURE' end
 if call('XLEN', stream) >= num(ARGV[2]) then return 'QUEUE_FULL' end
+local refusal = no_inbox(ARGV[5], ARGV[6], num(ARGV[7]), num(ARGV[8]), num(last_ms or 0), num(ARGV[9]))
+if refusal then return refusal end
 if ARGV[3] == '' then return 'OK ' .. call('XADD', stream, '*', INBOUND.task, ARGV[4]) end
 local given = task_id_of(ARGV[3])
 local entry = call('XADD', stream, '*', INBOUND.task, ARGV[4], INBOUND.given, given)

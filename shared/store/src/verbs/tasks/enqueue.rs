@@ -4,6 +4,7 @@ use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
+use tickfleet_model::{InboxName, TenantId};
 
 /// The outcome of a message for the `tasks` stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,10 @@ pub enum Enqueued {
     },
     /// The stream is full.
     QueueFull,
+    /// The inbox has too many unread replies; read them first.
+    InboxFull,
+    /// The tenant has as many inboxes as it may have; use one that it has.
+    TooManyInboxes,
     /// Redis' memory is nearly full.
     Pressure,
 }
@@ -22,17 +27,27 @@ pub enum Enqueued {
 impl Store {
     /// Puts a message on the inbound `tasks` stream, as services in other languages do: a scheduler validates it
     /// before an agent sees it. `given` is the task, where its producer gave the id: [`Self::undecided`] finds it by that
-    /// until somebody has decided about it.
+    /// until somebody has decided about it. `reply_to` is the inbox that the message names, with its tenant.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn enqueue_task(&self, message: &str, given: Option<&TurnName>) -> Result<Enqueued, StoreError> {
+    pub async fn enqueue_task(
+        &self,
+        message: &str,
+        given: Option<&TurnName>,
+        reply_to: Option<(&TenantId, &InboxName)>,
+    ) -> Result<Enqueued, StoreError> {
+        let o = &self.options;
         let mut args = self.args();
-        args.show(self.options.turns_max).maybe(given).text(message);
+        args.show(o.turns_max).maybe(given).text(message);
+        args.maybe(reply_to.map(|(tenant, _)| tenant)).maybe(reply_to.map(|(_, inbox)| inbox));
+        args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         let value = self.run(Verb::Enqueue, args).await?;
         let word = text_of(&value).unwrap_or_default();
         Ok(match word.as_str() {
             "QUEUE_FULL" => Enqueued::QueueFull,
+            "INBOX_FULL" => Enqueued::InboxFull,
+            "TOO_MANY_INBOXES" => Enqueued::TooManyInboxes,
             "PRESSURE" => Enqueued::Pressure,
             other => match other.strip_prefix("OK ") {
                 Some(entry) => Enqueued::Accepted { entry: entry.to_owned() },

@@ -1,12 +1,14 @@
 #!lua
 -- submit: puts turns on the shard's inbound stream, unless the queue is full; an id makes it idempotent.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 turns_max · 3 inbox_unread_max · 4 turns_bytes_max · 5 count, then per turn:
---       tenant · turn id or '' · digest · inbox or '' · payload
--- reply per turn: OK <entry> · DUPLICATE · CONFLICT · QUEUE_FULL · INBOX_FULL · PRESSURE
--- effect XADD turns; an id that is accepted is remembered until its turn ends and dedupe_for after it, HSET queued
-clock(ARGV[1])
-local turns_max, inbox_max, bytes_max, count = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+-- ARGV  1 injected clock · 2 turns_max · 3 inbox_unread_max · 4 turns_bytes_max · 5 inboxes_max per tenant ·
+--       6 reply retain ms · 7 count, then per turn: tenant · turn id or '' · digest · inbox or '' · payload
+-- reply per turn: OK <entry> · DUPLICATE · CONFLICT · QUEUE_FULL · INBOX_FULL · TOO_MANY_INBOXES · PRESSURE
+-- effect XADD turns; an id that is accepted is remembered until its turn ends and dedupe_for after it, HSET queued; ZADD
+--       inboxes (a new one)
+local now = clock(ARGV[1])
+local turns_max, inbox_max, bytes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
+local inboxes_max, retain, count = num(ARGV[5]), num(ARGV[6]), num(ARGV[7])
 local stream = P .. 'turns'
 local length = call('XLEN', stream)
 local pressure, memory_max = unpack(call('HMGET', META, 'pressure', 'memory_max'))
@@ -18,7 +20,7 @@ local full = length >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= b
 local replies = {}
 
 for i = 1, count do
-  local at = i * 5 + 1
+  local at = i * 5 + 3
   local tenant, id, digest, inbox, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   -- Rule 9: the id is looked for before the bound, so an accepted id never hears QUEUE_FULL.
   local known = id ~= '' and call('GET', id_key(tenant .. ':' .. id))
@@ -28,9 +30,10 @@ for i = 1, count do
     replies[i] = 'PRESSURE'
   elseif full or length >= turns_max then
     replies[i] = 'QUEUE_FULL'
-  elseif inbox ~= '' and unread(tenant .. ':' .. inbox, inbox_max) >= inbox_max then
-    replies[i] = 'INBOX_FULL'
   else
+    replies[i] = no_inbox(tenant, inbox, inbox_max, inboxes_max, now, retain)
+  end
+  if not replies[i] then
     if id ~= '' then
       call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)
       -- The entry names its id, so that whoever ends it unadmitted can close that.

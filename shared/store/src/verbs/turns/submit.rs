@@ -36,6 +36,8 @@ pub enum Submitted {
     QueueFull,
     /// The inbox has too many unread replies; read them first.
     InboxFull,
+    /// The tenant has as many inboxes as it may have; use one that it has.
+    TooManyInboxes,
     /// Redis' memory is nearly full; try again later.
     Pressure,
 }
@@ -48,7 +50,7 @@ impl Store {
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
         let mut args = self.args();
         args.show(self.options.turns_max).show(self.options.inbox_unread_max).show(self.options.turns_bytes_max);
-        args.show(turns.len());
+        args.show(self.options.inboxes_max).show(self.options.reply_retain_ms).show(turns.len());
         for t in turns {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());
@@ -65,6 +67,7 @@ fn submitted(value: &redis::Value) -> Result<Submitted, StoreError> {
         "CONFLICT" => Submitted::Conflict,
         "QUEUE_FULL" => Submitted::QueueFull,
         "INBOX_FULL" => Submitted::InboxFull,
+        "TOO_MANY_INBOXES" => Submitted::TooManyInboxes,
         "PRESSURE" => Submitted::Pressure,
         other => match other.strip_prefix("OK ") {
             Some(entry) => Submitted::Accepted { entry: entry.to_owned() },

@@ -1,0 +1,446 @@
+//! Every name that a request can hold, sent with a key that does not cover it.
+//!
+//! The fields come from the OpenAPI document: one that nobody has classified fails the test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Front, key};
+use tickfleet_client::{Session, SessionId};
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_gateway::{META, openapi};
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, Context, InboxName, TenantId};
+use tickfleet_protocol::{DELEGATE_FIELDS, TURN_FIELDS};
+use tickfleet_store::{StoreOptions, TurnName};
+use tickfleet_tests::fleet::{Fleet, Plan};
+
+const TURNS: &str = "POST /v1/turns";
+const TASKS: &str = "POST /v1/tasks";
+const CHAT: &str = "POST /v1/agents/{agent}/chat";
+const AG_UI: &str = "POST /v1/agents/{agent}/ag-ui";
+const MCP: &str = "POST /v1/agents/{agent}/mcp";
+
+/// Fields that name nothing which belongs to somebody: words, numbers, the caller's own context, and what only narrows.
+const DATA: &[(&str, &[&str])] = &[
+    (
+        TURNS,
+        &[
+            "priority",
+            "deadline",
+            "calls",
+            "tool_calls",
+            "content",
+            "answer",
+            "format",
+            "strict",
+            "allowed_tools",
+            "parallel_reads",
+            "tool_call_audits",
+            "pending_approval",
+            "user_context",
+            "session_data",
+            "correlation_id",
+            "traceparent",
+            "tracestate",
+        ],
+    ),
+    (
+        TASKS,
+        &[
+            "task_description",
+            "op",
+            "input",
+            "priority",
+            "deadline",
+            "budget",
+            "capabilities",
+            "allowed_tools",
+            "user_context",
+            "session_data",
+            "correlation_id",
+            "traceparent",
+            "tracestate",
+        ],
+    ),
+    (CHAT, &["message"]),
+    (AG_UI, &["runId", "messages", "messages.role", "messages.content"]),
+    (MCP, &["_meta traceparent"]),
+    ("POST /v1/turns/{turn_id}/cancel", &["reason"]),
+    ("POST /v1/tasks/{task_id}/cancel", &["reason"]),
+    ("POST /v1/operate/approvals/{approval}/approve", &["reason", "set", "narrowed"]),
+    ("POST /v1/operate/approvals/{approval}/deny", &["reason"]),
+    ("POST /v1/operate/cancel", &["reason"]),
+    ("POST /v1/operate/dead/drop", &["reason"]),
+    ("POST /v1/operate/dead/replay", &["reason", "although_it_may_have_run"]),
+    // A tool and an agent are looked for within the tenant, which is the key's.
+    ("POST /v1/operate/pause", &["reason", "agent", "tool"]),
+    ("POST /v1/operate/resume", &["reason", "agent", "tool"]),
+    ("POST /v1/operate/tools/disable", &["reason"]),
+    ("POST /v1/operate/tools/enable", &["reason"]),
+    ("POST /v1/operate/workers/drain", &["reason"]),
+    ("POST /v1/operate/workers/resume", &["reason"]),
+];
+
+/// A request with a name that its key does not cover, and what says that it was refused.
+struct Probe {
+    operation: &'static str,
+    field: &'static str,
+    key: Whose,
+    path: String,
+    headers: Vec<(&'static str, &'static str)>,
+    body: Value,
+    refused: Refused,
+}
+
+#[derive(Clone, Copy)]
+enum Whose {
+    /// A key for the agent kelly of acme.
+    Kelly,
+    /// A key of all operators' verbs, for the tenant bolt.
+    Bolt,
+}
+
+#[derive(Debug)]
+enum Refused {
+    Status(u16),
+    /// An answer to several, with this word for the one.
+    Answer(&'static str),
+    /// An error of JSON-RPC.
+    Rpc,
+}
+
+fn probe(operation: &'static str, field: &'static str, body: Value, status: u16) -> Probe {
+    let path = operation.split(' ').nth(1).unwrap().replace("{agent}", "kelly");
+    let is_waited = [TURNS, TASKS].contains(&operation);
+    let path = if is_waited { format!("{path}?wait=30") } else { path };
+    let key = if path.contains("/operate/") { Whose::Bolt } else { Whose::Kelly };
+    Probe { operation, field, key, path, headers: Vec::new(), body, refused: Refused::Status(status) }
+}
+
+/// A turn with one more member.
+fn turn(member: &str, value: Value) -> Value {
+    with(json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}), member, value)
+}
+
+/// A task with one more member.
+fn task(member: &str, value: Value) -> Value {
+    with(json!({"target_agent": "kelly", "task_description": "work"}), member, value)
+}
+
+fn with(mut body: Value, member: &str, value: Value) -> Value {
+    body[member] = value;
+    body
+}
+
+fn call(meta: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"text": "hi"}, "_meta": meta}})
+}
+
+fn rpc(field: &'static str, body: Value) -> Probe {
+    let headers = vec![("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
+    Probe { headers, refused: Refused::Rpc, ..probe(MCP, field, body, 200) }
+}
+
+/// What is sent in the place of something of fran's, or of another tenant's. `letter` is a dead letter of bolt's.
+fn probes(letter: &str) -> Vec<Probe> {
+    let header = |operation, id| Probe {
+        headers: vec![("idempotency-key", id)],
+        ..probe(
+            operation,
+            "header idempotency-key",
+            if operation == TURNS { turn("priority", json!("low")) } else { task("priority", json!("low")) },
+            400,
+        )
+    };
+    let at = |operation: &'static str, field, id: &str, body, status| {
+        let found = probe(operation, field, body, status);
+        let path = operation.split(' ').nth(1).unwrap();
+        let begin = path.find('{').unwrap();
+        let end = path.find('}').unwrap();
+        Probe { path: format!("{}{id}{}", &path[..begin], &path[end + 1..]), ..found }
+    };
+    let reason = |member: &str, value: Value| with(json!({"reason": "a test"}), member, value);
+    let letters =
+        |operation, field, body, word| Probe { refused: Refused::Answer(word), ..probe(operation, field, body, 200) };
+    let foreign_letter = json!(["letter-0-1-0"]);
+    let mut probes = vec![
+        probe(TURNS, "agent", turn("agent", json!("fran")), 403),
+        probe(TURNS, "tenant", turn("tenant", json!("bolt")), 403),
+        probe(TURNS, "turn_id", turn("turn_id", json!("frans-turn")), 409),
+        probe(TURNS, "turn_id", turn("turn_id", json!("frans-task.step-1")), 400),
+        probe(TURNS, "turn_id", turn("turn_id", json!("frans-turn.0.call-1")), 400),
+        probe(TURNS, "turn_id", turn("turn_id", json!("t1764130000000-0")), 400),
+        header(TURNS, "frans-task.step-1"),
+        probe(TURNS, "task_id", turn("task_id", json!("frans-task")), 422),
+        probe(TURNS, "reply_to", turn("reply_to", json!("frans-box")), 400),
+        probe(TURNS, "session_id", turn("session_id", json!("frans-talk")), 403),
+        probe(TASKS, "target_agent", task("target_agent", json!("fran")), 403),
+        probe(TASKS, "tenant", task("tenant", json!("bolt")), 403),
+        probe(TASKS, "task_id", task("task_id", json!("frans-task")), 409),
+        probe(TASKS, "task_id", task("task_id", json!("ses-frans-talk-2")), 400),
+        probe(TASKS, "task_id", task("task_id", json!(format!("d-{}", "0".repeat(32)))), 400),
+        header(TASKS, "k1764130000000-0"),
+        probe(TASKS, "delegator", task("delegator", json!("fran")), 403),
+        probe(TASKS, "parent_task_id", with(task("parent_task_id", json!("frans-task")), "budget", json!(1)), 404),
+        probe(
+            TASKS,
+            "parent_task_id",
+            with(task("parent_task_id", json!("frans-task")), "delegator", json!("kelly")),
+            404,
+        ),
+        probe(TASKS, "reply_to", task("reply_to", json!("frans-box")), 400),
+        probe(TASKS, "session_id", task("session_id", json!("frans-talk")), 403),
+        probe(CHAT, "session_id", json!({"message": "hi", "session_id": "frans-talk"}), 409),
+        probe(
+            AG_UI,
+            "threadId",
+            json!({"threadId": "frans-talk", "runId": "r", "messages": [{"role": "user", "content": "hi"}]}),
+            409,
+        ),
+        rpc("_meta tickfleet/turn_id", call(json!({"tickfleet/turn_id": "frans-task.step-1"}))),
+        rpc("_meta tickfleet/session_id", call(json!({"tickfleet/session_id": "fresh"}))),
+        at("GET /v1/agents/{agent}/tools", "path agent", "fran", Value::Null, 403),
+        at(CHAT, "path agent", "fran", json!({"message": "hi"}), 403),
+        at(AG_UI, "path agent", "fran", json!({}), 403),
+        at("GET /v1/turns/{turn_id}", "path turn_id", "frans-turn", Value::Null, 404),
+        at("GET /v1/turns/{turn_id}/events", "path turn_id", "frans-turn", Value::Null, 404),
+        at("POST /v1/turns/{turn_id}/cancel", "path turn_id", "frans-task", Value::Null, 404),
+        at("GET /v1/tasks/{task_id}", "path task_id", "frans-task", Value::Null, 404),
+        at("GET /v1/tasks/{task_id}/events", "path task_id", "frans-task", Value::Null, 404),
+        at("POST /v1/tasks/{task_id}/cancel", "path task_id", "frans-task", Value::Null, 404),
+        at("GET /v1/operate/approvals/{approval}", "path approval", "acme:a1", Value::Null, 403),
+        at("POST /v1/operate/approvals/{approval}/approve", "path approval", "acme:a1", json!({"reason": "x"}), 403),
+        at("POST /v1/operate/approvals/{approval}/deny", "path approval", "acme:a1", json!({"reason": "x"}), 403),
+        at("GET /v1/operate/dead/{id}", "path id", "letter-0-1-0", Value::Null, 404),
+        probe("POST /v1/operate/cancel", "ids", reason("ids", json!(["acme:frans-task"])), 403),
+        letters("POST /v1/operate/dead/drop", "ids", reason("ids", foreign_letter.clone()), "gone"),
+        letters("POST /v1/operate/dead/replay", "ids", reason("ids", foreign_letter), "gone"),
+        letters(
+            "POST /v1/operate/dead/replay",
+            "message",
+            with(reason("ids", json!([letter])), "message", with(turn("turn_id", json!("x")), "tenant", json!("acme"))),
+            "invalid",
+        ),
+        probe("POST /v1/operate/pause", "tenant", reason("tenant", json!("acme")), 403),
+        probe("POST /v1/operate/resume", "tenant", reason("tenant", json!("acme")), 403),
+        probe("POST /v1/operate/tools/disable", "tool", reason("tool", json!("echo")), 403),
+        probe("POST /v1/operate/tools/enable", "tool", reason("tool", json!("echo")), 403),
+        probe("POST /v1/operate/workers/drain", "worker", reason("worker", json!("w")), 403),
+        probe("POST /v1/operate/workers/resume", "worker", reason("worker", json!("w")), 403),
+    ];
+    let talk = probe("GET /v1/agents/{agent}/chat/{session_id}", "path session_id", Value::Null, 409);
+    probes.push(Probe { path: "/v1/agents/kelly/chat/frans-talk".into(), ..talk });
+    let whose = probe("GET /v1/agents/{agent}/chat/{session_id}", "path agent", Value::Null, 403);
+    probes.push(Probe { path: "/v1/agents/fran/chat/frans-talk".into(), ..whose });
+    probes
+}
+
+/// The members of a schema, those of its parts with a dot.
+fn members(document: &Value, schema: &Value, before: &str, found: &mut BTreeSet<String>) {
+    if let Some(name) = schema["$ref"].as_str() {
+        return members(document, document.pointer(&name[1..]).unwrap(), before, found);
+    }
+    for several in ["oneOf", "anyOf", "allOf"].iter().filter_map(|word| schema[word].as_array()) {
+        several.iter().for_each(|part| members(document, part, before, found));
+    }
+    if schema["items"].is_object() {
+        members(document, &schema["items"], before, found);
+    }
+    for (name, part) in schema["properties"].as_object().into_iter().flatten() {
+        found.insert(format!("{before}{name}"));
+        members(document, part, &format!("{before}{name}."), found);
+    }
+}
+
+/// What every operation reads: the members of its body, what stands in its path, and headers of the caller's own.
+fn fields() -> BTreeSet<(String, String)> {
+    let document = openapi();
+    let mut all = BTreeSet::new();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let name = format!("{} {path}", method.to_uppercase());
+            let mut found = BTreeSet::new();
+            for content in operation["requestBody"]["content"].as_object().into_iter().flatten() {
+                members(&document, &content.1["schema"], "", &mut found);
+            }
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let (place, word) = (parameter["in"].as_str().unwrap(), parameter["name"].as_str().unwrap());
+                // The number of an event names nothing.
+                if place == "path" || place == "header" && word != "last-event-id" {
+                    found.insert(format!("{place} {word}"));
+                }
+            }
+            all.extend(found.into_iter().map(|field| (name.clone(), field)));
+        }
+    }
+    all.extend(META.iter().map(|(member, _)| (MCP.to_owned(), format!("_meta {member}"))));
+    all
+}
+
+#[test]
+fn the_document_has_every_field_of_a_turn_and_of_a_task() {
+    let fields = fields();
+    for (operation, wire) in [(TURNS, &TURN_FIELDS[..]), (TASKS, &DELEGATE_FIELDS[..])] {
+        for field in wire {
+            assert!(fields.contains(&(operation.to_owned(), (*field).to_owned())), "{operation}: {field} is not there");
+        }
+    }
+}
+
+#[test]
+fn every_field_of_every_body_names_nothing_or_is_tried_with_a_foreign_key() {
+    let tried: BTreeSet<(String, String)> =
+        probes("letter-0-1-0").iter().map(|probe| (probe.operation.to_owned(), probe.field.to_owned())).collect();
+    let data: BTreeSet<(String, String)> = DATA
+        .iter()
+        .flat_map(|(operation, fields)| fields.iter().map(|field| ((*operation).to_owned(), (*field).to_owned())))
+        .collect();
+    let fields = fields();
+    let unclassified: Vec<_> =
+        fields.iter().filter(|field| !tried.contains(*field) && !data.contains(*field)).collect();
+    assert!(unclassified.is_empty(), "say in DATA that these name nothing, or try them in `probes`: {unclassified:#?}");
+    let gone: Vec<_> = data.iter().filter(|field| !fields.contains(*field)).collect();
+    assert!(gone.is_empty(), "these are no fields any more: {gone:#?}");
+}
+
+fn plan() -> Plan {
+    let external = TaskHandlerDef::External { lease: Duration::from_secs(600) };
+    Plan {
+        agents: ["kelly", "fran"].map(String::from).into(),
+        handlers: ["kelly", "fran"].iter().map(|agent| (AgentId::new(agent).unwrap(), external.clone())).collect(),
+        policy: |policy| {
+            policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
+        },
+        ..Plan::default()
+    }
+}
+
+/// Ends tasks, so that nothing of them is left.
+async fn end(fleet: &Fleet, front: &Front, key: &str, tasks: &[&str]) {
+    for task in tasks {
+        front.ask(key, "POST", &format!("/v1/tasks/{task}/cancel"), &Value::Null).await;
+        let name = TurnName::parse(&format!("acme:{task}")).unwrap();
+        fleet.until("it has ended", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_none()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_the_key_does_not_cover_is_refused_wherever_it_stands() {
+    let fleet = Fleet::start(plan()).await;
+    let services = ["submit", "read", "cancel"];
+    let (all_row, all) = key("all", "acme", &["*"], &services);
+    let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
+    let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
+    let front = Front::of(&fleet, &[all_row, kelly_row, bolt_row]).await;
+
+    // What is fran's: a task under way, a turn that has ended, a conversation.
+    let task = json!({"target_agent": "fran", "task_description": "work", "task_id": "frans-task", "budget": 5});
+    assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
+    let turn =
+        json!({"agent": "fran", "turn_id": "frans-turn", "calls": [{"name": "echo", "arguments": {"text": "hers"}}]});
+    assert_eq!(front.ask(&all, "POST", "/v1/turns?wait=30", &turn).await.status, 200);
+    let acme = TenantId::new("acme").unwrap();
+    let talk = SessionId::new("frans-talk").unwrap();
+    let talk = Session::open(&front.client, acme.clone(), AgentId::new("fran").unwrap(), talk, Context::default());
+    talk.send("hello").await.unwrap();
+    // What is bolt's: a letter that nobody could deliver.
+    let junk =
+        json!({"tenant": "bolt", "agent": "nobody", "turn_id": "x", "reply_to": "box", "calls": [{"name": "echo"}]})
+            .to_string();
+    fleet.xadd("turns", "turn", junk.as_bytes()).await;
+    fleet.until("it is put aside", async |fleet| fleet.ask::<u64>("XLEN", "dead", &[]).await == 1).await;
+    let letter = front.ask(&bolt, "GET", "/v1/operate/dead", &Value::Null).await.json()["dead"][0]["id"].clone();
+
+    let frans = TurnName::parse("acme:frans-task").unwrap();
+    fleet.until("her task is under way", async |fleet| fleet.store.task_grant(&frans).await.unwrap().is_some()).await;
+    let record = async || fleet.ask::<Vec<String>>("HGETALL", "turn:acme:frans-task", &[]).await;
+    let before = record().await;
+    let mut wrong = Vec::new();
+    for probe in probes(letter.as_str().unwrap()) {
+        let Probe { operation, field, key, path, headers, body, refused } = probe;
+        let key = match key {
+            Whose::Kelly => &kelly,
+            Whose::Bolt => &bolt,
+        };
+        let method = operation.split(' ').next().unwrap();
+        let answer = front.ask_with(key, method, &path, &headers, &body).await;
+        let is_refused = match refused {
+            Refused::Status(status) => answer.status == status,
+            Refused::Answer(word) => answer.status == 200 && answer.json()[0]["answer"] == word,
+            Refused::Rpc => answer.status == 200 && answer.json()["error"]["code"] == -32602,
+        };
+        if !is_refused {
+            wrong.push(format!("{operation} {field} ({body}): expected {refused:?}, found {answer:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(record().await, before, "nobody has used up anything of her task");
+    let inboxes: Vec<String> = fleet.ask("ZRANGE", "inboxes:acme", &["0", "-1"]).await;
+    assert!(inboxes.iter().all(|inbox| inbox.starts_with("r-gw-")), "{inboxes:?}");
+    // Questions about a tenant are answered for the key's own.
+    for (path, methods) in openapi()["paths"].as_object().unwrap() {
+        let parameters = methods["get"]["parameters"].as_array().cloned().unwrap_or_default();
+        if parameters.iter().any(|parameter| parameter["in"] == "query" && parameter["name"] == "tenant") {
+            let answer = front.ask(&bolt, "GET", &format!("{path}?tenant=acme"), &Value::Null).await;
+            assert_eq!(answer.status, 403, "{path}: {answer:?}");
+        }
+    }
+    end(&fleet, &front, &all, &["frans-task", "ses-frans-talk-1"]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
+    let fleet = Fleet::start(plan()).await;
+    let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
+    let (all_row, all) = key("all", "acme", &["*"], &["submit", "read", "cancel"]);
+    let front = Front::of(&fleet, &[row, all_row]).await;
+    let parent = json!({"target_agent": "kelly", "task_description": "work", "task_id": "parent", "budget": 5});
+    // The parent may still wait for its decision.
+    assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &parent).await.status, 202);
+    let child = json!({"target_agent": "fran", "task_description": "part", "task_id": "child", "parent_task_id": "parent", "budget": 2});
+    let answer = front.ask(&all, "POST", "/v1/tasks", &child).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    let child = TurnName::parse("acme:child").unwrap();
+    fleet.until("it is written", async |fleet| fleet.store.task_grant(&child).await.unwrap().is_some()).await;
+    let (_, grant) = fleet.store.task_grant(&child).await.unwrap().unwrap();
+    assert_eq!(grant.chain, [AgentId::new("kelly").unwrap()], "the parent's agent delegates it");
+    end(&fleet, &front, &all, &["parent", "child"]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
+    let store = StoreOptions { lease_ms: 2_000, inboxes_max: 2, ..StoreOptions::default() };
+    let fleet = Fleet::start(Plan { store, ..plan() }).await;
+    let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
+    let fronts = [
+        Front::of(&fleet, std::slice::from_ref(&row)).await,
+        Front::of(&fleet, std::slice::from_ref(&row)).await,
+        Front::of(&fleet, std::slice::from_ref(&row)).await,
+    ];
+    let turn = json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
+    let task = json!({"target_agent": "kelly", "task_description": "work"});
+    for front in &fronts[..2] {
+        let answer = front.ask(&kelly, "POST", "/v1/turns?wait=30", &turn).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    for (path, body) in [("/v1/turns", &turn), ("/v1/tasks", &task)] {
+        let answer = fronts[2].ask(&kelly, "POST", path, body).await;
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (429, &json!("too_many_inboxes")), "{answer:?}");
+    }
+    // Producers that write to Redis by the client are told so, too.
+    let acme = TenantId::new("acme").unwrap();
+    let mut own = tickfleet_client::parse_turn(with(turn, "tenant", json!("acme")).to_string().as_bytes()).unwrap();
+    own.reply_to = Some(InboxName::new("one-more").unwrap());
+    let refused = fronts[0].client.submit(own).await.unwrap_err();
+    assert!(refused.to_string().contains("too_many_inboxes"), "{refused}");
+    assert_eq!(fleet.ask::<u64>("ZCARD", &format!("inboxes:{acme}"), &[]).await, 2);
+    fleet.stop().await;
+}

@@ -1,0 +1,149 @@
+//! A fleet with a gateway in front of it, in one process, and plain HTTP to ask it.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+use tickfleet_client::Client;
+use tickfleet_client::rules::RuleHere;
+use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, NewKey, Told};
+use tickfleet_model::day::Tz;
+use tickfleet_model::{Redactor, TenantId};
+use tickfleet_tests::fleet::Fleet;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// The longest wait for an answer.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// A desk that knows tenants, and nothing else.
+pub struct PlainDesk {
+    pub tenants: BTreeSet<TenantId>,
+}
+
+fn away<'a, T: Send + 'a>() -> Told<'a, T> {
+    async { Err(DeskError::Unavailable("this desk has no configuration".into())) }.boxed()
+}
+
+impl Desk for PlainDesk {
+    fn overview(&self) -> Told<'_> {
+        away()
+    }
+
+    fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a> {
+        away()
+    }
+
+    fn limits<'a>(&'a self, _: &'a LimitsAsked) -> Told<'a> {
+        away()
+    }
+
+    fn configuration(&self) -> Told<'_> {
+        away()
+    }
+
+    fn rules(&self) -> Told<'_, Vec<RuleHere>> {
+        away()
+    }
+
+    fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
+        let tenants = self.tenants.clone();
+        async { Ok(tenants) }.boxed()
+    }
+
+    fn zones(&self) -> Told<'_, BTreeMap<TenantId, Tz>> {
+        away()
+    }
+
+    fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
+        async { Ok(Some(BTreeSet::new())) }.boxed()
+    }
+
+    fn redactor(&self) -> Arc<Redactor> {
+        Arc::default()
+    }
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+}
+
+/// A gateway before a fleet.
+pub struct Front {
+    pub address: SocketAddr,
+    pub client: Client,
+    pub draining: CancellationToken,
+}
+
+/// One key's row, and its secret.
+pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, String) {
+    let key = NewKey::random().unwrap();
+    let mut row = json!({"id": id, "sha256": key.sha256, "tenant": tenant, "agents": agents, "verbs": verbs});
+    if verbs.contains(&"approve") {
+        row["approver"] = json!(id);
+    }
+    (row, key.secret)
+}
+
+impl Front {
+    /// Serves `fleet` to the holders of these keys.
+    pub async fn of(fleet: &Fleet, rows: &[Value]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("keys.yaml");
+        // YAML holds JSON.
+        std::fs::write(&file, Value::from(rows.to_vec()).to_string()).unwrap();
+        let keys = KeysFile::open(&file).unwrap();
+        let client = Client::over(vec![fleet.store.clone()]);
+        let draining = CancellationToken::new();
+        let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
+        let desk = Arc::new(PlainDesk { tenants });
+        let gateway = Gateway::new(client.clone(), keys, desk, Arc::clone(&fleet.metrics), draining.clone(), None);
+        let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), None).await.unwrap();
+        Self { address, client, draining }
+    }
+
+    pub async fn ask(&self, key: &str, method: &str, path: &str, body: &Value) -> Answer {
+        self.ask_with(key, method, path, &[], body).await
+    }
+
+    pub async fn ask_with(
+        &self,
+        key: &str,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut head =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
+        for (name, value) in headers {
+            write!(head, "{name}: {value}\r\n").unwrap();
+        }
+        write!(head, "content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        timeout(ANSWER, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+        Answer { status, body: body.to_owned() }
+    }
+}
