@@ -11,8 +11,9 @@ use tickfleet_model::{AgentId, TenantId};
 use crate::Shared;
 use crate::keys::KeysFile;
 use crate::problem::Problem;
+use crate::serving::connections::Origin;
 use crate::tokens::Tokens;
-use crate::verbs::{Grant, Rate, Verb};
+use crate::verbs::{Grant, Holder, Rate, Verb};
 
 /// The header in which a request may name its tenant, so that a key for another one is not taken for it.
 const TENANT: &str = "tickfleet-tenant";
@@ -102,6 +103,9 @@ pub(crate) async fn asked_by(parts: &Parts, shared: &Shared) -> Result<Arc<Grant
         Err(_) => {}
     }
     let grant = found?;
+    if let Some(origin) = Origin::of(parts) {
+        origin.is_of(&grant.holder())?;
+    }
     shared.rates.take(&grant)?;
     Ok(grant)
 }
@@ -129,6 +133,11 @@ impl Caller {
     /// The tenant that the key belongs to.
     pub(crate) fn tenant(&self) -> &TenantId {
         &self.tenant
+    }
+
+    /// Who asks, for what is counted by callers.
+    pub(crate) fn holder(&self) -> Holder {
+        self.grant.holder()
     }
 
     /// Whether what was sent grants as much now, and for the same.

@@ -39,7 +39,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::extract::connect_info::Connected;
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{any, get, post};
 use axum::serve::{IncomingStream, Listener};
@@ -64,10 +64,11 @@ use operate::live::Live;
 use problem::Problem;
 use progress::Followed;
 use rates::Rates;
+use serving::connections::{Connections, Origin, PlainListener};
 use serving::listening::Streams;
-use serving::strangers::{Peer, Strangers};
+use serving::strangers::Strangers;
 use serving::tls::TlsListener;
-use serving::{observed, public};
+use serving::{bodies, observed, public};
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -162,21 +163,22 @@ impl Gateway {
     ) -> std::io::Result<(SocketAddr, tokio::task::JoinHandle<()>)> {
         let listener = TcpListener::bind(addr).await?;
         let bound = listener.local_addr()?;
+        let connections = Connections::default();
         let serving = match tls {
-            Some(files) => tokio::spawn(self.serve_on(TlsListener::new(listener, files)?)),
-            None => tokio::spawn(self.serve_on(listener)),
+            Some(files) => tokio::spawn(self.serve_on(TlsListener::new(listener, files, connections)?)),
+            None => tokio::spawn(self.serve_on(PlainListener::new(listener, connections))),
         };
         Ok((bound, serving))
     }
 
     async fn serve_on<L: Listener<Addr: std::fmt::Debug>>(self, listener: L)
     where
-        for<'a> Peer: Connected<IncomingStream<'a, L>>,
+        for<'a> Origin: Connected<IncomingStream<'a, L>>,
     {
         let (shared, draining) = (Arc::clone(&self.shared), self.shared.draining.clone());
         tokio::spawn(shared.live.clone().follow(Arc::clone(&shared.desk), draining.clone()));
         tokio::spawn(shared.followed.clone().look(draining.clone()));
-        let router = self.router().into_make_service_with_connect_info::<Peer>();
+        let router = self.router().into_make_service_with_connect_info::<Origin>();
         let served = axum::serve(listener, router).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
             tracing::error!(%error, "the gateway's server ended");
@@ -209,6 +211,7 @@ impl Gateway {
             })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
+            .layer(from_fn(bodies::in_time))
             .layer(map_response(guarded))
             .layer(from_fn_with_state(Arc::clone(&self.shared), public::challenge))
             .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), observed::observe))

@@ -8,6 +8,8 @@ use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
 use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
 use utoipa::ToSchema;
 
+use crate::serving::shares::Bounds;
+
 /// Seconds after which a full queue is worth another try.
 const TRY_AGAIN_S: u64 = 1;
 
@@ -148,24 +150,35 @@ impl Problem {
     }
 
     /// So many watch the fleet through this process already.
-    pub(crate) fn too_many_watch(max: usize) -> Self {
-        let message =
-            format!("{max} watch the fleet through this gateway already: GET /v1/operate/overview is one look");
+    pub(crate) fn too_many_watch(Bounds { all, caller, .. }: Bounds) -> Self {
+        let message = format!(
+            "{all} watch the fleet through this gateway already, or {caller} with this key: GET /v1/operate/overview is one look"
+        );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
     /// So many follow turns through this process already.
-    pub(crate) fn too_many_follow(max: usize) -> Self {
+    pub(crate) fn too_many_follow(Bounds { tenant, caller, .. }: Bounds) -> Self {
         let message = format!(
-            "too many streams of turns, tasks and conversations are open at this gateway, at most {max} of one tenant: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
+            "too many streams of turns, tasks and conversations are open at this gateway, at most {tenant} of one tenant and {caller} of one key: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
         );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
 
     /// So many callers wait on this process already.
-    pub(crate) fn too_many_wait(max: usize) -> Self {
-        let message = format!("{max} requests wait on this gateway already; ask again, or without waiting");
+    pub(crate) fn too_many_wait(Bounds { all, tenant, caller }: Bounds) -> Self {
+        let message = format!(
+            "too many requests wait on this gateway, at most {all}, {tenant} of one tenant and {caller} of one key: nothing was taken in; ask again, or without waiting"
+        );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", message)
+    }
+
+    /// So many connections of this caller are open already.
+    pub(crate) fn too_many_connections(max: usize) -> Self {
+        let message = format!(
+            "too many connections are open with this key, at most {max}: send requests over those that are open"
+        );
+        Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message)
     }
 }
 

@@ -9,15 +9,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::problem::Problem;
-use crate::verbs::{Grant, Held, Rate, Whose};
+use crate::verbs::{Grant, Holder, Rate};
 
 /// Callers that are remembered: each costs some hundred bytes.
 const CALLERS_MAX: usize = 100_000;
 /// How often the log says of one caller that it is over its rate.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-
-/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them, which is one within its tenant.
-type Name = (Held, Whose, String);
 
 /// Allowances by name.
 ///
@@ -103,7 +100,7 @@ fn over(whole_at: Instant, rate: Rate, now: Instant) -> Option<u64> {
 /// The allowances of callers that have a rate.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
-    callers: Allowances<Name>,
+    callers: Allowances<Holder>,
 }
 
 impl Rates {
@@ -113,8 +110,7 @@ impl Rates {
     /// 429, with the time after which one more may come.
     pub(crate) fn take(&self, grant: &Grant) -> Result<(), Problem> {
         let Some(rate) = grant.rate else { return Ok(()) };
-        let name = (grant.held, grant.tenant.clone(), grant.id.clone());
-        self.callers.take(name, rate).map_err(|over| {
+        self.callers.take(grant.holder(), rate).map_err(|over| {
             let per_second = rate.per_second;
             if over.is_news {
                 tracing::warn!(
@@ -151,7 +147,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::verbs::Verb;
+    use crate::verbs::{Held, Verb, Whose};
 
     fn grant(id: &str, held: Held, rate: Option<Rate>) -> Grant {
         let tenant = Whose::One(tickfleet_model::TenantId::new("demo").unwrap());

@@ -22,7 +22,7 @@ use crate::events::{self, position};
 use crate::names;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{Reason, Wait, ended, given, named, optional, owned, placed, query, reason, whole, within};
+use crate::turns::{Reason, Wait, ended, given, named, optional, owned, place, placed, query, reason, whole, within};
 use crate::verbs::Verb;
 use crate::waiting::Found;
 
@@ -128,10 +128,11 @@ pub(crate) async fn delegate(
     if shared.client.is_taken(&task).await? {
         return Err(taken());
     }
+    let place = place(&shared, &caller, wait)?;
     let id = shared.client.delegate(task.as_ref().clone()).await?;
     let name = TurnName::task(caller.tenant(), &id);
-    if !wait.is_zero()
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
+    if let Some(place) = place
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place).await?
     {
         // Another may have come first meanwhile, or the id is one that was made for other work: what came of that is not
         // what was asked for.

@@ -22,7 +22,7 @@ use crate::caller::Caller;
 use crate::names;
 use crate::problem::{Problem, ProblemBody};
 use crate::verbs::Verb;
-use crate::waiting::Found;
+use crate::waiting::{Found, Place};
 
 /// Seconds that a request may wait: below the time-out of most proxies.
 const WAIT_S_MAX: u64 = 60;
@@ -111,11 +111,12 @@ pub(crate) async fn submit(
     names::no_inbox(turn.reply_to.as_ref())?;
     names::session(&shared, &caller, &turn.context).await?;
     turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
+    let place = place(&shared, &caller, wait)?;
     let submitted = shared.client.submit(turn).await?;
     let name = TurnName { tenant: caller.tenant().clone(), turn: submitted.turn_id };
     let accepted = Accepted { turn_id: name.turn.to_string(), state: "accepted", duplicate: submitted.duplicate };
-    if !wait.is_zero()
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait).await?
+    if let Some(place) = place
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place).await?
     {
         return Ok(ended(&reply));
     }
@@ -141,8 +142,12 @@ pub(crate) async fn reply(
 ) -> Result<Response, Problem> {
     caller.may(Verb::Read)?;
     let name = named(&caller, id)?;
-    let found =
-        shared.waiting.reply(&name, query(wait)?.time()?).await.map_err(|problem| hidden(&caller, &name, problem))?;
+    let wait = query(wait)?.time()?;
+    let found = match place(&shared, &caller, wait)? {
+        Some(place) => shared.waiting.reply(&name, wait, &place).await,
+        None => shared.waiting.look(&name).await,
+    };
+    let found = found.map_err(|problem| hidden(&caller, &name, problem))?;
     told(&shared, &caller, &name, found).await
 }
 
@@ -175,6 +180,14 @@ pub(crate) async fn cancel(
         Cancelled::Unknown => "unknown",
     };
     Ok(Json(Ending { answer }))
+}
+
+/// A place to wait in, for a caller that waits.
+///
+/// # Errors
+/// 429.
+pub(crate) fn place(shared: &Shared, caller: &Caller, wait: Duration) -> Result<Option<Place>, Problem> {
+    if wait.is_zero() { Ok(None) } else { shared.waiting.place(&caller.holder()).map(Some) }
 }
 
 /// What a caller is told of a turn or task that it asked for by its id.

@@ -129,6 +129,14 @@ impl Held {
     }
 }
 
+/// Who sends requests: the holder of a key by the key's name, of tokens by the name in them, which is one within its tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Holder {
+    pub(crate) held: Held,
+    pub(crate) tenant: Whose,
+    pub(crate) id: String,
+}
+
 /// What the holder of a key or token may do: a key's row says it, or a rule about a token's claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
@@ -158,6 +166,11 @@ impl Grant {
             Some(beginning) => agent.starts_with(beginning),
             None => agent == row,
         })
+    }
+
+    /// Who it is, for what is counted by callers.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder { held: self.held, tenant: self.tenant.clone(), id: self.id.clone() }
     }
 
     /// What it is, in words: `the key "shop"`.

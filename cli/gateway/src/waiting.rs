@@ -10,15 +10,17 @@ use parking_lot::Mutex;
 use tickfleet_client::{Client, Recorded, Reply, ReplyStatus, StoreError, private_inbox};
 use tickfleet_model::{InboxName, TenantId, TurnId};
 use tickfleet_store::TurnName;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::problem::Problem;
+use crate::serving::shares::{Bounds, Share, Shares};
+use crate::verbs::Holder;
 
-/// Requests that wait at once: each costs some kilobytes, and a connection of its caller's.
-const WAITING_MAX: usize = 10_000;
+/// Requests that wait at once, of one tenant and of one caller: each costs some kilobytes, and a connection of its caller's.
+const WAITING_MAX: Bounds = Bounds { all: 10_000, tenant: 2_500, caller: 2_000 };
 /// The first look at the record of a turn whose reply does not come, and the longest time between two.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// One blocking read of an inbox.
@@ -45,6 +47,12 @@ pub(crate) enum Found {
     Unknown,
 }
 
+/// One of the places to wait in, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _share: Share,
+}
+
 /// Those who wait on this process.
 #[derive(Clone)]
 pub(crate) struct Waiting {
@@ -56,7 +64,7 @@ struct Inner {
     /// Where the replies to what this process submits go, of each tenant.
     inbox: InboxName,
     tenants: Mutex<HashMap<TenantId, Tenant>>,
-    places: Semaphore,
+    places: Shares,
     draining: CancellationToken,
     readers: TaskTracker,
 }
@@ -88,7 +96,7 @@ impl Drop for Waiter<'_> {
 
 impl Waiting {
     pub(crate) fn new(client: Client, draining: CancellationToken) -> Self {
-        let (inbox, places) = (private_inbox("gw"), Semaphore::new(WAITING_MAX));
+        let (inbox, places) = (private_inbox("gw"), Shares::new(WAITING_MAX));
         let (tenants, readers) = (Mutex::default(), TaskTracker::new());
         Self { inner: Arc::new(Inner { client, inbox, tenants, places, draining, readers }) }
     }
@@ -108,16 +116,32 @@ impl Waiting {
         self.inner.glance(name).await
     }
 
+    /// A place to wait in, for one caller. Whoever submits takes it first: what is taken in is not refused afterwards.
+    ///
+    /// # Errors
+    /// Too many wait already.
+    pub(crate) fn place(&self, holder: &Holder) -> Result<Place, Problem> {
+        self.inner
+            .places
+            .take(holder)
+            .map(|share| Place { _share: share })
+            .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
+    }
+
+    /// What is known of a turn or task now.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub(crate) async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
+        self.inner.look(name).await
+    }
+
     /// The reply to a turn or task, waited for at most so long.
     ///
     /// # Errors
-    /// Redis does not answer; too many wait already.
-    pub(crate) async fn reply(&self, name: &TurnName, wait: Duration) -> Result<Found, Problem> {
+    /// Redis does not answer.
+    pub(crate) async fn reply(&self, name: &TurnName, wait: Duration, _place: &Place) -> Result<Found, Problem> {
         let inner = &*self.inner;
-        if wait.is_zero() {
-            return inner.look(name).await;
-        }
-        let place = inner.places.try_acquire().map_err(|_| Problem::too_many_wait(WAITING_MAX))?;
         self.read(&name.tenant);
         // Before the first look: a reply that comes meanwhile is not missed.
         let mut waiter = inner.waiter(name);
@@ -145,13 +169,13 @@ impl Waiting {
             }
             every = (every * 2).min(longest);
         };
-        drop((waiter, place));
+        drop(waiter);
         Ok(found)
     }
 
     /// How many requests wait now.
     pub(crate) fn count(&self) -> usize {
-        WAITING_MAX.saturating_sub(self.inner.places.available_permits())
+        self.inner.places.count()
     }
 
     /// Waits until the readers have ended, and left nothing in Redis.

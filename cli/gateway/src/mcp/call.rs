@@ -50,6 +50,11 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let began = Instant::now();
+        // Before it is submitted: what nobody could wait for is not.
+        let place = match self.waiting.place(&who.holder()) {
+            Ok(place) => place,
+            Err(problem) => return Ok(CallToolResponse::Complete(not_now(&problem))),
+        };
         let (name, is_duplicate) = match self.submit(who, request, context).await? {
             Ok(submitted) => submitted,
             Err(told) => return Ok(CallToolResponse::Complete(told)),
@@ -59,7 +64,7 @@ impl McpServer {
         loop {
             let left = most.saturating_sub(began.elapsed());
             let found = tokio::select! {
-                found = self.waiting.reply(&name, left.min(PROGRESS)) => found,
+                found = self.waiting.reply(&name, left.min(PROGRESS), &place) => found,
                 () = context.ct.cancelled() => return Err(self.given_up(&name, context).await),
             };
             match found {

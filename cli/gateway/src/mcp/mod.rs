@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::serving::public::PublicUrl;
-use crate::verbs::Verb;
+use crate::verbs::{Held, Holder, Verb, Whose};
 use crate::waiting::Waiting;
 
 pub use call::META;
@@ -62,6 +62,12 @@ pub(crate) struct Principal {
 impl Principal {
     fn may(&self, verb: Verb) -> Result<(), ErrorData> {
         self.caller.as_ref().map_or(Ok(()), |caller| caller.may(verb)).map_err(|problem| refused(&problem))
+    }
+
+    /// Who calls, for what is counted by callers.
+    fn holder(&self) -> Holder {
+        let started = || Holder { held: Held::Key, tenant: Whose::One(self.tenant.clone()), id: String::new() };
+        self.caller.as_ref().map_or_else(started, Caller::holder)
     }
 
     /// The turn behind a task's id. What is no id is no task.

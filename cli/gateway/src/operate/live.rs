@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures::stream::{self, Stream};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Operator;
@@ -20,12 +20,14 @@ use crate::caller::grant_of;
 use crate::desk::Desk;
 use crate::events::{named, stream};
 use crate::problem::{Problem, ProblemBody};
-use crate::verbs::Verb;
+use crate::serving::shares::{Bounds, Share, Shares};
+use crate::verbs::{Holder, Verb};
 
 /// Between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Who watches through one gateway at once: each is a connection, and all of them get the same picture.
-const WATCHERS_MAX: usize = 200;
+/// Who watches through one gateway at once, and how often with one key: each is a connection, and all of them get the same
+/// picture. Only keys of all tenants may.
+const WATCHERS_MAX: Bounds = Bounds { all: 200, tenant: 200, caller: 50 };
 
 /// What was seen last.
 #[derive(Debug, Clone)]
@@ -43,13 +45,13 @@ enum Seen {
 pub(crate) struct Live {
     seen: watch::Sender<Arc<Seen>>,
     somebody: Arc<Notify>,
-    places: Arc<Semaphore>,
+    places: Shares,
 }
 
 impl Live {
     pub(crate) fn new() -> Self {
         let (seen, _) = watch::channel(Arc::new(Seen::Nothing));
-        Self { seen, somebody: Arc::default(), places: Arc::new(Semaphore::new(WATCHERS_MAX)) }
+        Self { seen, somebody: Arc::default(), places: Shares::new(WATCHERS_MAX) }
     }
 
     /// Looks while somebody watches, until `stop`.
@@ -88,13 +90,16 @@ impl Live {
     ///
     /// # Errors
     /// 429: too many watch.
-    fn watched<F, Fut>(&self, may_still: F) -> Result<impl Stream<Item = Event> + Send + 'static, Problem>
+    fn watched<F, Fut>(
+        &self,
+        holder: &Holder,
+        may_still: F,
+    ) -> Result<impl Stream<Item = Event> + Send + 'static + use<F, Fut>, Problem>
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = bool> + Send,
     {
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        let place = place.map_err(|_| Problem::too_many_watch(WATCHERS_MAX))?;
+        let place = self.places.take(holder).ok_or_else(|| Problem::too_many_watch(WATCHERS_MAX))?;
         let mut seen = self.seen.subscribe();
         // What is there already is as good as a look.
         seen.mark_changed();
@@ -111,7 +116,7 @@ struct Watcher<F> {
     seen: watch::Receiver<Arc<Seen>>,
     may_still: F,
     /// Given back when whoever watches has gone.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 impl<F, Fut> Watcher<F>
@@ -174,7 +179,8 @@ pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching
             found.is_ok_and(|grant| may_watch(&Operator { grant }).is_ok())
         }
     };
-    Ok(stream(shared.live.watched(may_still)?, shared.draining.clone()))
+    let holder = operator.holder();
+    Ok(stream(shared.live.watched(&holder, may_still)?, shared.draining.clone()))
 }
 
 fn may_watch(operator: &Operator) -> Result<(), Problem> {
@@ -211,6 +217,7 @@ mod tests {
 
     use super::*;
     use crate::desk::{LimitsAsked, Told};
+    use crate::verbs::{Held, Whose};
 
     /// A desk that counts how often somebody looks.
     #[derive(Default)]
@@ -256,12 +263,16 @@ mod tests {
         assert_eq!(desk.0.load(Ordering::SeqCst), 0, "nobody watches");
 
         let may = Arc::new(AtomicBool::new(true));
-        let watch = || {
+        let with = |key: usize| {
             let may = Arc::clone(&may);
-            live.watched(move || std::future::ready(may.load(Ordering::SeqCst))).map(Box::pin)
+            let holder = Holder { held: Held::Key, tenant: Whose::All, id: format!("key-{key}") };
+            live.watched(&holder, move || std::future::ready(may.load(Ordering::SeqCst))).map(Box::pin)
         };
-        let mut watchers: Vec<_> = (0..WATCHERS_MAX).map(|_| watch().unwrap()).collect();
-        assert!(watch().err().unwrap().told().0.contains("200"), "one more than may");
+        let Bounds { all, caller, .. } = WATCHERS_MAX;
+        let mut watchers: Vec<_> = (0..all).map(|number| with(number / caller).unwrap()).collect();
+        assert!(with(0).err().unwrap().told().0.contains("50 with this key"), "one more than may");
+        let watch = || with(all / caller);
+        assert!(watch().err().unwrap().told().0.contains("200"), "one more than all may");
         for _ in 0..5 {
             for watcher in &mut watchers {
                 assert!(watcher.next().await.is_some());

@@ -34,7 +34,7 @@ use crate::Shared;
 use crate::caller::asked_by;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{optional, placed, within};
-use crate::verbs::{Grant, Verb};
+use crate::verbs::{Grant, Holder, Verb};
 
 /// The paths of operators.
 pub(crate) fn routes() -> Router<Arc<Shared>> {
@@ -92,6 +92,11 @@ impl Operator {
     /// 403, with what the key may not.
     pub(crate) fn may(&self, verb: Verb) -> Result<(), Problem> {
         self.grant.may(verb)
+    }
+
+    /// Who asks, for what is counted by callers.
+    pub(crate) fn holder(&self) -> Holder {
+        self.grant.holder()
     }
 
     /// Who it is, for the audit log: the name of the key, or the one in the token.

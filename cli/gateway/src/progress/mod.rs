@@ -8,7 +8,6 @@ mod look;
 mod told;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -44,7 +43,7 @@ pub(crate) async fn events(
     let caller = listener.caller.clone();
     caller.may(Verb::Read)?;
     let (name, heard) = (named(&caller, id)?, position(&headers)?);
-    let found = shared.waiting.reply(&name, Duration::ZERO).await.map_err(|problem| hidden(&caller, &name, problem))?;
+    let found = shared.waiting.look(&name).await.map_err(|problem| hidden(&caller, &name, problem))?;
     // What the caller may not see is not there, as when it asks for the reply.
     told(&shared, &caller, &name, found).await?;
     let listening = Listening::begin(&shared, listener, Verb::Read)?;

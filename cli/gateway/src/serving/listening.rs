@@ -1,60 +1,36 @@
 //! By what streams last: a bounded number at once, none of a tenant in place of another's, and each for as long as what its
 //! listener sent is good.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use parking_lot::Mutex;
-use tickfleet_model::TenantId;
 
 use crate::Shared;
 use crate::caller::{Caller, grant_of};
 use crate::problem::Problem;
-use crate::verbs::Verb;
+use crate::serving::shares::{Bounds, Share, Shares};
+use crate::verbs::{Holder, Verb};
 
-/// Streams of one gateway, and those of one tenant: each is a connection, and something to look at.
-const STREAMS_MAX: (usize, usize) = (1_000, 250);
+/// Streams of one gateway, of one tenant and of one caller: each is a connection, and something to look at.
+const STREAMS_MAX: Bounds = Bounds { all: 1_000, tenant: 250, caller: 200 };
 /// How often is looked whether who listens still may.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
-/// The streams that there are at once, by tenant.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Streams {
-    taken: Arc<Mutex<HashMap<TenantId, usize>>>,
-}
+/// The streams that there are at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Streams(Shares);
 
-impl Streams {
-    fn place(&self, tenant: &TenantId) -> Result<Place, Problem> {
-        let (all, of_one) = STREAMS_MAX;
-        let mut taken = self.taken.lock();
-        let own = taken.get(tenant).copied().unwrap_or(0);
-        if own >= of_one || taken.values().sum::<usize>() >= all {
-            return Err(Problem::too_many_follow(of_one));
-        }
-        taken.insert(tenant.clone(), own + 1);
-        Ok(Place { tenant: tenant.clone(), taken: Arc::clone(&self.taken) })
+impl Default for Streams {
+    fn default() -> Self {
+        Self(Shares::new(STREAMS_MAX))
     }
 }
 
-/// One of the streams that there may be at once; given back when it is dropped.
-#[derive(Debug)]
-struct Place {
-    tenant: TenantId,
-    taken: Arc<Mutex<HashMap<TenantId, usize>>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.taken.lock();
-        if let Some(count) = taken.get_mut(&self.tenant) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.tenant);
-            }
-        }
+impl Streams {
+    fn place(&self, holder: &Holder) -> Result<Share, Problem> {
+        self.0.take(holder).ok_or_else(|| Problem::too_many_follow(STREAMS_MAX))
     }
 }
 
@@ -79,7 +55,7 @@ pub(crate) struct Listening {
     shared: Arc<Shared>,
     listener: Listener,
     verb: Verb,
-    _place: Place,
+    _place: Share,
 }
 
 impl Listening {
@@ -88,7 +64,7 @@ impl Listening {
     /// # Errors
     /// 429: there are too many streams.
     pub(crate) fn begin(shared: &Arc<Shared>, listener: Listener, verb: Verb) -> Result<Self, Problem> {
-        let place = shared.streams.place(listener.caller.tenant())?;
+        let place = shared.streams.place(&listener.caller.holder())?;
         Ok(Self { shared: Arc::clone(shared), listener, verb, _place: place })
     }
 
@@ -113,18 +89,25 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::verbs::{Held, Whose};
 
     #[test]
     fn streams_are_bounded_and_no_tenant_takes_those_of_another() {
         let streams = Streams::default();
-        let place = |tenant: &str| streams.place(&TenantId::new(tenant).unwrap());
-        let (all, of_one) = STREAMS_MAX;
-        let mut acme: Vec<_> = (0..of_one).map(|_| place("acme").unwrap()).collect();
-        assert!(place("acme").err().unwrap().told().1, "it may be tried again");
-        let others: Vec<_> = (of_one..all).map(|number| place(&format!("tenant{}", number % 7)).unwrap()).collect();
-        assert!(place("demo").is_err(), "the process has a bound, too");
+        let place = |tenant: &str, id: &str| {
+            let tenant = Whose::One(tickfleet_model::TenantId::new(tenant).unwrap());
+            streams.place(&Holder { held: Held::Key, tenant, id: id.into() })
+        };
+        let Bounds { all, tenant, caller } = STREAMS_MAX;
+        let mut acme: Vec<_> = (0..caller).map(|_| place("acme", "shop").unwrap()).collect();
+        assert!(place("acme", "shop").err().unwrap().told().1, "it may be tried again");
+        acme.extend((caller..tenant).map(|_| place("acme", "till").unwrap()));
+        assert!(place("acme", "till").is_err(), "the tenant has a bound, too");
+        let others: Vec<_> =
+            (tenant..all).map(|number| place(&format!("tenant{}", number % 7), "a").unwrap()).collect();
+        assert!(place("demo", "a").is_err(), "the process has a bound, too");
         acme.pop();
-        assert!(place("demo").is_ok());
+        assert!(place("demo", "a").is_ok());
         drop(others);
     }
 }

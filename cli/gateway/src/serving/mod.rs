@@ -1,7 +1,11 @@
-//! How requests come in: over TLS where that is wanted, counted, and bounded where keys are wrong; and by what streams last that answer them.
+//! How requests come in: by connections that are bounded until they show a good key, over TLS where that is wanted, with
+//! bodies that arrive in time, counted, and bounded where keys are wrong; and by what streams last that answer them.
 
+pub(crate) mod bodies;
+pub(crate) mod connections;
 pub(crate) mod listening;
 pub(crate) mod observed;
 pub(crate) mod public;
+pub(crate) mod shares;
 pub(crate) mod strangers;
 pub(crate) mod tls;

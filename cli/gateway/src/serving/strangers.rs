@@ -6,14 +6,11 @@ use std::collections::HashSet;
 use std::mem::take;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::http::request::Parts;
-use axum::serve::IncomingStream;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
-use tokio::net::TcpListener;
 
-use super::tls::TlsListener;
+use super::connections::Origin;
 use crate::problem::Problem;
 use crate::rates::{Allowances, Over};
 use crate::verbs::Rate;
@@ -27,7 +24,7 @@ pub(crate) struct Peer(IpAddr);
 
 impl Peer {
     /// Somebody's address; of IPv6, the network of 64 bits: whoever has one address of it mostly has all.
-    fn of(address: SocketAddr) -> Self {
+    pub(super) fn of(address: SocketAddr) -> Self {
         Self(match address.ip().to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
             address @ IpAddr::V4(_) => address,
@@ -36,19 +33,7 @@ impl Peer {
 
     /// Who sent a request; none where that is not known, as of one that came over no network.
     fn sent(parts: &Parts) -> Option<Self> {
-        parts.extensions.get::<ConnectInfo<Self>>().map(|peer| peer.0)
-    }
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        Self::of(*stream.remote_addr())
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
-        Self::of(*stream.remote_addr())
+        Origin::of(parts).map(Origin::peer)
     }
 }
 
@@ -136,11 +121,11 @@ mod tests {
     use axum::response::IntoResponse;
     use tokio::time::advance;
 
+    use super::super::connections::origin;
     use super::*;
 
     fn from(address: &str) -> Parts {
-        let peer = ConnectInfo(Peer::of(address.parse().unwrap()));
-        Request::builder().extension(peer).body(()).unwrap().into_parts().0
+        Request::builder().extension(origin(address)).body(()).unwrap().into_parts().0
     }
 
     fn strangers(per_second: u32, burst: u32) -> Strangers {

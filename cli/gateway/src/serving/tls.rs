@@ -13,18 +13,19 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::{Connections, Guarded, Origin};
+use super::strangers::Peer;
+
 /// A Secret that is mounted changes by swapping links, without an event: the files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Bytes of either file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Handshakes under way, and connections not taken yet, at once; who comes then waits in the system's queue.
-const HANDSHAKES_MAX: usize = 256;
 /// A client that has not shaken hands by then is cut off.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// When the system has no more sockets, others get time to give theirs back.
@@ -122,18 +123,23 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     Ok(config)
 }
 
+/// A connection that has shaken hands, and where it comes from.
+type Accepted = (Guarded<TlsStream<TcpStream>>, Origin);
+
 /// Accepts connections that have shaken hands.
 pub(crate) struct TlsListener {
-    ready: mpsc::Receiver<(TlsStream<TcpStream>, SocketAddr)>,
+    ready: mpsc::Receiver<Accepted>,
     address: SocketAddr,
+    connections: Connections,
     accepting: JoinHandle<()>,
 }
 
 impl TlsListener {
-    pub(crate) fn new(listener: TcpListener, files: TlsFiles) -> io::Result<Self> {
+    pub(crate) fn new(listener: TcpListener, files: TlsFiles, connections: Connections) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let (ended, ready) = mpsc::channel(1);
-        Ok(Self { ready, address, accepting: tokio::spawn(accept(listener, files, ended)) })
+        let accepting = tokio::spawn(accept(listener, files, connections.clone(), ended));
+        Ok(Self { ready, address, connections, accepting })
     }
 }
 
@@ -144,8 +150,8 @@ impl Drop for TlsListener {
 }
 
 impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
+    type Io = Guarded<TlsStream<TcpStream>>;
+    type Addr = Origin;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match self.ready.recv().await {
@@ -155,8 +161,8 @@ impl Listener for TlsListener {
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
+    fn local_addr(&self) -> io::Result<Origin> {
+        Ok(Origin(self.connections.enter(Peer::of(self.address))))
     }
 }
 
@@ -165,10 +171,9 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn accept(listener: TcpListener, files: TlsFiles, ready: mpsc::Sender<(TlsStream<TcpStream>, SocketAddr)>) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+/// Nobody waits here for anybody: who does not shake hands is one of the unknown connections, which are bounded.
+async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections, ready: mpsc::Sender<Accepted>) {
     loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
             Ok(connection) => connection,
             // It was one client's fault, and is over.
@@ -180,16 +185,19 @@ async fn accept(listener: TcpListener, files: TlsFiles, ready: mpsc::Sender<(Tls
             }
         };
         let (acceptor, ready) = (TlsAcceptor::from(files.config.load_full()), ready.clone());
+        let guest = connections.enter(Peer::of(from));
         tokio::spawn(async move {
-            let shaken = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await;
-            match shaken {
+            let shaking = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream));
+            match guest.until_closed(shaking).await {
                 // Fails only when nobody listens any more.
-                Ok(Ok(stream)) => drop(ready.send((stream, from)).await),
-                Ok(Err(error)) => tracing::debug!(%error, %from, "a client did not agree on TLS"),
-                Err(_) => tracing::debug!(%from, "a client did not shake hands in time"),
+                Some(Ok(Ok(stream))) => {
+                    let guarded = Guarded::new(stream, Arc::clone(&guest));
+                    drop(ready.send((guarded, Origin(guest))).await);
+                }
+                Some(Ok(Err(error))) => tracing::debug!(%error, %from, "a client did not agree on TLS"),
+                Some(Err(_)) => tracing::debug!(%from, "a client did not shake hands in time"),
+                None => tracing::debug!(%from, "a handshake was cut off to make room for other connections"),
             }
-            // Until it is taken: who has shaken hands is bounded in number, too.
-            drop(permit);
         });
     }
 }

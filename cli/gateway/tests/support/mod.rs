@@ -11,11 +11,11 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::RuleHere;
-use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, NewKey, Told};
+use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, NewKey, TlsFiles, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_tests::fleet::Fleet;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +104,11 @@ pub fn key(id: &str, tenant: &str, agents: &[&str], verbs: &[&str]) -> (Value, S
 impl Front {
     /// Serves `fleet` to the holders of these keys.
     pub async fn of(fleet: &Fleet, rows: &[Value]) -> Self {
+        Self::over(fleet, rows, None).await
+    }
+
+    /// By TLS, where files are given.
+    pub async fn over(fleet: &Fleet, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys.yaml");
         // YAML holds JSON.
@@ -114,7 +119,7 @@ impl Front {
         let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
         let desk = Arc::new(PlainDesk { tenants });
         let gateway = Gateway::new(client.clone(), keys, desk, Arc::clone(&fleet.metrics), draining.clone(), None);
-        let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), None).await.unwrap();
+        let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), tls).await.unwrap();
         Self { address, client, draining }
     }
 
@@ -137,13 +142,17 @@ impl Front {
             write!(head, "{name}: {value}\r\n").unwrap();
         }
         write!(head, "content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut bytes = Vec::new();
-        timeout(ANSWER, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
-        let text = String::from_utf8(bytes).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-        Answer { status, body: body.to_owned() }
+        exchange(TcpStream::connect(self.address).await.unwrap(), &head).await
     }
+}
+
+/// Sends a request over a connection of its own, and reads the answer.
+pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut bytes = Vec::new();
+    timeout(ANSWER, stream.read_to_end(&mut bytes)).await.expect("an answer in time").unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+    Answer { status, body: body.to_owned() }
 }

@@ -1,0 +1,65 @@
+//! Bodies of requests, which have to arrive in time: one that trickles in holds a connection, and what came of it.
+
+use std::io;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream};
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use futures::StreamExt;
+use futures::stream;
+use tokio::time::{Instant, timeout_at};
+
+/// A body that is not there by then is given up. Bodies have 1 MiB at most.
+const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Bounds the time for the body of a request.
+pub(crate) async fn in_time(request: Request, next: Next) -> Response {
+    next.run(request.map(|body| bounded(body.into_data_stream()))).await
+}
+
+fn bounded(body: BodyDataStream) -> Body {
+    // From the first look at it: what comes before (who asks, and whether they may) is no time of the sender's.
+    let timed = stream::unfold(Some((body, None)), |state| async {
+        let (mut body, deadline) = state?;
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + BODY_TIME_MAX);
+        match timeout_at(deadline, body.next()).await {
+            Ok(chunk) => chunk.map(|chunk| (chunk.map_err(io::Error::other), Some((body, Some(deadline))))),
+            Err(_) => {
+                let message = format!("the body did not arrive within {} s", BODY_TIME_MAX.as_secs());
+                Some((Err(io::Error::new(io::ErrorKind::TimedOut, message)), None))
+            }
+        }
+    });
+    Body::from_stream(timed)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use axum::body::{Bytes, to_bytes};
+
+    use super::*;
+
+    fn slow(pieces: u64, every: Duration) -> Body {
+        let pieces = stream::iter(0..pieces).then(move |_| async move {
+            // The pace of the sender under test; time is paused.
+            tokio::time::sleep(every).await;
+            Ok::<_, io::Error>(Bytes::from_static(b"x"))
+        });
+        bounded(Body::from_stream(pieces).into_data_stream())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_in_is_given_up_and_one_that_is_only_slow_is_not() {
+        let body = to_bytes(slow(20, Duration::from_secs(1)), 1_024).await.unwrap();
+        assert_eq!(body.len(), 20);
+        let began = Instant::now();
+        let told = to_bytes(slow(1_000, Duration::from_secs(1)), 1_024).await.unwrap_err();
+        assert!(format!("{told:?}").contains("did not arrive within 30 s"), "{told:?}");
+        assert_eq!(began.elapsed(), BODY_TIME_MAX);
+        assert!(to_bytes(slow(1, Duration::from_secs(3_600)), 1_024).await.is_err(), "one that never begins");
+    }
+}

@@ -1,0 +1,331 @@
+//! Connections, from their first byte on. Until one has sent a good key or token, it counts among the unknown ones, which are
+//! bounded in number and in time: where there are too many, the oldest of the address that has the most is closed, so that
+//! nobody is kept out by connections that say nothing. After that it counts for the caller whose key it was.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::http::request::Parts;
+use axum::serve::{IncomingStream, Listener};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use super::shares::{Bounds, Share, Shares};
+use super::strangers::Peer;
+use super::tls::TlsListener;
+use crate::problem::Problem;
+use crate::verbs::Holder;
+
+/// Connections without a good key at once, those that shake hands among them.
+const UNKNOWN_MAX: usize = 512;
+/// A connection that has sent no good key by then is closed.
+const UNKNOWN_TIME_MAX: Duration = Duration::from_secs(30);
+/// Connections of one tenant and of one caller at once: more than they may have requests that wait and streams.
+const KNOWN_MAX: Bounds = Bounds { all: usize::MAX, tenant: 5_000, caller: 4_000 };
+
+/// The connections of one gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct Connections {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    unknown: Mutex<Unknown>,
+    known: Shares,
+}
+
+/// Connections without a good key so far, the oldest first.
+#[derive(Debug, Default)]
+struct Unknown {
+    next: u64,
+    all: BTreeMap<u64, (Peer, CancellationToken)>,
+}
+
+impl Unknown {
+    /// Closes the oldest connection of the address that has the most.
+    fn close_one(&mut self) {
+        let mut counts: HashMap<Peer, usize> = HashMap::new();
+        for (peer, _) in self.all.values() {
+            *counts.entry(*peer).or_default() += 1;
+        }
+        let most = counts.values().max().copied().unwrap_or_default();
+        let oldest = self.all.iter().find(|(_, (peer, _))| counts.get(peer) == Some(&most));
+        if let Some((_, closed)) = oldest.map(|(number, _)| *number).and_then(|number| self.all.remove(&number)) {
+            closed.cancel();
+        }
+    }
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self { inner: Arc::new(Inner { unknown: Mutex::default(), known: Shares::new(KNOWN_MAX) }) }
+    }
+}
+
+impl Connections {
+    /// Lets a connection in.
+    pub(crate) fn enter(&self, peer: Peer) -> Arc<Guest> {
+        let closed = CancellationToken::new();
+        let mut unknown = self.inner.unknown.lock();
+        if unknown.all.len() >= UNKNOWN_MAX {
+            unknown.close_one();
+        }
+        let number = unknown.next;
+        unknown.next += 1;
+        unknown.all.insert(number, (peer, closed.clone()));
+        drop(unknown);
+        Arc::new(Guest { peer, number, closed, share: OnceLock::new(), inner: Arc::clone(&self.inner) })
+    }
+}
+
+/// One connection.
+pub(crate) struct Guest {
+    peer: Peer,
+    number: u64,
+    closed: CancellationToken,
+    /// Of the caller whose key it has sent.
+    share: OnceLock<Share>,
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("peer", &self.peer).field("is_known", &self.is_known()).finish_non_exhaustive()
+    }
+}
+
+impl Guest {
+    /// Counts the connection for the caller whose good key it has sent. It is the first one's for as long as it lasts.
+    ///
+    /// # Errors
+    /// 429: the caller, or its tenant, has too many.
+    pub(crate) fn is_of(&self, holder: &Holder) -> Result<(), Problem> {
+        if self.is_known() {
+            return Ok(());
+        }
+        let share = self.inner.known.take(holder).ok_or_else(|| Problem::too_many_connections(KNOWN_MAX.caller))?;
+        // Of two requests at once, the second one's is given back.
+        drop(self.share.set(share));
+        self.inner.unknown.lock().all.remove(&self.number);
+        Ok(())
+    }
+
+    fn is_known(&self) -> bool {
+        self.share.get().is_some()
+    }
+
+    /// Does something until the connection is closed to make room for others.
+    pub(super) async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.closed.run_until_cancelled(work).await
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.inner.unknown.lock().all.remove(&self.number);
+    }
+}
+
+/// Where a connection comes from, as requests over it know it.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin(pub(super) Arc<Guest>);
+
+impl Origin {
+    /// That of a request; none where it came over no network.
+    pub(crate) fn of(parts: &Parts) -> Option<&Self> {
+        parts.extensions.get::<ConnectInfo<Self>>().map(|origin| &origin.0)
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// Counts the connection as that of a caller.
+    ///
+    /// # Errors
+    /// As [`Guest::is_of`].
+    pub(crate) fn is_of(&self, holder: &Holder) -> Result<(), Problem> {
+        self.0.is_of(holder)
+    }
+}
+
+impl Connected<IncomingStream<'_, PlainListener>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, PlainListener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+impl Connected<IncomingStream<'_, TlsListener>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+/// Accepts connections without TLS.
+pub(crate) struct PlainListener {
+    listener: TcpListener,
+    connections: Connections,
+}
+
+impl PlainListener {
+    pub(crate) const fn new(listener: TcpListener, connections: Connections) -> Self {
+        Self { listener, connections }
+    }
+}
+
+impl Listener for PlainListener {
+    type Io = Guarded<TcpStream>;
+    type Addr = Origin;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let guest = self.connections.enter(Peer::of(address));
+        (Guarded::new(stream, Arc::clone(&guest)), Origin(guest))
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        let address = self.listener.local_addr()?;
+        Ok(Origin(self.connections.enter(Peer::of(address))))
+    }
+}
+
+/// The bytes of a connection, which end when it may stay no longer.
+pub(crate) struct Guarded<S> {
+    stream: S,
+    guest: Arc<Guest>,
+    /// Ready when it has to show a good key.
+    over: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_over: bool,
+}
+
+impl<S> Guarded<S> {
+    pub(super) fn new(stream: S, guest: Arc<Guest>) -> Self {
+        let closed = guest.closed.clone();
+        let over = async move {
+            // Whichever comes first.
+            _ = tokio::time::timeout(UNKNOWN_TIME_MAX, closed.cancelled()).await;
+        };
+        Self { stream, guest, over: Box::pin(over), is_over: false }
+    }
+
+    /// Fails where nobody knows whose it is, and its time is over.
+    fn stays(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.guest.is_known() {
+            return Ok(());
+        }
+        self.is_over = self.is_over || self.over.as_mut().poll(cx).is_ready();
+        if self.is_over { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stays(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.stays(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stays(cx)?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+pub(super) fn origin(address: &str) -> ConnectInfo<Origin> {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    let address: std::net::SocketAddr = address.parse().unwrap();
+    ConnectInfo(Origin(Connections::default().enter(Peer::of(address))))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tokio::io::{AsyncReadExt, duplex};
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::verbs::{Held, Whose};
+
+    fn peer(address: &str) -> Peer {
+        Peer::of(format!("{address}:1000").parse().unwrap())
+    }
+
+    fn holder(id: &str) -> Holder {
+        let tenant = Whose::One(tickfleet_model::TenantId::new("acme").unwrap());
+        Holder { held: Held::Key, tenant, id: id.into() }
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_that_has_most_makes_room_and_known_ones_never_do() {
+        let connections = Connections::default();
+        let known = connections.enter(peer("192.0.2.1"));
+        known.is_of(&holder("shop")).unwrap();
+        let quiet = connections.enter(peer("192.0.2.2"));
+        let silent: Vec<_> = (0..UNKNOWN_MAX - 1).map(|_| connections.enter(peer("192.0.2.3"))).collect();
+        assert!(!silent.iter().any(|guest| guest.closed.is_cancelled()), "there is room for so many");
+        let late: Vec<_> = (4..14).map(|last| connections.enter(peer(&format!("192.0.2.{last}")))).collect();
+        assert!(silent[..10].iter().all(|guest| guest.closed.is_cancelled()), "the oldest");
+        assert!(!silent[10..].iter().chain(&late).any(|guest| guest.closed.is_cancelled()));
+        assert!(!quiet.closed.is_cancelled() && !known.closed.is_cancelled());
+        drop((silent, late, quiet));
+        assert!(connections.inner.unknown.lock().all.is_empty(), "whoever leaves makes room");
+    }
+
+    #[test]
+    fn where_each_address_has_one_the_oldest_makes_room() {
+        let connections = Connections::default();
+        let from = |number: usize| peer(&format!("10.0.{}.{}", number / 256, number % 256));
+        let all: Vec<_> = (0..=UNKNOWN_MAX).map(|number| connections.enter(from(number))).collect();
+        assert!(all[0].closed.is_cancelled() && !all[1].closed.is_cancelled());
+    }
+
+    #[test]
+    fn one_caller_has_so_many_connections_and_no_more() {
+        let connections = Connections::default();
+        let guests: Vec<_> = (0..=KNOWN_MAX.caller).map(|_| connections.enter(peer("192.0.2.1"))).collect();
+        let refused: Vec<_> = guests.iter().filter_map(|guest| guest.is_of(&holder("shop")).err()).collect();
+        assert_eq!(refused.len(), 1);
+        assert!(refused[0].told().1, "it may be tried again");
+        guests[KNOWN_MAX.caller].is_of(&holder("till")).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_shows_no_key_ends_and_one_that_has_does_not() {
+        let connections = Connections::default();
+        let (near, _far) = duplex(64);
+        let mut unknown = Guarded::new(near, connections.enter(peer("192.0.2.1")));
+        let read = tokio::spawn(async move { unknown.read_u8().await });
+        let (near, mut far) = duplex(64);
+        let guest = connections.enter(peer("192.0.2.1"));
+        let mut known = Guarded::new(near, Arc::clone(&guest));
+        guest.is_of(&holder("shop")).unwrap();
+        advance(UNKNOWN_TIME_MAX + Duration::from_secs(1)).await;
+        assert_eq!(read.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        tokio::io::AsyncWriteExt::write_u8(&mut far, 7).await.unwrap();
+        assert_eq!(known.read_u8().await.unwrap(), 7);
+    }
+}
