@@ -19,6 +19,25 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
+/// The known names nearest to `wrong`, the nearest first: those that share a beginning with it or are at most half its
+/// length of edits away.
+pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    const SHOWN: usize = 3;
+    // A wrong name may be long, and what is long is near to nothing.
+    const CHARS_MAX: usize = 128;
+    let folded: String = fold(wrong).chars().take(CHARS_MAX).collect();
+    let limit = folded.chars().count() / 2;
+    let mut near: Vec<(usize, &str)> = known
+        .into_iter()
+        .filter(|name| name.chars().count() <= CHARS_MAX)
+        .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
+        .filter(|(edits, name)| *edits <= limit || !folded.is_empty() && fold(name).starts_with(&folded))
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
+}
+
 /// Joins names for a message: `a, b, c`; a long list is cut, and an empty one says so.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
@@ -51,5 +70,14 @@ mod tests {
         assert_eq!(meant("colour"), None);
         assert_eq!(meant("x"), None);
         assert_eq!(meant(""), None);
+    }
+
+    #[test]
+    fn the_nearest_names_come_first_and_strange_ones_not_at_all() {
+        let known = ["kelly", "kerry", "fran", "kelly-2", "kenneth"];
+        assert_eq!(nearest("kely", known), ["kelly", "kerry"]);
+        assert_eq!(nearest("kelly-", known), ["kelly", "kelly-2", "kerry"]);
+        assert_eq!(nearest("fr", known), ["fran"]);
+        assert!(nearest("zzz", known).is_empty() && nearest("", known).is_empty());
     }
 }

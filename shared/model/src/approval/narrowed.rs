@@ -26,10 +26,24 @@ pub enum NotNarrowed {
         /// What may be.
         may: String,
     },
+    /// It would become something else, or more.
+    #[error(
+        "the argument at '{pointer}' may only become narrower, and {found} in the place of {was} is not: expected a number \
+         between 0 and that, or a list or object with fewer members"
+    )]
+    Wider {
+        /// The argument.
+        pointer: String,
+        /// Its value, cut where it is long.
+        was: String,
+        /// What was given instead, cut where it is long.
+        found: String,
+    },
 }
 
-/// The arguments with other values, each at the pointer of an argument that the call has and that may be changed. All else
-/// stays as it was written, to the last digit.
+/// The arguments with narrower values, each at the pointer of an argument that the call has and that may be changed: a number
+/// between 0 and that of the call, a list or object with some of its members. All else stays as it was written, to the last
+/// digit.
 ///
 /// # Errors
 /// [`NotNarrowed`] says which value it is that cannot be put there.
@@ -41,6 +55,10 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Res
         }
         let whole: &RawValue = serde_json::from_str(&text).map_err(|_| NotNarrowed::Unreadable)?;
         let found = at(whole, pointer).ok_or_else(|| NotNarrowed::Absent(pointer.clone()))?;
+        if !is_narrower(found.get(), value.get()) {
+            let (was, found) = (shown(found.get()), shown(value.get()));
+            return Err(NotNarrowed::Wider { pointer: pointer.clone(), was, found });
+        }
         // It is a part of the text, not a copy: where it begins there is how far it lies behind the text's beginning.
         let begins = found.get().as_ptr().addr().wrapping_sub(text.as_ptr().addr());
         let ends = begins.wrapping_add(found.get().len());
@@ -56,6 +74,89 @@ fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NotNarrowed {
     let names: Vec<&str> = may.iter().map(String::as_str).collect();
     let may = if names.is_empty() { "nothing may".to_owned() } else { format!("these may: {}", names.join(", ")) };
     NotNarrowed::NotAllowed { pointer, may }
+}
+
+/// The beginning of a value, for a message.
+fn shown(value: &str) -> String {
+    const CHARS_MAX: usize = 80;
+    let mut shown: String = value.trim().chars().take(CHARS_MAX).collect();
+    if shown.len() < value.trim().len() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Whether a value is the same as another, or less of it. Both are JSON.
+fn is_narrower(was: &str, now: &str) -> bool {
+    let (was, now) = (was.trim(), now.trim());
+    if was == now {
+        return true;
+    }
+    match (was.as_bytes().first(), now.as_bytes().first()) {
+        (Some(b'['), Some(b'[')) => {
+            let (Ok(was), Ok(now)) = (list(was), list(now)) else { return false };
+            // In their order: what is left out stands between.
+            let mut left = was.iter();
+            now.iter().all(|now| left.any(|was| is_narrower(was.get(), now.get())))
+        }
+        (Some(b'{'), Some(b'{')) => {
+            let (Ok(was), Ok(now)) = (object(was), object(now)) else { return false };
+            now.iter().all(|(name, now)| was.get(name).is_some_and(|was| is_narrower(was.get(), now.get())))
+        }
+        // An amount may be a text, so that no reader rounds it.
+        (Some(b'"'), Some(b'"')) => match (serde_json::from_str::<String>(was), serde_json::from_str::<String>(now)) {
+            (Ok(was), Ok(now)) => was == now || is_less(&was, &now),
+            _ => false,
+        },
+        _ => is_less(was, now),
+    }
+}
+
+fn list(text: &str) -> serde_json::Result<Vec<&RawValue>> {
+    serde_json::from_str(text)
+}
+
+fn object(text: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(text)
+}
+
+/// Whether `now` lies between 0 and `was`, both of them numbers.
+fn is_less(was: &str, now: &str) -> bool {
+    match (Written::of(was), Written::of(now)) {
+        (Some(was), Some(now)) => {
+            let is_zero = now.digits.is_empty();
+            is_zero || now.negative == was.negative && (now.magnitude, &now.digits) <= (was.magnitude, &was.digits)
+        }
+        _ => false,
+    }
+}
+
+/// A number as it is written, of any length: its digits without zeros before and behind them, and how many powers of ten the
+/// first one is. 0 has no digits.
+struct Written {
+    negative: bool,
+    magnitude: i64,
+    digits: String,
+}
+
+impl Written {
+    fn of(text: &str) -> Option<Self> {
+        let (negative, text) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+        let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+        let exponent: i32 = exponent.parse().ok()?;
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        if whole.is_empty() || !whole.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let digits = [whole, fraction].concat();
+        let significant = digits.trim_start_matches('0');
+        if significant.is_empty() {
+            return Some(Self { negative, magnitude: i64::MIN, digits: String::new() });
+        }
+        let zeros = digits.len() - significant.len();
+        let magnitude = i64::try_from(whole.len()).ok()? - i64::try_from(zeros).ok()? + i64::from(exponent);
+        Some(Self { negative, magnitude, digits: significant.trim_end_matches('0').to_owned() })
+    }
 }
 
 #[cfg(test)]
@@ -80,13 +181,54 @@ mod tests {
         let narrowed = |pairs: &[(&str, &str)]| narrow(CALL, &allowed, &values(pairs)).unwrap();
         assert_eq!(narrowed(&[]), CALL.trim());
         assert_eq!(
-            narrowed(&[("/lines/1", "[3]"), ("/to/name", "\"ann\"")]),
-            r#"{"amount": 12345678901234567890.10, "to": {"name": "ann", "iban":"x"}, "lines": [1, [3]]}"#
+            narrowed(&[("/lines/1", "1.50"), ("/to/name", "\"kim\"")]),
+            r#"{"amount": 12345678901234567890.10, "to": {"name": "kim", "iban":"x"}, "lines": [1, 1.50]}"#
         );
         assert_eq!(
-            narrowed(&[("/amount", "4"), ("/to", r#"{"name":"y"}"#), ("/to/name", "\"z\"")]),
-            r#"{"amount": 4, "to": {"name":"z"}, "lines": [1, 2]}"#
+            narrowed(&[("/amount", "4"), ("/to", r#"{"name":"kim"}"#)]),
+            r#"{"amount": 4, "to": {"name":"kim"}, "lines": [1, 2]}"#
         );
+    }
+
+    #[test]
+    fn a_value_becomes_less_of_what_it_was_and_nothing_else() {
+        for (was, now) in [
+            ("700", "700"),
+            ("700", "0"),
+            ("700", "699.99"),
+            ("700", "7e2"),
+            ("-700", "-1"),
+            ("12345678901234567890.10", "12345678901234567890.09"),
+            ("1e400", "5e399"),
+            (r#""700.00""#, r#""650""#),
+            ("[1, 2, 3]", "[1,3]"),
+            ("[1, 2, 3]", "[]"),
+            (r#"[{"id": 1, "n": 5}, {"id": 2, "n": 5}]"#, r#"[{"id": 2, "n": 3}]"#),
+            (r#"{"a": 1, "b": 2}"#, r#"{"b":2}"#),
+            ("true", "true"),
+        ] {
+            assert!(is_narrower(was, now), "{was} -> {now}");
+        }
+        for (was, now) in [
+            ("700", "701"),
+            ("700", "9001"),
+            ("700", "-1"),
+            ("-700", "1"),
+            ("700", "\"400\""),
+            ("700", "\"much\""),
+            ("700", "null"),
+            ("700", "[400]"),
+            ("12345678901234567890.10", "12345678901234567890.11"),
+            ("5e399", "1e400"),
+            (r#""700.00""#, r#""701""#),
+            (r#""kim""#, r#""eve""#),
+            ("[1, 2, 3]", "[3, 1]"),
+            ("[1, 2]", "[1, 2, 2]"),
+            (r#"{"a": 1}"#, r#"{"a": 1, "b": 0}"#),
+            ("false", "true"),
+        ] {
+            assert!(!is_narrower(was, now), "{was} -> {now}");
+        }
     }
 
     #[test]
@@ -95,6 +237,11 @@ mod tests {
         let other = refused(&[("/amount", "1"), ("/to/iban", "\"y\"")]);
         assert_eq!(other.to_string(), "the argument at '/to/iban' may not be changed; these may: /amount, /note");
         assert_eq!(refused(&[("/note", "1")]), NotNarrowed::Absent("/note".into()));
+        assert_eq!(
+            refused(&[("/amount", "\"much\"")]).to_string(),
+            "the argument at '/amount' may only become narrower, and \"much\" in the place of 12345678901234567890.10 is not: \
+             expected a number between 0 and that, or a list or object with fewer members"
+        );
         assert_eq!(narrow("no JSON", &may(&["/a"]), &values(&[("/a", "1")])), Err(NotNarrowed::Unreadable));
     }
 }

@@ -29,14 +29,18 @@ async fn whoever_approves_may_change_what_the_rule_lets_be_changed_and_the_agent
     let audits = fleet.audits().await;
     let audited = audits.iter().find(|entry| entry["action"] == "TOOL_CALL").unwrap();
     assert_eq!(audited["meta"]["approval"]["arguments"]["amount"], 400, "{audited}");
-    // What they are changed to passes every guard again.
-    for (value, outcome) in [("\"much\"", "invalid_arguments"), ("9001", "denied"), ("800", "ok")] {
-        fleet.submit(&[pay(700)]).await;
-        let id = asked(&fleet).await.id;
-        Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
-        let reply = fleet.reply().await;
-        assert_eq!(outcomes(&reply), [outcome], "{value}: {reply}");
+    // A wrong amount is refused, and the approval waits as it did.
+    fleet.submit(&[pay(700)]).await;
+    let before = asked(&fleet).await;
+    for value in ["\"much\"", "9001", "800", "-1", "null"] {
+        let refused = Word { set: &[("/amount", value)], ..Word::yes("ann") }.about(&fleet, &before.id).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("may only become narrower"), "{value}: {refused}");
+        let after = asked(&fleet).await;
+        assert_eq!((&after.id, &after.state, after.agreed.len()), (&before.id, &before.state, 0), "{value}");
     }
+    Word { set: &[("/amount", "600")], ..Word::yes("ann") }.about(&fleet, &before.id).await.unwrap();
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     assert_eq!(bank.paid(), 2);
     fleet.stop().await;
 }
