@@ -4,9 +4,6 @@
 pub const NAME_BYTES_MAX: usize = 64;
 /// Turn, task and consumer ids: a producer may join two UUIDs.
 pub const ID_BYTES_MAX: usize = 96;
-/// Provider call ids are echoed only; the longest seen in the field have about 64 bytes.
-pub const PROVIDER_ID_BYTES_MAX: usize = 256;
-
 /// The tool's name as a model said it. Longer than [`NAME_BYTES_MAX`], so that a made-up name costs its own
 /// call (`unknown_tool`) and not the whole turn.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;

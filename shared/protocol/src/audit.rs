@@ -13,6 +13,9 @@ use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, EffectNote, Redactor, TenantId, limits};
 
+/// Characters of a provider's id of a call that an entry has.
+const TOOL_CALL_ID_CHARS_MAX: usize = 256;
+
 /// The facts that an entry is made of. Everything is borrowed: entries are written on the hot path.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
@@ -106,7 +109,8 @@ fn meta(input: &AuditInput<'_>) -> String {
         meta.text("agent", input.agent.as_str());
     }
     match &result.tool_call_id {
-        Some(id) => meta.text("tool_call_id", &redactor.text(id)),
+        // Opaque data of kilobytes may travel in an id.
+        Some(id) => meta.text("tool_call_id", &cut_chars(&redactor.text(id), TOOL_CALL_ID_CHARS_MAX)),
         None => meta.raw("tool_call_id", "null"),
     }
     arguments(&mut meta, input.arguments, redactor);

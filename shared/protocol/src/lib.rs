@@ -19,10 +19,13 @@ mod protocol_doc;
 pub mod rejected_message;
 mod rejection_reply;
 pub mod result;
+mod stop_reason;
 pub mod strict;
 pub mod task;
 pub mod text;
 mod traceparent;
+#[cfg(test)]
+mod trouble;
 pub mod turn;
 mod write;
 
@@ -32,7 +35,7 @@ pub use audit::act::{
 pub use audit::{AuditInput, audit_entry, called_tool};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
-pub use dialects::{About, Definitions, RejectedCall, about};
+pub use dialects::{About, Definitions, RejectedCall, about, cut_response, is_cut};
 pub use message::glance;
 pub use message::owner::with_owner;
 pub use names::{NameMap, mangle, unmangle};

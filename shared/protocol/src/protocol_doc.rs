@@ -96,7 +96,7 @@ fn the_shard_table_and_the_limits_are_those_of_the_code() {
         ("a message", limits::TURN_BYTES_MAX),
         ("calls of a turn", limits::CALLS_PER_TURN_MAX),
         ("arguments of a call, `input` of a task", limits::ARGUMENTS_BYTES_MAX),
-        ("tool name, provider's call id, `correlation_id`", limits::TOOL_NAME_BYTES_MAX),
+        ("tool name, `correlation_id`", limits::TOOL_NAME_BYTES_MAX),
         ("`user_context`, `session_data` and `correlation_id` together", limits::CONTEXT_BYTES_MAX),
         ("`task_description`", limits::TASK_DESCRIPTION_BYTES_MAX),
         ("`capabilities` of a task", limits::TASK_CAPABILITIES_MAX),

@@ -168,12 +168,11 @@ mod tests {
     #[test]
     fn an_id_of_any_length_is_echoed_as_it_was() {
         for long in ["x".repeat(257), "é\u{1}\"".repeat(9_000)] {
-            let reply =
-                refused(&with(&format!(r#""tool_calls":[{}]"#, json!({"id": long, "function": {"name": "t"}}))));
-            assert_eq!(reply["error"]["code"], "too_large");
+            let call = json!({"id": long, "function": {"name": "t"}});
+            let reply = refused(&with(&format!(r#""oops":1,"tool_calls":[{call}]"#)));
             assert_eq!(ids(&reply["messages"], "tool_call_id"), [&long]);
             let answer = json!({"tool": "t", "id": long}).to_string();
-            let reply = refused(&with(&format!(r#""answer":{}"#, Value::from(answer))));
+            let reply = refused(&with(&format!(r#""oops":1,"answer":{}"#, Value::from(answer))));
             assert_eq!(ids(&reply["results"], "tool_call_id"), [&long]);
         }
     }

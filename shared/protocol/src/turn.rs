@@ -13,7 +13,7 @@ use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
 /// The fields of a turn on the wire.
-pub const FIELDS: [&str; 23] = [
+pub const FIELDS: [&str; 24] = [
     "turn_id",
     "tenant",
     "agent",
@@ -29,6 +29,7 @@ pub const FIELDS: [&str; 23] = [
     "tracestate",
     "tool_call_audits",
     "strict",
+    "stop_reason",
     "format",
     "allowed_tools",
     "parallel_reads",

@@ -10,7 +10,7 @@ use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
 use super::{About, Definitions, DialectRules, RejectedCall};
-use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec, limits};
+use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec};
 
 /// The rules of Messages.
 pub(super) struct Rules;
@@ -36,12 +36,11 @@ impl DialectRules for Rules {
     /// tools that the provider itself carries out.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields;
-        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
-        if fields.required("type", kind)? != "tool_use" {
+        if !is_call(fields.get("type")) {
             return Ok(None);
         }
         let arguments = arguments(&fields, "input", "")?;
-        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
+        Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "name"), arguments }))
     }
 
     fn without_calls(&self) -> &'static str {
@@ -49,8 +48,7 @@ impl DialectRules for Rules {
     }
 
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
-        let is_call = element.member("type").and_then(|kind| kind.as_str()).is_some_and(|kind| kind == "tool_use");
-        is_call.then(|| RejectedCall::read(element.member("id"), element.member("name"))).flatten()
+        is_call(element.member("type")).then(|| RejectedCall::read(element.member("id"), element.member("name"))).flatten()
     }
 
     fn write_call(&self, call: &Call) -> String {
@@ -87,4 +85,9 @@ impl DialectRules for Rules {
     fn names(&self) -> Option<NameRules> {
         Some(NameRules::STRICTEST)
     }
+}
+
+/// Returns true if a block of this type is a call.
+fn is_call(kind: Option<Value<'_, '_>>) -> bool {
+    kind.and_then(|kind| kind.as_str()).is_some_and(|kind| kind == "tool_use")
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::super::json::{Bounds, Kind, Value, bounded, check};
+use super::super::json::{Bounds, Kind, Value, bounded, check, prefix};
 use super::super::message::fields::{Fields, Place};
 use super::super::message::problem::Problem;
 use super::super::text;
@@ -43,7 +43,7 @@ impl RejectedCall {
     /// A call of this id and this tool, where at least one of them can be read. The id is echoed as it was, however
     /// long: it is a part of the message, which is bounded, and the conversation goes on only under this id.
     pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
-        let text = |value: Option<Value<'_, '_>>| value?.as_str().map(Cow::into_owned);
+        let text = |value: Option<Value<'_, '_>>| value.and_then(text_of);
         let (provider_id, tool) = (text(id), text(tool));
         if tool.is_none() && provider_id.is_none() {
             return None;
@@ -67,6 +67,10 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
     }
     let mut calls = Vec::new();
     for (index, element) in held.elements().enumerate() {
+        // Some serializers write null for a call that is not there.
+        if element.kind() == Kind::Null {
+            continue;
+        }
         let fields = Fields::of(Some(element), Place::Element(list, index))?;
         let call = rules.read_call(Element { fields, list, index })?;
         if calls.len() == limits::CALLS_PER_TURN_MAX && call.is_some() {
@@ -97,9 +101,7 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
         )
     };
     for call in &calls {
-        let id = call.provider_id.as_ref().map_or(0, String::len);
         for (what, bytes, max) in [
-            ("the id", id, limits::PROVIDER_ID_BYTES_MAX),
             ("the tool's name", call.tool.len(), limits::TOOL_NAME_BYTES_MAX),
             ("the arguments", call.arguments.len(), limits::ARGUMENTS_BYTES_MAX),
         ] {
@@ -111,11 +113,11 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
     Ok(calls)
 }
 
-/// The text of arguments: a string holds it as is, any other value is its own text, and what is not there is
+/// The text of arguments: a string holds it as is, any other value is its own text, and a missing or null one is
 /// `absent`.
 pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, Problem> {
     let max = limits::ARGUMENTS_BYTES_MAX;
-    let Some(value) = fields.get_or_null(name) else { return Ok(absent.to_owned()) };
+    let Some(value) = fields.get(name) else { return Ok(absent.to_owned()) };
     if value.kind() == Kind::String {
         return Ok(fields.string(name, max)?.unwrap_or_default().into_owned());
     }
@@ -126,14 +128,52 @@ pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Re
     Ok(text.to_owned())
 }
 
-/// The provider's id of a call.
-pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Result<Option<String>, Problem> {
-    Ok(fields.string(name, limits::PROVIDER_ID_BYTES_MAX)?.map(Into::into))
+/// The provider's id of a call, however long: the message is bounded, and a conversation continues only under this id.
+/// An id that is no string is its JSON text, so that it costs neither its call nor the others of the turn.
+pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Option<String> {
+    fields.get(name).and_then(text_of)
 }
 
-/// The tool's name in a call.
-pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> Result<String, Problem> {
-    Ok(fields.required(name, fields.string(name, limits::TOOL_NAME_BYTES_MAX)?)?.into())
+/// The tool's name in a call. A missing, long or odd one is the name of no tool: it costs its own call.
+pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> String {
+    let name = fields.get(name).and_then(text_of).unwrap_or_default();
+    bounded(&name, limits::TOOL_NAME_BYTES_MAX).into_owned()
+}
+
+/// The text of a string, or the JSON of any other value.
+fn text_of(value: Value<'_, '_>) -> Option<String> {
+    match value.kind() {
+        Kind::Null => None,
+        Kind::String => value.as_str().map(Cow::into_owned),
+        Kind::Bool | Kind::Number | Kind::Array | Kind::Object => value.text().map(str::to_owned),
+    }
+}
+
+/// The end of arguments whose response was cut off. Behind it no text is JSON, so nothing runs with these arguments,
+/// whoever reads them.
+const CUT: char = '…';
+
+/// Marks a call as one of a response that was cut off before it was complete.
+pub(crate) fn mark_as_cut(call: &mut Call) {
+    let keep = prefix(&call.arguments, limits::ARGUMENTS_BYTES_MAX - CUT.len_utf8()).len();
+    call.arguments.truncate(keep);
+    call.arguments.push(CUT);
+}
+
+/// Returns true if arguments are those of a response that was cut off.
+#[must_use]
+pub fn is_cut(arguments: &str) -> bool {
+    arguments.ends_with(CUT)
+}
+
+/// The message about a call whose response was cut off.
+#[must_use]
+pub fn cut_response(tool: &str) -> String {
+    let tool = bounded(tool, limits::NAME_BYTES_MAX);
+    format!(
+        "The response was cut off before its call of '{tool}' was complete, so the call was not carried out. Request \
+         the response again, with a higher limit of output tokens."
+    )
 }
 
 /// Arguments as the JSON value that they are, `depth` arrays and objects deep in a turn; what is no value (it is refused

@@ -28,7 +28,7 @@ impl DialectRules for Rules {
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
-        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
+        Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "name"), arguments }))
     }
 
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {

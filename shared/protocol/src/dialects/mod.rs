@@ -17,7 +17,8 @@ mod openai_responses;
 mod raw;
 mod text;
 
-pub use self::call::RejectedCall;
+pub(super) use self::call::mark_as_cut;
+pub use self::call::{RejectedCall, cut_response, is_cut};
 use self::call::{Element, read_list};
 pub use self::definitions::Definitions;
 use super::json::Value;
@@ -73,6 +74,13 @@ pub(super) trait DialectRules: Sync {
 
     /// The call that a list's element is; none for an element that is no call.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem>;
+
+    /// Returns true if `held`, which the member `name` of a turn holds, ends with a call: the one that a response lacks
+    /// the end of, if it was cut off.
+    fn ends_with_call(&self, name: &'static str, held: Value<'_, '_>) -> bool {
+        let last = self.list(name, held).1.elements().last();
+        last.is_some_and(|element| self.salvage_call(element).is_some())
+    }
 
     /// The predicate of the error that a list holds no call.
     fn without_calls(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::json::Value;
+use super::super::json::{Kind, Value, bounded};
 use super::super::message::fields::{Fields, Place};
 use super::super::message::problem::Problem;
 use super::super::names::NameRules;
@@ -34,14 +34,18 @@ impl DialectRules for Rules {
     /// `{id, type: "function", function: {name, arguments}}`. Members that providers add (`index`) are ignored.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let Element { fields, list, index } = element;
-        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
+        let kind = fields.get("type").and_then(|kind| kind.as_str()).filter(|kind| !kind.is_empty());
         if let Some(kind) = kind.filter(|kind| kind != "function") {
+            let kind = bounded(&kind, limits::NAME_BYTES_MAX);
             return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
         }
-        let function = fields.required("function", fields.get("function"))?;
+        // Without a function it is a call of no tool, and costs only itself.
+        let Some(function) = fields.get("function").filter(|function| function.kind() == Kind::Object) else {
+            return Ok(Some(Call { provider_id: id(&fields, "id"), tool: String::new(), arguments: String::new() }));
+        };
         let function = Fields::of(Some(function), Place::Inside(list, index, "function"))?;
         let arguments = arguments(&function, "arguments", "")?;
-        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&function, "name")?, arguments }))
+        Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&function, "name"), arguments }))
     }
 
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {

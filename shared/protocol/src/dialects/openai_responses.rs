@@ -6,11 +6,12 @@ use super::super::json::Value;
 use super::super::message::problem::Problem;
 use super::super::names::NameRules;
 use super::super::write::Object;
-use super::call::{Element, arguments, id, tool};
+use super::super::stop_reason::is_unfinished;
+use super::call::{Element, arguments, id, mark_as_cut, tool};
 use super::content::{content, id_of};
 use super::openai_chat::parameters;
 use super::{About, Definitions, DialectRules, RejectedCall};
-use tickfleet_model::{Call, CallResult, ToolSpec, limits};
+use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The type of an item that calls a function.
 const FUNCTION: &str = "function_call";
@@ -31,16 +32,21 @@ impl DialectRules for Rules {
         }
     }
 
-    /// `{type: "function_call", call_id, name, arguments}`. An item of any other type is no call: messages, reasoning,
+    /// `{type: "function_call", call_id, name, arguments, status?}`. An item of any other type is no call: messages, reasoning,
     /// and the calls of tools that the provider itself carries out. A custom tool's call is refused: it waits for an
     /// answer that nobody here can give.
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields;
-        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
-        match fields.required("type", kind)?.as_ref() {
+        let kind = fields.get("type").and_then(|kind| kind.as_str()).unwrap_or_default();
+        match kind.as_ref() {
             FUNCTION => {
                 let arguments = arguments(&fields, "arguments", "")?;
-                Ok(Some(Call { provider_id: id(&fields, "call_id")?, tool: tool(&fields, "name")?, arguments }))
+                let mut call = Call { provider_id: id(&fields, "call_id"), tool: tool(&fields, "name"), arguments };
+                let status = fields.get("status").and_then(|status| status.as_str());
+                if status.is_some_and(|status| is_unfinished(&status)) {
+                    mark_as_cut(&mut call);
+                }
+                Ok(Some(call))
             }
             CUSTOM => Err(fields.invalid("type", "\"custom_tool_call\" is not supported; expected \"function_call\"")),
             _ => Ok(None),

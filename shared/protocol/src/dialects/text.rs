@@ -35,7 +35,7 @@ impl DialectRules for Rules {
     fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
         let fields = element.fields.only(&["id", "tool", "reason", "arguments"])?;
         let arguments = arguments(&fields, "arguments", "{}")?;
-        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "tool")?, arguments }))
+        Ok(Some(Call { provider_id: id(&fields, "id"), tool: tool(&fields, "tool"), arguments }))
     }
 
     fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {

@@ -1,6 +1,7 @@
 //! The calls of a turn: which member holds them, and in which dialect.
 
-use super::super::dialects::{CALLS, members, rules};
+use super::super::dialects::{CALLS, mark_as_cut, members, rules};
+use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::fields::Fields;
 use super::problem::Problem;
@@ -25,7 +26,12 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
         let (given, own) = (dialect.as_str(), own.as_str());
         return Err(fields.invalid("format", &format!("{name} is {own}, not {given}; put {given} calls into calls")));
     }
-    let calls = rules.read(name, held, fields)?;
+    let mut calls = rules.read(name, held, fields)?;
+    let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
+    // In plain text, a call that is closed is complete.
+    if is_cut && !rules.about().in_words && rules.ends_with_call(name, held) {
+        calls.last_mut().into_iter().for_each(mark_as_cut);
+    }
     // Whoever submits a plain answer cannot know whether it has a call; of the other dialects the provider says so.
     if calls.is_empty() && !rules.about().in_words {
         let what = rules.without_calls();

@@ -6,11 +6,16 @@
 
 use std::borrow::Cow;
 
-use super::super::json::{Bounds, Document, JsonError, Kind, Value, bounded, check, leading, prefix};
+use super::super::json::{Bounds, Document, JsonError, bounded, check, leading, prefix};
+use super::forms::{self, Form};
+use super::meaning::{self, collect};
 use tickfleet_model::{Call, limits};
 
 /// The depth to which an answer's JSON is indexed: list, call, `function`, its members.
 const LEVELS: usize = 4;
+
+/// Bytes of a form that a complaint quotes.
+const FORM_BYTES_MAX: usize = 60;
 
 /// Bytes that are looked at behind the place where JSON broke, to tell a broken call from prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
@@ -21,12 +26,16 @@ const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
     ("<|channel|>analysis<|message|>", "<|end|>", false),
-    ("<|channel|>final<|message|>", "<|end|>", false),
+    (TO_THE_USER, "<|end|>", false),
     ("<|channel>thought", "<channel|>", true),
 ];
 
-/// Marks that stand before a call. Behind these comes JSON, or a markup that is not read here.
-const MARKS: [&str; 4] = ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
+/// Begins words to the user, which nothing has to end.
+const TO_THE_USER: &str = "<|channel|>final<|message|>";
+
+/// Marks that stand before a call, beside the tags that [`forms::tag`] knows. Behind these comes JSON, or a markup that
+/// is not read here.
+const MARKS: [&str; 3] = ["[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
 
 /// Marks of calls in a markup that is not read here: the tool's name stands outside the JSON.
 const FOREIGN: [&str; 11] = [
@@ -61,7 +70,9 @@ pub fn calls_in(answer: &str) -> Vec<Call> {
 
 /// As [`calls_in`], with another bound.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
-    let mut reader = Reader { answer, at: 0, calls: Vec::new(), doubt: None, marked: None };
+    let forms = forms::find(answer);
+    let mut reader =
+        Reader { answer, at: thought_in_prompt(answer), calls: Vec::new(), doubt: None, marked: None, forms };
     // Where the prompt ends with the header's beginning, the answer begins in the middle of it.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
@@ -69,6 +80,16 @@ pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     }
     while reader.calls.len() < calls_max && reader.step() {}
     reader.calls
+}
+
+/// Where the answer begins behind a thought whose start stood in the prompt.
+fn thought_in_prompt(answer: &str) -> usize {
+    let ends = THOUGHTS.into_iter().filter(|(.., may_be_prompted)| *may_be_prompted).filter_map(|(start, end, _)| {
+        let at = answer.find(end)?;
+        let is_lone = answer.get(..at).is_some_and(|before| !before.contains(start));
+        is_lone.then_some(at + end.len())
+    });
+    ends.max().unwrap_or(0)
 }
 
 struct Reader<'a> {
@@ -79,6 +100,8 @@ struct Reader<'a> {
     doubt: Option<usize>,
     /// The place of a mark that JSON has to follow.
     marked: Option<usize>,
+    /// The lines that announce or make a call in another form than JSON, in order.
+    forms: Vec<Form>,
 }
 
 impl<'a> Reader<'a> {
@@ -89,7 +112,12 @@ impl<'a> Reader<'a> {
     /// Reads up to the next place that means something, and that; false at the end.
     fn step(&mut self) -> bool {
         let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
-        let Some(found) = self.rest().find(next) else {
+        let found = self.rest().find(next);
+        let form = self.forms.iter().find(|form| form.at >= self.at).copied();
+        if let Some(form) = form.filter(|form| found.is_none_or(|found| form.at <= self.at + found)) {
+            return self.form(form);
+        }
+        let Some(found) = found else {
             if let Some(mark) = self.marked {
                 self.give_up(mark);
             }
@@ -113,10 +141,29 @@ impl<'a> Reader<'a> {
         self.at < self.answer.len()
     }
 
-    /// Skips what the model thinks.
+    /// Reads a line that announces a call, or gives up at one that makes it.
+    fn form(&mut self, form: Form) -> bool {
+        let Some(bytes) = form.announces else {
+            self.give_up(self.marked.unwrap_or(form.at));
+            return false;
+        };
+        self.marked = Some(form.at);
+        self.at = form.at + bytes;
+        if self.rest().trim().is_empty() {
+            self.give_up(form.at);
+        }
+        self.at < self.answer.len()
+    }
+
+    /// Skips the model's thoughts. A call in a thought that does not end may have been meant.
     fn thought(&mut self, rest: &str) -> bool {
         for (start, end, may_be_prompted) in THOUGHTS {
             if let Some(inside) = rest.strip_prefix(start) {
+                let is_open = start != TO_THE_USER && !inside.contains(end);
+                if is_open && !calls_up_to(inside, 1).is_empty() {
+                    self.give_up(self.at);
+                    return true;
+                }
                 self.at += inside.find(end).map_or(rest.len(), |at| start.len() + at + end.len());
                 return true;
             }
@@ -137,12 +184,19 @@ impl<'a> Reader<'a> {
             self.give_up(self.marked.unwrap_or(self.at));
             return true;
         }
-        let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) else { return false };
+        if forms::tag(rest).is_some_and(|tag| tag.is_foreign) {
+            self.give_up(self.marked.unwrap_or(self.at));
+            return true;
+        }
+        let bytes = mark_bytes(rest);
+        if bytes == 0 {
+            return false;
+        }
         self.marked = Some(self.at);
-        self.at += mark.len();
+        self.at += bytes;
         // A mark that nothing follows any more announced a call.
         if self.rest().trim().is_empty() {
-            self.give_up(self.at - mark.len());
+            self.give_up(self.at - bytes);
         }
         true
     }
@@ -174,7 +228,7 @@ impl<'a> Reader<'a> {
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
         // Elsewhere than at the start, brackets around a function are prose.
-        let python = || is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
+        let python = || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
             return self.give_up(self.marked.unwrap_or(self.at));
         }
@@ -197,131 +251,43 @@ impl<'a> Reader<'a> {
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
-    let header = header.split_once(HEADER_ENDS).map_or(header, |(header, _)| header);
-    header.contains(RECIPIENT)
-}
-
-/// Returns true if text is a list of calls as Python writes them: `[add(a=1)]`.
-fn is_python(text: &str) -> bool {
-    let Some(inside) = text.strip_prefix('[') else { return false };
-    let name = inside
-        .bytes()
-        .take(limits::NAME_BYTES_MAX)
-        .take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'));
-    let name = name.count();
-    name > 0 && inside.as_bytes().get(name) == Some(&b'(')
+    let Some((header, _)) = header.split_once(HEADER_ENDS) else { return header.contains(RECIPIENT) };
+    let recipient = header.split_whitespace().find_map(|word| word.split_once("to=").map(|(_, recipient)| recipient));
+    recipient.is_some_and(|recipient| !matches!(recipient, "" | "user" | "assistant" | "all"))
 }
 
 /// Returns true if JSON that broke was meant as a call: by its first key, however that is quoted.
 fn looks_like_a_call(text: &str) -> bool {
-    let quotes = ['"', '\'', '`', '“', '”', ' ', '\n', '\r', '\t'];
-    let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
-    let inside = inside.strip_prefix('{').unwrap_or(inside).trim_start_matches(quotes);
-    let end = inside.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(inside.len());
+    let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
+    let text = text.replace("&quot;", "\"");
+    let inside = text.strip_prefix('[').unwrap_or(&text).trim_start();
+    let inside = inside.trim_start_matches('{').trim_start_matches(quotes);
+    let end = inside.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')).unwrap_or(inside.len());
     let (key, after) = inside.split_at_checked(end).unwrap_or((inside, ""));
     let after = after.trim_start_matches(quotes);
-    if !after.is_empty() && !after.starts_with(':') {
-        return false;
-    }
-    match key {
-        "tool" | "tool_calls" => true,
-        "name" | "function" | "type" | "id" | "reason" | "calls" | "arguments" | "parameters" => {
-            ["arguments", "parameters", "tool"].iter().any(|word| inside.contains(word))
-        }
-        _ => false,
-    }
-}
-
-/// The meaning of an object of an answer.
-enum Meant {
-    Call(Call),
-    /// A call without a name that could be read.
-    Nameless,
-    /// Something else.
-    Other,
-}
-
-/// Adds the calls of a whole value: an object, a list of such, or an object with such a list.
-fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
-    let list = match value.kind() {
-        Kind::Array => Some(value),
-        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
-            ["tool_calls", "calls"].iter().find_map(|name| value.member(name))
-        }
-    };
-    match list {
-        Some(list) if list.kind() == Kind::Array => list.elements().for_each(|element| add(element, calls)),
-        _ => add(value, calls),
-    }
-}
-
-fn add(value: Value<'_, '_>, calls: &mut Vec<Call>) {
-    match meant(value) {
-        Meant::Call(call) => calls.push(call),
-        Meant::Nameless => calls.push(unreadable(value.text().unwrap_or_default(), String::new())),
-        Meant::Other => {}
-    }
-}
-
-fn meant(object: Value<'_, '_>) -> Meant {
-    let arguments = || object.member("arguments").or_else(|| object.member("parameters"));
-    let function = object.member("function");
-    if let Some(inner) = function.filter(|inner| inner.kind() == Kind::Object) {
-        return match meant(inner) {
-            Meant::Call(call) => Meant::Call(Call { provider_id: id(object), ..call }),
-            other => other,
-        };
-    }
-    if let Some(tool) = object.member("tool") {
-        // Said in so many words that none is needed.
-        if tool.kind() == Kind::Null {
-            return Meant::Other;
-        }
-        let alone = || object.members().all(|(key, _)| matches!(key.as_ref(), "tool" | "reason" | "id"));
-        return match (tool.as_str().filter(|name| !name.is_empty()), arguments()) {
-            (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
-            (Some(name), None) if alone() => Meant::Call(call(object, name, "{}".into())),
-            (None, Some(_)) => Meant::Nameless,
-            (_, None) => Meant::Other,
-        };
-    }
-    // A definition has a name and parameters too.
-    let named = object.member("name").or(function).filter(|_| object.member("description").is_none());
-    match (named.and_then(|name| name.as_str()).filter(|name| !name.is_empty()), arguments()) {
-        (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
-        (None, Some(_)) if object.member("reason").is_some() || named.is_some() => Meant::Nameless,
-        _ => Meant::Other,
-    }
-}
-
-fn call(object: Value<'_, '_>, tool: Cow<'_, str>, arguments: String) -> Call {
-    Call { provider_id: id(object), tool: tool.into_owned(), arguments }
-}
-
-fn id(object: Value<'_, '_>) -> Option<String> {
-    object.member("id").and_then(|id| id.as_str()).map(Cow::into_owned)
-}
-
-fn arguments_text(value: Value<'_, '_>) -> String {
-    value.as_str().map_or_else(|| value.text().unwrap_or_default().to_owned(), Cow::into_owned)
+    (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
 }
 
 /// A call that [`problem`] complains of: it has no name, or its arguments are no JSON.
-fn unreadable(raw: &str, tool: String) -> Call {
+pub(super) fn unreadable(raw: &str, tool: String) -> Call {
     Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
 /// Broken text behind the mark that it may begin with.
 fn unmarked(raw: &str) -> &str {
-    MARKS.iter().find_map(|mark| raw.strip_prefix(mark)).unwrap_or(raw).trim_start()
+    raw.get(mark_bytes(raw).max(forms::fence(raw))..).unwrap_or(raw).trim_start()
+}
+
+/// Returns how many bytes the mark has that a text begins with.
+fn mark_bytes(text: &str) -> usize {
+    let tag = || forms::tag(text).filter(|tag| !tag.is_foreign).map(|tag| tag.bytes);
+    MARKS.iter().find(|mark| text.starts_with(**mark)).map(|mark| mark.len()).or_else(tag).unwrap_or(0)
 }
 
 /// The tool that broken text names, where that much can be read; empty otherwise.
 fn named(raw: &str) -> String {
     let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
-    let root = document.root();
-    let name = root.and_then(|root| root.member("tool").or_else(|| root.member("name")));
-    let name = name.and_then(|name| name.as_str()).unwrap_or_default();
+    let name = document.root().and_then(meaning::name_of).unwrap_or_default();
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
@@ -348,6 +314,9 @@ pub fn problem(call: &Call) -> Option<String> {
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
         (None, Some(error)) => format!("{whose} cannot be read: {error}."),
+        (None, None) if !named(raw).is_empty() => format!(
+            "A call in your answer cannot be read: its arguments must be an object under the key \"arguments\"."
+        ),
         (None, None) => format!("{whose} names no tool: \"tool\" must be a tool's name as a string."),
     };
     let form = r#"{"tool": "<name>", "reason": "<why>", "arguments": {…}}"#;
@@ -356,11 +325,18 @@ pub fn problem(call: &Call) -> Option<String> {
 }
 
 /// The mark that broken text begins with, where it is not followed by JSON.
-fn mark_of(raw: &str) -> Option<&'static str> {
-    let foreign = FOREIGN.iter().chain(&HEADERS).find(|mark| raw.starts_with(**mark)).copied();
-    let json = |after: &str| after.trim_start().starts_with(['{', '[']);
-    let marked = || MARKS.into_iter().find(|mark| raw.strip_prefix(mark).is_some_and(|after| !json(after)));
-    foreign.or_else(marked).or_else(|| is_python(raw).then_some("[name(…)]"))
+fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
+    if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
+        return Some(Cow::Owned(format!("it stands in {start}, which does not end")));
+    }
+    let known = FOREIGN.iter().chain(&HEADERS).find(|mark| raw.starts_with(**mark)).copied();
+    let json = |bytes: usize| raw.get(bytes..).is_some_and(|after| after.trim_start().starts_with(['{', '[']));
+    let marked = |bytes: usize| raw.get(..bytes).map(str::trim).filter(|_| bytes > 0 && !json(bytes));
+    let foreign = || forms::tag(raw).and_then(|tag| raw.get(..tag.bytes));
+    let mark = known.or_else(|| marked(mark_bytes(raw).max(forms::fence(raw)))).or_else(foreign);
+    let python = || forms::is_python(raw).then_some("[name(…)]");
+    let line = || forms::find(raw).first().is_some_and(|form| form.at == 0).then(|| raw.lines().next()).flatten();
+    mark.filter(|mark| !json(mark.len()) || known.is_some()).or_else(python).or_else(line).map(|mark| bounded(mark, FORM_BYTES_MAX))
 }
 
 #[cfg(test)]
@@ -420,11 +396,10 @@ mod tests {
             "",
             "Paris is the capital of France.",
             r#"{"capital": "Paris", "name": "France"}"#,
-            r#"{"tool": "hammer", "price": 5}"#,
             r#"{"tool": null, "reason": "none is needed", "arguments": {}}"#,
             r#"{"name":"add","description":"Adds.","parameters":{"type":"object"}}"#,
             r#"{"parameters": {}}"#,
-            "<think>I could call {\"tool\":\"rm\",\"arguments\":{}}",
+            "<think>I could call none.",
             "The config is {\"a\": 1, ...} or so.",
             r#"<|channel|>final<|message|>{"name":"rm","arguments":{}}"#,
             "It is in [f(x), 1].",

@@ -2,6 +2,8 @@
 //! is read, and how a result is told.
 
 mod answer;
+mod forms;
+mod meaning;
 mod prompts;
 
 use std::borrow::Cow;

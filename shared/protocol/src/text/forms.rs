@@ -1,0 +1,220 @@
+//! Forms of calls that are no JSON, or that announce it: tags, fences and lines as model families and agent frameworks
+//! write them. They are recognised, not read: half of what makes such a call lies in the tool's own definition.
+
+use tickfleet_model::limits;
+
+use super::super::json::prefix;
+
+/// Bytes of a tag that are looked at.
+const TAG_BYTES_MAX: usize = 200;
+/// Lines behind a tool's name in which its arguments begin.
+const LINES_BETWEEN_MAX: usize = 4;
+/// Lines of an answer that are looked at.
+const LINES_MAX: usize = 10_000;
+
+/// What the name of a tag holds that announces a call, without case and punctuation.
+const CALLS: [&str; 8] =
+    ["toolcall", "functioncall", "tooluse", "toolcode", "usetool", "calltool", "toolinvocation", "usemcptool"];
+/// Tags whose content is no JSON of ours.
+const FOREIGN: [&str; 6] = ["invoke", "toolname", "toolinput", "toolarguments", "usemcptool", "recipient"];
+/// What the name of a tag holds that ends a call, or tells what one came to.
+const NO_CALLS: [&str; 5] = ["result", "response", "output", "error", "end"];
+
+/// Labels of a line that names a tool, without case and punctuation.
+const NAME_LABELS: [&str; 11] = [
+    "action",
+    "tool",
+    "function",
+    "toolcall",
+    "functioncall",
+    "toolname",
+    "functionname",
+    "calltool",
+    "callfunction",
+    "usetool",
+    "nextaction",
+];
+/// Labels of a line that has its arguments.
+const INPUT_LABELS: [&str; 12] = [
+    "actioninput",
+    "arguments",
+    "args",
+    "parameters",
+    "params",
+    "input",
+    "inputs",
+    "toolinput",
+    "toolarguments",
+    "toolargs",
+    "functionarguments",
+    "functioninput",
+];
+/// Names that stand for no tool.
+const NO_TOOLS: [&str; 6] = ["none", "null", "na", "no", "finalanswer", "finish"];
+
+/// A line that makes a call, or announces one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    /// Where the line begins.
+    pub(super) at: usize,
+    /// The bytes of it that JSON has to follow; none where the call itself is no JSON.
+    pub(super) announces: Option<usize>,
+}
+
+/// A tag that begins a call.
+pub(super) struct Tag {
+    /// Its length.
+    pub(super) bytes: usize,
+    /// True if its content is not read here.
+    pub(super) is_foreign: bool,
+}
+
+/// The tag of a call that a text begins with.
+pub(super) fn tag(text: &str) -> Option<Tag> {
+    let inside = prefix(text.strip_prefix('<')?, TAG_BYTES_MAX);
+    let (tag, _) = inside.split_once('>')?;
+    let name = tag.split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
+    if name.trim_start_matches(['|', '｜']).starts_with('/') {
+        return None;
+    }
+    let (has_more, name) = (name.len() < tag.trim_end().len(), folded(name));
+    if NO_CALLS.iter().any(|word| name.ends_with(word)) {
+        return None;
+    }
+    let is_foreign = FOREIGN.contains(&name.as_str());
+    let is_call = is_foreign || CALLS.iter().any(|word| name.contains(word));
+    is_call.then_some(Tag { bytes: 1 + tag.len() + 1, is_foreign: is_foreign || has_more })
+}
+
+/// Returns how many bytes the fence of a call has that a text begins with: its first line.
+pub(super) fn fence(text: &str) -> usize {
+    let line = text.lines().next().unwrap_or_default();
+    let info = line.strip_prefix("```").map(folded).unwrap_or_default();
+    let is_call = CALLS.iter().any(|word| info.starts_with(word));
+    if is_call { line.len() } else { 0 }
+}
+
+/// The lines of an answer that make or announce calls, in order.
+pub(super) fn find(answer: &str) -> Vec<Form> {
+    let mut forms = Vec::new();
+    let lines: Vec<(usize, &str)> = lines(answer).take(LINES_MAX).collect();
+    for (number, (start, line)) in lines.iter().enumerate() {
+        let text = line.trim_start();
+        let at = start + (line.len() - text.len());
+        let behind = || lines.iter().skip(number + 1).map(|(_, line)| line.trim()).filter(|line| !line.is_empty());
+        let fence = fence(text);
+        if fence > 0 {
+            forms.push(Form { at, announces: Some(fence) });
+        } else if names_a_tool(text, behind) || is_functionary(text, behind) || is_expression_of_functions(text) {
+            forms.push(Form { at, announces: None });
+        } else if is_python(text) && has_keywords(text) && text.trim_end().ends_with(']') {
+            forms.push(Form { at, announces: None });
+        }
+    }
+    if let Some(at) = lone_expression(answer)
+        && !forms.iter().any(|form| form.at <= at)
+    {
+        forms.insert(0, Form { at, announces: None });
+    }
+    forms
+}
+
+/// The lines of a text, each with its place.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split_inclusive('\n').scan(0, |at, line| {
+        let start = *at;
+        *at += line.len();
+        Some((start, line))
+    })
+}
+
+/// Returns true if a line names a tool, and one behind it has arguments: `Action: add`, `Action Input: {…}`.
+fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
+    let Some((label, value)) = labelled(line).filter(|(label, _)| NAME_LABELS.contains(&label.as_str())) else {
+        return false;
+    };
+    let name: String = value.chars().take_while(|c| is_of_name(*c)).collect();
+    if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || NO_TOOLS.contains(&folded(&name).as_str()) {
+        return false;
+    }
+    match value.get(name.len()..).unwrap_or_default().trim() {
+        "" | "()" => behind()
+            .take(LINES_BETWEEN_MAX)
+            .any(|line| labelled(line).is_some_and(|(label, _)| INPUT_LABELS.contains(&label.as_str()))),
+        // `Action: search[Oslo]`
+        input => {
+            let has_ends = [('(', ')'), ('[', ']'), ('{', '}')].iter().any(|(a, z)| input.starts_with(*a) && input.ends_with(*z));
+            has_ends && !matches!(label.as_str(), "tool" | "function")
+        }
+    }
+}
+
+/// The label of a line, folded, and what stands behind its colon, without marks of Markdown.
+fn labelled(line: &str) -> Option<(String, &str)> {
+    let marks = ['*', '#', '>', '-', '_', '`', '"', '\'', ' ', '\t'];
+    let (label, value) = line.trim_start_matches(marks).split_once(':')?;
+    if label.len() > limits::NAME_BYTES_MAX {
+        return None;
+    }
+    let label = folded(label).trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+    Some((label, value.trim_matches(|c: char| c.is_whitespace() || marks.contains(&c))))
+}
+
+/// Returns true for `>>>name` before a line of JSON.
+fn is_functionary<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn() -> Lines) -> bool {
+    let Some(name) = line.strip_prefix(">>>").map(str::trim_end) else { return false };
+    !name.is_empty()
+        && name != "all"
+        && name.chars().all(is_of_name)
+        && behind().next().is_some_and(|line| line.starts_with('{'))
+}
+
+/// Returns true for `functions.name(…)` and `functions.name:0{…}`.
+fn is_expression_of_functions(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("functions.") else { return false };
+    let name = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')).count();
+    name > 0 && rest.get(name..).is_some_and(|after| after.starts_with(['(', ':', '{', '[']))
+}
+
+/// Where an answer begins that is one call as Python writes it, in a fence or not, and nothing else.
+fn lone_expression(answer: &str) -> Option<usize> {
+    let trimmed = answer.trim();
+    let inside = trimmed.strip_prefix("```").and_then(|text| text.strip_suffix("```"));
+    let inside = inside.and_then(|text| text.split_once('\n')).map_or(trimmed, |(_, text)| text.trim());
+    let inside = inside.strip_prefix("print(").and_then(|text| text.strip_suffix(')')).unwrap_or(inside);
+    let name = inside.bytes().take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.')).count();
+    let arguments = inside.get(name..)?.strip_prefix('(')?.strip_suffix(')')?.trim_start();
+    let is_call = arguments.is_empty() || arguments.starts_with(['"', '\'', '{']) || begins_with_keyword(arguments);
+    (name > 0 && is_call).then(|| answer.len() - answer.trim_start().len())
+}
+
+/// Returns true if text is a list of calls as Python writes them: `[add(a=1)]`.
+pub(super) fn is_python(text: &str) -> bool {
+    let Some(inside) = text.strip_prefix('[') else { return false };
+    let name = inside
+        .bytes()
+        .take(limits::NAME_BYTES_MAX)
+        .take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'));
+    let name = name.count();
+    name > 0 && inside.as_bytes().get(name) == Some(&b'(')
+}
+
+/// Returns true if the first call of such a list names its arguments, or has none.
+fn has_keywords(text: &str) -> bool {
+    text.split_once('(').is_some_and(|(_, arguments)| arguments.starts_with(')') || begins_with_keyword(arguments))
+}
+
+fn begins_with_keyword(arguments: &str) -> bool {
+    let name = arguments.bytes().take_while(|b| b.is_ascii_alphanumeric() || *b == b'_').count();
+    let after = arguments.get(name..).unwrap_or_default().trim_start();
+    name > 0 && after.starts_with('=') && !after.starts_with("==")
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':')
+}
+
+/// A word without case and punctuation.
+pub(super) fn folded(word: &str) -> String {
+    word.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}

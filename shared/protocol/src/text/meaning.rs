@@ -1,0 +1,187 @@
+//! The meaning of JSON in an answer: a call, a near miss of one, or something else.
+
+use std::borrow::Cow;
+
+use super::super::json::{Kind, Value};
+use super::answer::unreadable;
+use super::forms::folded;
+use tickfleet_model::{Call, suggest};
+
+/// Keys of a tool's name that nothing else has, without case and punctuation.
+const NAMES: [&str; 8] =
+    ["tool", "toolname", "functionname", "recipientname", "toolcall", "functioncall", "calltool", "usetool"];
+/// Keys that have a tool's name where arguments stand beside them.
+const NAMES_BESIDE_ARGUMENTS: [&str; 2] = ["function", "action"];
+/// Keys of an object that is the call.
+const WRAPPERS: [&str; 7] = ["function", "tool", "toolcall", "functioncall", "tooluse", "call", "action"];
+/// Keys of lists of calls that nothing else has.
+const LISTS: [&str; 3] = ["toolcalls", "functioncalls", "tooluses"];
+/// Keys of arguments that nothing else has.
+const ARGUMENTS: [&str; 9] = [
+    "arguments",
+    "toolinput",
+    "toolarguments",
+    "toolargs",
+    "toolparameters",
+    "actioninput",
+    "functionarguments",
+    "functionargs",
+    "functionparameters",
+];
+/// Keys of arguments beside a tool's name.
+const ARGUMENTS_BESIDE_NAME: [&str; 7] = ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
+/// Members of a call that are neither its tool nor its arguments.
+const ASIDE: [&str; 10] =
+    ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
+/// The action by which agents of LangChain give their answer.
+const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
+
+/// The meaning of an object of an answer.
+enum Meant {
+    Call(Call),
+    /// A call without a name or arguments that could be read.
+    Unreadable,
+    /// Something else.
+    Other,
+}
+
+/// Adds the calls of a whole value: an object, a list of such, or an object with such a list.
+pub(super) fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
+    if value.kind() == Kind::Array {
+        return value.elements().for_each(|element| add(element, false, calls));
+    }
+    let list = |names: &'static [&'static str]| member(value, names).filter(|held| held.kind() != Kind::Null);
+    if let Some(held) = list(&LISTS) {
+        return match held.kind() {
+            Kind::Array => held.elements().for_each(|element| add(element, true, calls)),
+            Kind::Object => add(held, true, calls),
+            _ => add(value, false, calls),
+        };
+    }
+    match list(&["calls"]).filter(|held| held.kind() == Kind::Array) {
+        Some(held) => held.elements().for_each(|element| add(element, false, calls)),
+        None => add(value, false, calls),
+    }
+}
+
+/// Adds the call that a value is. `is_announced`: its list can hold nothing but calls.
+fn add(value: Value<'_, '_>, is_announced: bool, calls: &mut Vec<Call>) {
+    match meant(value) {
+        Meant::Call(call) => calls.push(call),
+        Meant::Other if !is_announced || value.kind() == Kind::Null => {}
+        Meant::Unreadable | Meant::Other => {
+            calls.push(unreadable(value.text().unwrap_or_default(), String::new()));
+        }
+    }
+}
+
+fn meant(object: Value<'_, '_>) -> Meant {
+    if object.kind() != Kind::Object {
+        return Meant::Other;
+    }
+    if let Some(inner) = member(object, &WRAPPERS).filter(|inner| inner.kind() == Kind::Object) {
+        return match meant(inner) {
+            Meant::Call(call) => Meant::Call(Call { provider_id: id(object).or(call.provider_id), ..call }),
+            // A definition has a description.
+            Meant::Other if has_text(inner, "name") && inner.member("description").is_none() => Meant::Unreadable,
+            other => other,
+        };
+    }
+    // Said in so many words that none is needed.
+    if object.member("tool").is_some_and(|tool| tool.kind() == Kind::Null) {
+        return Meant::Other;
+    }
+    let arguments = member(object, &ARGUMENTS).or_else(|| member(object, &ARGUMENTS_BESIDE_NAME));
+    if let Some(name) = member(object, &NAMES) {
+        return match (text(name), arguments) {
+            (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+            (Some(name), None) if is_alone(object) => Meant::Call(call(object, name, "{}".into())),
+            (Some(_), None) | (None, Some(_)) => Meant::Unreadable,
+            (None, None) => Meant::Other,
+        };
+    }
+    if let (Some(name), Some(arguments)) = (member(object, &NAMES_BESIDE_ARGUMENTS).and_then(text), arguments) {
+        let is_answer = FINAL_ANSWERS.contains(&folded(&name).as_str());
+        return if is_answer { Meant::Other } else { Meant::Call(call(object, name, arguments_text(arguments))) };
+    }
+    // A definition has a name and parameters too.
+    if object.member("description").is_some() {
+        return Meant::Other;
+    }
+    let sure = member(object, &ARGUMENTS).or_else(|| object.member("parameters"));
+    let named = object.member("name").or_else(|| object.member("function"));
+    match (named.and_then(text), sure) {
+        (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+        (Some(name), None) => match arguments.filter(|arguments| arguments.kind() == Kind::Object) {
+            Some(arguments) => Meant::Call(call(object, name, arguments_text(arguments))),
+            None => Meant::Other,
+        },
+        (None, Some(_)) if named.is_some() || object.member("reason").is_some() => Meant::Unreadable,
+        (None, Some(_)) if member(object, &ARGUMENTS).is_some() || is_misspelt(object) => Meant::Unreadable,
+        _ => Meant::Other,
+    }
+}
+
+/// Returns true if an object has a text under a key that was probably to name the tool.
+fn is_misspelt(object: Value<'_, '_>) -> bool {
+    object.members().any(|(key, value)| {
+        value.kind() == Kind::String && suggest::closest(&key, ["tool", "tool_name", "function", "name"]).is_some()
+    })
+}
+
+/// Returns true if nothing of an object but its tool's name means anything.
+fn is_alone(object: Value<'_, '_>) -> bool {
+    object.members().all(|(key, _)| {
+        let key = folded(&key);
+        NAMES.contains(&key.as_str()) || ASIDE.contains(&key.as_str())
+    })
+}
+
+/// The tool that an object names; none where it names none.
+pub(super) fn name_of<'a>(object: Value<'a, '_>) -> Option<Cow<'a, str>> {
+    let name = member(object, &NAMES).or_else(|| member(object, &NAMES_BESIDE_ARGUMENTS));
+    name.or_else(|| object.member("name")).and_then(text)
+}
+
+/// Returns true if an object that breaks off was to be a call, by its first key and what else can be seen of it.
+pub(super) fn begins_a_call(key: &str, seen: &str) -> bool {
+    let key = folded(key);
+    let key = key.as_str();
+    if NAMES.contains(&key) || LISTS.contains(&key) {
+        return true;
+    }
+    let may_begin = ["name", "calls"].contains(&key)
+        || NAMES_BESIDE_ARGUMENTS.contains(&key)
+        || ARGUMENTS.contains(&key)
+        || ARGUMENTS_BESIDE_NAME.contains(&key)
+        || ASIDE.contains(&key);
+    may_begin && ["arguments", "parameters", "tool", "action_input", "\"args\""].iter().any(|word| seen.contains(word))
+}
+
+/// The first member whose key is one of these, without case and punctuation.
+fn member<'a, 'd>(object: Value<'a, 'd>, names: &[&str]) -> Option<Value<'a, 'd>> {
+    object.members().find(|(key, _)| names.contains(&folded(key).as_str())).map(|(_, value)| value)
+}
+
+fn has_text(object: Value<'_, '_>, name: &str) -> bool {
+    object.member(name).and_then(text).is_some()
+}
+
+fn text<'a>(value: Value<'a, '_>) -> Option<Cow<'a, str>> {
+    value.as_str().filter(|text| !text.is_empty())
+}
+
+fn call(object: Value<'_, '_>, tool: Cow<'_, str>, arguments: String) -> Call {
+    Call { provider_id: id(object), tool: tool.into_owned(), arguments }
+}
+
+fn id(object: Value<'_, '_>) -> Option<String> {
+    object.member("id").and_then(|id| id.as_str()).map(Cow::into_owned)
+}
+
+fn arguments_text(value: Value<'_, '_>) -> String {
+    match value.kind() {
+        Kind::Null => "{}".to_owned(),
+        _ => value.as_str().map_or_else(|| value.text().unwrap_or_default().to_owned(), Cow::into_owned),
+    }
+}
