@@ -7,7 +7,7 @@ use tickfleet_model::{Call, Turn};
 use super::text::{calls_in, problem};
 use super::{is_cut, parse_turn, write_turn};
 
-const CUT: &str = include_str!("../../../tests/data/trouble/cut-responses.json");
+const CUT: &str = include_str!("../../../tests/data/trouble/cut.json");
 const ODD_IDS: &str = include_str!("../../../tests/data/trouble/odd-ids.json");
 const NULLS: &str = include_str!("../../../tests/data/trouble/null-arguments.json");
 const PLAIN: &str = include_str!("../../../tests/data/trouble/plain-text.json");

@@ -154,15 +154,14 @@ impl Asked<'_> {
         }
     }
 
-    /// The arguments as the tool gets them. What is in a task is the producer's own JSON, numbers included that no
-    /// schema can compare.
+    /// The arguments as the tool gets them.
     async fn arguments(&self, tool: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Box<CallEnding>> {
         let (checked, name) = match *self {
             Self::Tool { name, strict, .. } => {
                 let text = if strict { without_nulls(&tool.spec.input_schema, text) } else { Cow::Borrowed(text) };
                 (tool.arguments.check_in_time(&text).await, name)
             }
-            Self::Task { .. } => (tool.arguments.check_task_in_time(text).await, tool.spec.name.as_str()),
+            Self::Task { .. } => (tool.arguments.check_in_time(text).await, tool.spec.name.as_str()),
         };
         checked.map_err(|error| {
             let told = messages::error(Outcome::InvalidArguments, error.message(name));

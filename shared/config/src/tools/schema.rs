@@ -24,15 +24,15 @@ pub struct SchemaProblem {
     pub why: String,
 }
 
-/// Judges schemas. The one that compiles them has the last word, and this is it, asked early: so every role refuses
+/// Judges schemas, and returns what is not checked of them. The one that compiles them has the last word, and this is it, asked early: so every role refuses
 /// the same configurations, with file and line.
 #[derive(Clone, Copy)]
-pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<(), SchemaProblem>);
+pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem>);
 
 impl Default for SchemaCheck {
     /// Takes every schema.
     fn default() -> Self {
-        Self(|_, _| Ok(()))
+        Self(|_, _| Ok(Vec::new()))
     }
 }
 
@@ -48,10 +48,20 @@ impl SchemaCheck {
         let schema = cursor.node.to_json();
         if !matches!(cursor.node.value, Value::Mapping(_)) {
             cursor.refuse("a JSON Schema: a mapping");
-        } else if let Err(problem) = self.0(&schema, which) {
-            let (node, path) = walk(cursor.node, &cursor.path, &problem.at);
-            let expected = format!("a JSON Schema that {}", problem.why);
-            cursor.errors.push(&node.place, &path, node.describe(), expected);
+            return schema;
+        }
+        match self.0(&schema, which) {
+            Ok(unchecked) => {
+                for problem in unchecked {
+                    let (node, path) = walk(cursor.node, &cursor.path, &problem.at);
+                    cursor.errors.warn(&node.place, &path, format!("the schema {}", problem.why));
+                }
+            }
+            Err(problem) => {
+                let (node, path) = walk(cursor.node, &cursor.path, &problem.at);
+                let expected = format!("a JSON Schema that {}", problem.why);
+                cursor.errors.push(&node.place, &path, node.describe(), expected);
+            }
         }
         schema
     }

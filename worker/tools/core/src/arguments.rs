@@ -4,21 +4,26 @@
 //! are; [`OutputCheck`] is one for what a tool returns. All compile, parse and validate along the same path.
 
 mod explain;
+mod integers;
 mod parse;
+mod patterns;
 mod schema_cost;
 mod uncallable;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{ValidationError, Validator};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tickfleet_config::{SchemaProblem, SchemaUse};
 use tickfleet_model::limits;
+use tickfleet_protocol::is_cut;
 
 use explain::{ARGUMENTS, OUTPUT, Subject, quoted};
 pub use explain::{ArgumentError, Problem};
@@ -32,8 +37,6 @@ const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
 const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
 /// Longest check of arguments. Real ones take microseconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
-/// Bytes of a compiled `pattern`; beyond it, a pattern like `(a{1000}){1000}` eats memory.
-const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
 /// Why a schema cannot be used, as the rest of a sentence that begins with which schema it is. `at` is the JSON pointer
 /// of the place in it.
@@ -81,19 +84,21 @@ impl SchemaError {
     }
 }
 
-/// Checks the schema of a tool for whoever loads a configuration, as it is compiled later.
+/// Checks the schema of a tool for whoever loads a configuration, as it is compiled later. Returns what is left to the
+/// tool to check.
 ///
 /// # Errors
 /// The problem with it.
-pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<(), SchemaProblem> {
+pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<Vec<SchemaProblem>, SchemaProblem> {
     let checked = match which {
-        SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(drop),
-        SchemaUse::Output => OutputCheck::compile(schema).map(drop),
+        SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(|check| check.0),
+        SchemaUse::Output => OutputCheck::compile(schema).map(|check| check.0),
     };
-    checked.map_err(SchemaError::into_problem)
+    let warning = |at: &String| SchemaProblem { at: at.clone(), why: patterns::LEFT_TO_THE_TOOL.to_owned() };
+    checked.map(|check| check.0.unread.iter().map(warning).collect()).map_err(SchemaError::into_problem)
 }
 
-/// Any schema, compiled: no network, no files, linear-time patterns, bounded cost.
+/// Any schema, compiled: no network, no files, patterns with bounded steps, bounded cost.
 #[derive(Debug, Clone)]
 pub struct ValueCheck(Arc<Compiled>);
 
@@ -110,6 +115,10 @@ struct Compiled {
     validator: Validator,
     /// The top-level arguments that the schema names, for hints.
     names: Vec<String>,
+    /// The schema, if it declares whole numbers.
+    whole_numbers: Option<Value>,
+    /// The places of patterns that no engine here can read.
+    unread: Vec<String>,
 }
 
 /// Compiled schemas by digest. Compiling is pure, so a process-wide memory changes no answer; a reload of the
@@ -144,13 +153,14 @@ impl ArgumentCheck {
         }
     }
 
-    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept. No text
-    /// at all is how providers write a call without arguments: it is an empty object.
+    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept; a whole
+    /// number is written as one where the schema declares an integer (`5.0` is `5`). No text at all, and `null`, are how
+    /// providers write a call without arguments: they are an empty object.
     ///
     /// # Errors
     /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
-        let text = if text.trim_ascii().is_empty() { "{}" } else { text };
+        let text = if matches!(text.trim_ascii(), "" | "null") { "{}" } else { text };
         self.0.checked(text, &ARGUMENTS, true)
     }
 
@@ -163,18 +173,6 @@ impl ArgumentCheck {
             return self.check(text);
         }
         self.check_within(text, CHECK_TIME_MAX).await
-    }
-
-    /// As [`Self::check_in_time`] for the arguments of a task, which a program wrote: a number beyond what a schema can
-    /// compare counts as the largest that it can, and reaches the handler as it was written.
-    ///
-    /// # Errors
-    /// As [`Self::check_in_time`].
-    pub async fn check_task_in_time(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
-        let comparable = parse::comparable(text);
-        self.check_in_time(&comparable).await?;
-        let not_json = |e: serde_json::Error| ArgumentError::whole(&format!("The task is not valid JSON ({e})"));
-        RawValue::from_string(text.trim().to_owned()).map_err(not_json)
     }
 
     async fn check_within(&self, text: &str, limit: Duration) -> Result<Box<RawValue>, ArgumentError> {
@@ -263,25 +261,40 @@ impl ValueCheck {
     fn checked(&self, text: &str, subject: &Subject, object: bool) -> Result<Box<RawValue>, ArgumentError> {
         let whole = subject.whole;
         let not_json = |why: String| ArgumentError::whole(&format!("{whole} {} not valid JSON ({why})", subject.is));
-        let value = parse::parse_bounded(text, subject.bytes_max).map_err(not_json)?;
+        let value = parse::parse_bounded(text, subject.bytes_max).map_err(|error| {
+            let is_cut = object && (error.breaks_off || is_cut(text));
+            ArgumentError { is_cut, ..not_json(error.why) }
+        })?;
         if object && !value.is_object() {
             let found = quoted(&value);
             return Err(ArgumentError::whole(&format!("{whole} must be a JSON object, not {found},")));
         }
-        if !self.0.validator.is_valid(&value) {
-            return Err(self.explain(&value, subject, text.len() <= EXPLAINED_BYTES_MAX));
+        if !self.0.validator.is_valid(&value)
+            && let Some(error) = self.explain(&value, subject, text.len() <= EXPLAINED_BYTES_MAX)
+        {
+            return Err(error);
         }
-        RawValue::from_string(text.trim().to_owned()).map_err(|e| not_json(e.to_string()))
+        let text = match &self.0.whole_numbers {
+            Some(schema) => integers::as_integers(schema, text.trim()),
+            None => Cow::Borrowed(text.trim()),
+        };
+        RawValue::from_string(text.into_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    fn explain(&self, value: &Value, subject: &Subject, all: bool) -> ArgumentError {
-        let validator = &self.0.validator;
-        if all {
-            explain::all(validator.iter_errors(value), &self.0.names, subject)
-        } else {
-            explain::all(validator.validate(value).err().into_iter(), &self.0.names, subject)
-        }
+    /// What is wrong with a value; none if all that is wrong is that a pattern took too many steps, which is not its
+    /// fault.
+    fn explain(&self, value: &Value, subject: &Subject, all: bool) -> Option<ArgumentError> {
+        let (validator, names) = (&self.0.validator, &self.0.names);
+        let mut errors = validator.iter_errors(value).filter(|error| !is_of_engine(error)).peekable();
+        errors.peek()?;
+        Some(if all { explain::all(errors, names, subject) } else { explain::all(errors.take(1), names, subject) })
     }
+}
+
+/// Returns true if a pattern took more steps than it may: whether the value matches is for the tool to say.
+fn is_of_engine(error: &ValidationError<'_>) -> bool {
+    use ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
+    matches!(error.kind(), BacktrackLimitExceeded { .. } | RegexEngineFailure { .. })
 }
 
 fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
@@ -292,18 +305,26 @@ fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
 impl Compiled {
     fn new(schema: &Value) -> Result<Self, SchemaError> {
         schema_cost::check(schema).map_err(|(at, why)| SchemaError::Unbounded { at, why })?;
-        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
-        let mut options = jsonschema::options().with_pattern_options(patterns);
-        if schema.get("$schema").is_none() {
-            options = options.with_draft(Draft::Draft202012);
-        }
-        let validator = options.build(schema).map_err(|e| {
+        let options = patterns::engine(schema);
+        let invalid = |e: ValidationError<'_>| {
             let at = e.instance_path().as_str().to_owned();
             SchemaError::Invalid { at, why: explain::of_schema(&e) }
-        })?;
+        };
+        let (validator, unread) = match options.build(schema) {
+            Ok(validator) => (validator, Vec::new()),
+            // A pattern that no engine here can read leaves the rest of the schema in force.
+            Err(error) => match patterns::without_unread(schema) {
+                Some((readable, unread)) => (options.build(&readable).map_err(invalid)?, unread),
+                None => return Err(invalid(error)),
+            },
+        };
+        for at in &unread {
+            tracing::warn!(at, "a schema {}", patterns::LEFT_TO_THE_TOOL);
+        }
         let named = schema.get("properties").and_then(Value::as_object);
         let names = named.into_iter().flat_map(|p| p.keys().cloned()).collect();
-        Ok(Self { validator, names })
+        let whole_numbers = integers::are_declared(schema).then(|| schema.clone());
+        Ok(Self { validator, names, whole_numbers, unread })
     }
 }
 

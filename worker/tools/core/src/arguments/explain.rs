@@ -6,6 +6,7 @@ use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use serde_json::Value;
 use tickfleet_model::{Redactor, limits};
+use tickfleet_protocol::cut_response;
 
 use crate::wording;
 
@@ -74,18 +75,23 @@ pub struct ArgumentError {
     pub problems: Vec<Problem>,
     /// True if there are more than these.
     pub more: bool,
+    /// True if the arguments break off: the response that they are of was cut off.
+    pub is_cut: bool,
 }
 
 impl ArgumentError {
     pub(super) fn whole(message: &str) -> Self {
         let message = wording::cut(message, PROBLEM_BYTES_MAX);
-        Self { problems: vec![Problem { path: String::new(), message }], more: false }
+        Self { problems: vec![Problem { path: String::new(), message }], more: false, is_cut: false }
     }
 
     /// The message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
     /// `Missing required argument 'path' for tool 'write_file'.`
     #[must_use]
     pub fn message(&self, tool: &str) -> String {
+        if self.is_cut {
+            return cut_response(tool);
+        }
         let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
         let text = match self.problems.as_slice() {
             [one] if !self.more => format!("{} for tool '{tool}'.", one.message),
@@ -99,13 +105,17 @@ impl ArgumentError {
         wording::cut(&text, limits::ERROR_BYTES_MAX)
     }
 
-    /// The same for a program: `{"problems": [{"path", "message"}]}`, and `"more": true` where there are more.
+    /// The same for a program: `{"problems": [{"path", "message"}]}`, `"more": true` if there are more, and `"reason":
+    /// "cut"` if the arguments break off.
     #[must_use]
     pub fn details(&self) -> Value {
         let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
         let mut details = serde_json::json!({ "problems": problems.collect::<Vec<_>>() });
         if self.more {
             details["more"] = true.into();
+        }
+        if self.is_cut {
+            details["reason"] = "cut".into();
         }
         details
     }
@@ -151,7 +161,7 @@ pub(super) fn all<'e>(
     if problems.is_empty() {
         return ArgumentError::whole(&format!("{} {} not what the schema allows", subject.whole, subject.is));
     }
-    ArgumentError { problems, more }
+    ArgumentError { problems, more, is_cut: false }
 }
 
 fn problem(path: &str, message: &str) -> Problem {

@@ -230,7 +230,7 @@ impl<'a> Walk<'a> {
 }
 
 /// A JSON pointer in a URI fragment may be percent-encoded.
-fn percent_decoded(pointer: &str) -> String {
+pub(super) fn percent_decoded(pointer: &str) -> String {
     let bytes = pointer.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;
