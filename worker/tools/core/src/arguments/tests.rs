@@ -251,7 +251,7 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
         assert!(check.check(r#"{"a": 5}"#).is_err() && check.check(r#"{"n": "x"}"#).is_err(), "the rest is in force");
     }
     // A match that takes too long is not the caller's fault.
-    let slow = json!({"properties": {"a": {"pattern": "^(a+)+(?!b)$"}, "n": {"type": "integer"}}});
+    let slow = json!({"properties": {"a": {"pattern": "^(?:a|a(?!b))+$"}, "n": {"type": "integer"}}});
     let slow = ArgumentCheck::compile(&slow).unwrap();
     let long = "a".repeat(40) + "!";
     let began = std::time::Instant::now();
