@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,21 @@ from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
 from tickfleet.client._redis import ENQUEUE, connect
 from tickfleet.client._reply import read_record, read_reply
+
+
+def test_a_number_that_python_cannot_hold_costs_no_reply() -> None:
+    digits = "7" * 5_000
+    output = f'{{"total":1e400,"long":{digits},"n":1180591620717411303424,"price":0.10}}'
+    result = f'{{"tool_call_id":null,"call":"t/0","tool":"pay","success":true,"outcome":"ok","output":{output}}}'
+    reply = read_reply(f'{{"turn_id":"t","tenant":"acme","status":"done","dialect":"raw","results":[{result}]}}')
+    assert reply.output == {"total": Decimal("1e400"), "long": Decimal(digits), "n": 2**70, "price": 0.1}
+    assert type(reply.output["price"]) is float and reply.ok
+
+
+def test_why_a_response_ended_goes_with_its_calls() -> None:
+    message = turn_message("acme", "kelly", None, {"tool_calls": [], "stop_reason": "length"})
+    assert message["stop_reason"] == "length"
+    assert "stop_reason" not in turn_message("acme", "kelly", None, {"tool_calls": [], "stop_reason": None})
 
 
 def test_the_shard_of_a_tenant_is_that_of_the_protocols_table() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from pydantic import BaseModel, Field
 
-from tickfleet import Context, DuplicateTool, tool
+from tickfleet import Context, DuplicateTool, ToolError, tool
 from tickfleet._tool import of
 
 
@@ -253,3 +254,25 @@ def test_the_definition_has_what_a_worker_needs():
     definition = of(f).definition()
     assert (definition["name"], definition["effect"], definition["timeout_ms"]) == ("f", "read", 1500)
     assert (definition["required_capabilities"], definition["requires_approval"]) == (["sell"], True)
+
+
+def test_decimals_keep_every_digit_that_was_written():
+    @tool
+    def pay_exactly(amount: Decimal, parts: list[Decimal], rate: float, count: int) -> str:
+        """Pays.
+
+        Args:
+            amount: How much.
+            parts: Of what.
+            rate: Of exchange.
+            count: How often.
+        """
+        return ""
+
+    text = '{"amount": 12345678901234567890.10, "parts": [0.10, 7, "0.30"], "rate": 0.5, "count": 5}'
+    bound = of(pay_exactly).bind(text, Context.__new__(Context))
+    assert str(bound["amount"]) == "12345678901234567890.10"
+    assert [str(part) for part in bound["parts"]] == ["0.10", "7", "0.30"]
+    assert (type(bound["rate"]), bound["rate"], bound["count"]) == (float, 0.5, 5)
+    with pytest.raises(ToolError, match="amount"):
+        of(pay_exactly).bind(text.replace("12345678901234567890.10", '"much"'), Context.__new__(Context))

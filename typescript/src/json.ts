@@ -1,11 +1,15 @@
-/** JSON whose integers keep their digits: those beyond what a number holds are `bigint`, in and out. */
+/**
+ * JSON whose numbers keep their digits: integers beyond what a number holds are `bigint`, in and out; a number beyond every
+ * `number` is read as its text.
+ */
 import { parse, stringify } from "lossless-json";
 
 import { InvalidMessage } from "./errors.js";
 
-function numberOf(text: string): number | bigint {
+function numberOf(text: string): number | bigint | string {
   const value = Number(text);
-  return /^-?\d+$/.test(text) && !Number.isSafeInteger(value) ? BigInt(text) : value;
+  if (/^-?\d+$/.test(text) && !Number.isSafeInteger(value)) return BigInt(text);
+  return Number.isFinite(value) ? value : text;
 }
 
 /** Reads JSON. */

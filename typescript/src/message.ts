@@ -44,6 +44,8 @@ export interface Turn extends CommonFields {
   audits?: boolean;
   /** True: the model was shown strict definitions. */
   strict?: boolean;
+  /** Why the response ended, in the provider's word (`finish_reason`, `stop_reason`): a call that was cut off is not run. */
+  stopReason?: string | null;
   /** True: consecutive calls of tools that only read may run at the same time. */
   parallelReads?: boolean;
   /** True: `Submitted.pending` tells which of its calls wait for people's consent. */

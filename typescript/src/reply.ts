@@ -28,7 +28,7 @@ export interface Result {
   success: boolean;
   /** `ok`, `denied`, `invalid_arguments`, `outcome_unknown`, … A later fleet may have more. */
   outcome: string;
-  /** JSON; `undefined` where the call did not succeed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`. */
+  /** JSON; `undefined` where the call did not succeed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`, and a number beyond `Number.MAX_VALUE` is its text. */
   output: unknown;
   error: CallError | undefined;
   /** The provider's id, unchanged. */

@@ -74,15 +74,30 @@ pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
     let members = Members::of(json)?;
     let calls = calls(&members)?;
     Some(calls.map(|(field, calls)| {
+        let stop_reason = stop_reason(&members).map(|why| format!("\"stop_reason\":{why},")).unwrap_or_default();
         // The calls of a message stand in the fields of the same name in a turn.
-        let taken = ["calls", "tool_calls", "content", "answer", "format"];
+        let taken = ["calls", "tool_calls", "content", "answer", "format", "stop_reason"];
         let kept = members
             .0
             .iter()
             .filter(|(name, _)| TURN_FIELDS.contains(&name.as_str()) && !taken.contains(&name.as_str()));
         let kept = kept.map(|(name, value)| format!("\"{name}\":{},", value.get())).collect::<String>();
-        format!("{{{kept}{field}{calls}}}")
+        format!("{{{kept}{stop_reason}{field}{calls}}}")
     }))
+}
+
+/// Why a response ended, in its provider's word, as JSON: the last call of one that was cut off is not carried out.
+fn stop_reason(response: &Members) -> Option<String> {
+    let of = |members: &Members, name: &str| members.get(name).filter(|why| why.starts_with('"')).map(str::to_owned);
+    let only = |list: &str, name: &str| of(&only(response, list, "").ok()?, name);
+    let incomplete = || of(&Members::of(response.get("incomplete_details")?)?, "reason");
+    of(response, "stop_reason")
+        .or_else(|| only("choices", "finish_reason"))
+        .or_else(|| only("candidates", "finishReason"))
+        .or_else(|| only("candidates", "finish_reason"))
+        .or_else(incomplete)
+        .or_else(|| of(response, "status").filter(|_| response.list("output").is_some()))
+        .or_else(|| of(response, "finish_reason"))
 }
 
 /// The field that the calls belong into, and the calls.
@@ -198,6 +213,22 @@ mod tests {
         let content =
             serde_json::from_str::<serde_json::Value>(GEMINI).unwrap()["candidates"][0]["content"].to_string();
         assert_eq!(read(&content), read(GEMINI));
+    }
+
+    #[test]
+    fn the_last_call_of_a_response_that_was_cut_off_is_not_carried_out() {
+        let cut = |json: String| {
+            let turn = turn(&json);
+            turn.calls.last().is_some_and(|call| tickfleet_protocol::is_cut(&call.arguments))
+        };
+        assert!(cut(CHAT.replace(r#""finish_reason":"tool_calls""#, r#""finish_reason":"length""#)));
+        assert!(cut(ANTHROPIC.replace(r#""stop_reason":"tool_use""#, r#""stop_reason":"max_tokens""#)));
+        assert!(cut(GEMINI.replace(r#""finishReason":"STOP""#, r#""finishReason":"MAX_TOKENS""#)));
+        let incomplete = r#""status":"incomplete","incomplete_details":{"reason":"max_output_tokens"},"error""#;
+        assert!(cut(RESPONSES.replace(r#""status":"completed","error""#, incomplete)));
+        for whole in [CHAT, ANTHROPIC, GEMINI, RESPONSES] {
+            assert!(!cut(whole.to_owned()), "{whole}");
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ class Signature:
     result: TypeAdapter[Any]
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
+    #: True if a parameter takes decimals, whose digits a float would lose.
+    has_decimals: bool
 
 
 def read(function: Callable[..., Any]) -> Signature:
@@ -78,7 +80,14 @@ def read(function: Callable[..., Any]) -> Signature:
     description = "\n\n".join(text for text in (docstring.short_description, docstring.long_description) if text)
     is_object = output_schema.get("type") == "object"
     return Signature(
-        description, arguments, parameters, context, result, input_schema, output_schema if is_object else None
+        description,
+        arguments,
+        parameters,
+        context,
+        result,
+        input_schema,
+        output_schema if is_object else None,
+        "'decimal'" in str(arguments.__pydantic_core_schema__),
     )
 
 

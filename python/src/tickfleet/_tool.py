@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, overload
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tickfleet import _schema
 from tickfleet._context import Context
@@ -19,6 +20,8 @@ Effect = Literal["read", "idempotent", "once"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: A number in JSON that is no integer.
+_FRACTION = re.compile(r"\d[.eE]")
 #: Problems with arguments that a model is told of at once.
 _PROBLEMS_MAX = 5
 
@@ -70,7 +73,7 @@ class Tool:
             ToolError: They do not fit; in words for a model.
         """
         try:
-            read = self.signature.arguments.model_validate_json(arguments)
+            read = self._read(arguments)
         except ValidationError as error:
             raise ToolError.invalid_arguments(_in_words(error)) from None
         keywords = {name: getattr(read, field) for field, name in self.signature.parameters.items()}
@@ -78,9 +81,26 @@ class Tool:
             keywords[self.signature.context] = context
         return keywords
 
+    def _read(self, arguments: str | bytes) -> BaseModel:
+        model = self.signature.arguments
+        if self.signature.has_decimals and _FRACTION.search(arguments if isinstance(arguments, str) else arguments.decode()):
+            # Pydantic reads JSON's fractions as floats, and would make decimals of those.
+            return model.model_validate(json.loads(arguments, parse_float=_Written))
+        return model.model_validate_json(arguments)
+
     def dump(self, result: Any) -> str:
         """What the function returned, as JSON text. Whether it fits the output schema is for the worker to check."""
         return self.signature.result.dump_json(result, by_alias=True, warnings=False).decode()
+
+
+class _Written(float):
+    """A float that says its digits as they were written: decimals are made of what it says."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return self._text
 
 
 def _in_words(error: ValidationError) -> str:

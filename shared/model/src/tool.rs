@@ -9,7 +9,7 @@ pub mod version;
 
 pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey, EffectNote};
-pub(crate) use effect_key::{canonical, said};
+pub(crate) use effect_key::{at, canonical, said};
 pub use known::KnownTools;
 pub use read_cache::{CACHE_TTL_MS_MAX, CachePer, Question, ReadCache};
 pub use reconcile::{

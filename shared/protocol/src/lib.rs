@@ -35,13 +35,14 @@ pub use audit::act::{
 pub use audit::{AuditInput, audit_entry, called_tool};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
-pub use dialects::{About, Definitions, RejectedCall, about, cut_response, is_cut};
+pub use dialects::{About, Definitions, RejectedCall, about, cut_off, cut_response, is_cut};
 pub use message::glance;
 pub use message::owner::with_owner;
 pub use names::{NameMap, mangle, unmangle};
 pub use rejected_message::RejectedMessage;
 pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};
 pub use result::{messages, messages_frame, result_json, tool_message};
+pub use stop_reason::is_unfinished;
 pub use strict::{NotStrict, without_nulls};
 pub use task::{CancelTarget, DELEGATE_FIELDS, Leased, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;

@@ -41,7 +41,7 @@ const CUT_OFF: [&str; 30] = [
 
 /// Returns true if a response, or an item of one, ended by this word before it was complete.
 #[must_use]
-pub(crate) fn is_unfinished(word: &str) -> bool {
+pub fn is_unfinished(word: &str) -> bool {
     let word = word.to_ascii_lowercase();
     CUT_OFF.contains(&word.strip_prefix("finish_reason_").unwrap_or(&word))
 }

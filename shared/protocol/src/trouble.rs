@@ -35,7 +35,11 @@ fn a_call_that_was_cut_off_has_no_arguments_that_anything_could_run_with() {
     for case in cases(CUT) {
         let turn = turn(&case["turn"]);
         let (cut, whole) = (ids(&turn.calls, true), ids(&turn.calls, false));
-        assert_eq!((serde_json::json!(cut), serde_json::json!(whole)), (case["cut"].clone(), case["whole"].clone()), "{case}");
+        assert_eq!(
+            (serde_json::json!(cut), serde_json::json!(whole)),
+            (case["cut"].clone(), case["whole"].clone()),
+            "{case}"
+        );
         for call in turn.calls.iter().filter(|call| is_cut(&call.arguments)) {
             assert!(serde_json::from_str::<Value>(&call.arguments).is_err(), "{call:?}");
         }

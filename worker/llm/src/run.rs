@@ -31,7 +31,7 @@ struct Done<'a> {
     /// The answer in the form that the agent's answers have, where they have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Box<RawValue>>,
-    /// Why it stopped there: `answered`, `max_iterations` or `repeated`.
+    /// Why it stopped there: `answered`, `max_iterations`, `repeated`, or `cut_off` if the answer is not complete.
     stopped: &'static str,
     /// The answers that the model gave in all.
     iterations: usize,
@@ -245,6 +245,7 @@ impl Running<'_> {
         };
         let iterations = self.history.plans().count();
         let stopped = match self.history.was_last() {
+            _ if plan.cut => "cut_off",
             false => "answered",
             true if iterations >= self.agent.def.max_iterations as usize => "max_iterations",
             true => "repeated",

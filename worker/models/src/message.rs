@@ -87,7 +87,7 @@ pub enum Stop {
     Answer,
     /// It waits for the results of its calls.
     Calls,
-    /// The limit of tokens cut it off. Its last call may be incomplete.
+    /// It was cut off, usually by the limit of tokens. A call at its end is marked as cut off, and never carried out.
     Length,
     /// The model or its provider declined.
     Refused,

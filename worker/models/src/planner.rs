@@ -57,9 +57,9 @@ fn said(text: &str, calls: &[ToolCall]) -> Message {
     Message::Model { text: words, calls: Vec::new() }
 }
 
-/// The calls that an answer in words holds. `none` is no call: what stands beside it is the answer.
+/// The calls that an answer in words holds, also one that was cut off: its last call is then one that cannot be read. `none` is no call: what stands beside it is the answer.
 pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
-    if request.answer_only || request.tools.is_empty() || answer.stop != Stop::Answer {
+    if request.answer_only || request.tools.is_empty() || answer.stop == Stop::Refused {
         return answer;
     }
     let found = calls_in(&answer.text);

@@ -2,14 +2,16 @@
 //! tool's effect.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures::FutureExt;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, TurnId, limits};
 use tickfleet_protocol::bounded_output;
+use tickfleet_protocol::json::repaired;
 
 use crate::calls::messages::{self, CallEnding};
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
@@ -62,7 +64,7 @@ pub(crate) async fn run(
     must_stop: impl Future<Output = ()>,
 ) -> Ran {
     let running = AssertUnwindSafe(tool.handler.call(context, arguments)).catch_unwind();
-    let ran = tokio::select! {
+    let mut ran = tokio::select! {
         biased;
         ran = running => Ran::Returned(ran),
         () = tokio::time::sleep(limit) => Ran::TimedOut,
@@ -70,6 +72,9 @@ pub(crate) async fn run(
         () = must_stop => Ran::MustStop,
     };
     context.cancel.cancel();
+    if let Ran::Returned(Ok(Ok(output))) = &mut ran {
+        read_by_all(output);
+    }
     if let Ran::Returned(Ok(Ok(output))) = &ran
         && let Err(unfit) = tool.check_output(output).await
     {
@@ -77,6 +82,21 @@ pub(crate) async fn run(
         return Ran::Unfit(problems.join("; "));
     }
     ran
+}
+
+/// Makes an output one that every reader of replies can read, whatever the tool's service wrote: the call has succeeded,
+/// and a reader's failure would be taken for its own. What cannot be made so is passed as text.
+fn read_by_all(output: &mut ToolOutput) {
+    let text = output.json.get();
+    let json = match repaired(text, limits::JSON_DEPTH_MAX) {
+        Some(Cow::Borrowed(_)) => return,
+        Some(Cow::Owned(json)) => RawValue::from_string(json),
+        None => to_raw_value(text),
+    };
+    // Both are JSON.
+    if let Ok(json) = json {
+        output.json = json;
+    }
 }
 
 /// From what a handler did to what the call comes to, by the tool's effect. `name` is what the model called it.
@@ -164,5 +184,28 @@ pub(crate) fn succeeded(
         error: None,
         content_type: output.content_type.into(),
         ..result(Outcome::Ok, none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_output_is_one_that_every_reader_can_read() {
+        let deep = format!("{}1{}", "[".repeat(70), "]".repeat(70));
+        for (returned, passed_on) in [
+            (r#"{"paid":true,"memo":"caf\ud83d"}"#, r#"{"paid":true,"memo":"caf\ufffd"}"#),
+            (r#"{"total":1e400,"n":1180591620717411303424}"#, r#"{"total":1e400,"n":1180591620717411303424}"#),
+            (r#"{"a":1,"a":2}"#, r#"{"a":2}"#),
+            (deep.as_str(), format!("{deep:?}").as_str()),
+        ] {
+            let json = RawValue::from_string(returned.to_owned()).unwrap();
+            let mut output = ToolOutput { json, content_type: "application/json" };
+            read_by_all(&mut output);
+            assert_eq!(output.json.get(), passed_on);
+        }
     }
 }

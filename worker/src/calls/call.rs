@@ -4,13 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::IgnoredAny;
+use serde_json::json;
 use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Durability, Effect, Outcome, TurnId};
+use tickfleet_model::{CallError, Durability, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
-use tickfleet_protocol::{about, text};
+use tickfleet_protocol::{about, cut_response, is_cut, text};
 use tickfleet_store::{Begun, EndReason, RowCall, ShardClock, Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +97,7 @@ impl Calls {
             return over;
         }
         if let Some(problem) = unreadable(trying) {
-            return trying.refused(Outcome::InvalidArguments, messages::error(Outcome::InvalidArguments, problem));
+            return trying.refused(Outcome::InvalidArguments, problem);
         }
         let meta = &trying.slice.meta;
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
@@ -452,8 +454,18 @@ pub(super) async fn passed_with(
     guards::pass(&asked, arguments, |_, _| {}).await
 }
 
-/// The problem of a call in a plain answer that cannot be read.
-fn unreadable(trying: &Trying<'_>) -> Option<String> {
-    let meta = &trying.slice.meta;
-    (about(meta.dialect).in_words && !meta.is_task).then(|| text::problem(trying.call)).flatten()
+/// The problem of a call that cannot be read: it is one of a plain answer, or its response was cut off, so that its
+/// tool's name may be half of another one.
+fn unreadable(trying: &Trying<'_>) -> Option<CallError> {
+    let (meta, call) = (&trying.slice.meta, trying.call);
+    if meta.is_task {
+        return None;
+    }
+    let error = |message| messages::error(Outcome::InvalidArguments, message);
+    if about(meta.dialect).in_words {
+        return text::problem(call).map(error);
+    }
+    let cut = || CallError { details: Some(json!({ "reason": "cut" })), ..error(cut_response(&call.tool)) };
+    // Text that ends with the mark may still be a whole JSON text in a string.
+    (is_cut(&call.arguments) && serde_json::from_str::<IgnoredAny>(&call.arguments).is_err()).then(cut)
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tickfleet_client::operate::{TurnState, turn_state};
 use tickfleet_client::{Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{TurnName, TurnView};
 use tokio::time::Instant;
@@ -200,9 +201,14 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
         return Err(ErrorData::invalid_params(message, None));
     }
     let messages = reply.messages.as_ref().map(|messages| messages.get());
-    let results = messages.and_then(|messages| serde_json::from_str::<Vec<CallToolResult>>(messages).ok());
-    if let Some(result) = results.and_then(|results| results.into_iter().next()) {
+    // A number beyond every double is passed as text: the call has succeeded, and its result has to arrive.
+    let read = |messages: &str| serde_json::from_str::<Vec<CallToolResult>>(&with_numbers_as_text(messages)).ok();
+    if let Some(result) = messages.and_then(read).and_then(|results| results.into_iter().next()) {
         return Ok(result);
+    }
+    if let Some(result) = reply.results.first().filter(|result| result.success) {
+        let output = result.output.as_ref().map_or("null", |output| output.get());
+        return Ok(CallToolResult::success(vec![ContentBlock::text(output)]));
     }
     // Refused as a whole: no call of it was read.
     let why = reply.error.as_ref().map_or("the reply has no result", |error| &error.message);
@@ -247,4 +253,34 @@ fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {
         name.turn
     );
     CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)]))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_protocol::messages;
+
+    use super::*;
+
+    #[test]
+    fn a_result_that_cannot_be_read_is_not_told_as_a_failed_call() {
+        for (output, structured) in [
+            (r#"{"total":1e400,"n":5}"#, json!({"total": "1e400", "n": 5})),
+            (r#"{"memo":"caf\ufffd"}"#, json!({"memo": "caf\u{fffd}"})),
+        ] {
+            let result = json!({"tool_call_id": null, "call": "t/0", "tool": "pay", "success": true, "outcome": "ok",
+                "content_type": "application/json", "duration_ms": 1, "attempts": 1});
+            let result = result.to_string().replacen('{', &format!("{{\"output\":{output},"), 1);
+            let results = vec![serde_json::from_str(&result).unwrap()];
+            for dialect in [Dialect::Mcp, Dialect::Mcp2026_07_28] {
+                let messages = messages(dialect, &results).unwrap();
+                let reply = format!(
+                    r#"{{"turn_id":"t","tenant":"acme","agent":"kelly","status":"done","dialect":"mcp","results":[{result}],"messages":{messages}}}"#
+                );
+                let told = complete(&serde_json::from_str::<Reply>(&reply).unwrap()).unwrap();
+                assert_eq!((told.is_error, told.structured_content), (Some(false), Some(structured.clone())));
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@ use tickfleet_client::{Approval, Reply, ReplyStatus};
 use tickfleet_model::limit::amount;
 use tickfleet_model::policy::Pause;
 use tickfleet_model::{AgentId, Call, CallResult, Caps, Policy, TenantId};
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
 use super::audit::Audit;
@@ -351,8 +352,9 @@ pub(super) fn finished(name: &TurnName, turn: FinishedTurn, now_ms: i64) -> Stor
 /// Returns who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside
 /// runtime reads.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
-    let call: Value = serde_json::from_str(call).unwrap_or_default();
-    let inner = call.get("arguments").and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
+    let read = |text: &str| serde_json::from_str::<Value>(&with_numbers_as_text(text)).ok();
+    let call = read(call).unwrap_or_default();
+    let inner = call.get("arguments").and_then(Value::as_str).and_then(read);
     let said: Value = inner.unwrap_or(call);
     let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
     (text("delegator"), text("description").or_else(|| text("task_description")))
@@ -361,7 +363,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
 /// Adds what the audit entries tell of a turn or task that its record does not, or that has none any more.
 pub(super) fn describe_by_audit(story: &mut Story) {
     let Some(entry) = story.audit.entries.first() else { return };
-    let entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
+    let entry: Value = serde_json::from_str(&with_numbers_as_text(entry.get())).unwrap_or_default();
     if story.agent.is_none() {
         story.agent = entry.get("actor_id").and_then(Value::as_str).map(str::to_owned);
     }

@@ -187,7 +187,8 @@ fn rules(story: &Story) -> Vec<String> {
         lines.extend(error.details.as_ref().and_then(|d| told("stopped", &result.call, d, &error.message)));
     }
     for entry in &story.audit.entries {
-        let entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
+        let entry: Value =
+            serde_json::from_str(&tickfleet_protocol::json::with_numbers_as_text(entry.get())).unwrap_or_default();
         let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let call = text("/meta/call");
         // Of a turn whose record is gone, the log is all there is.

@@ -61,6 +61,8 @@ class TurnFields(TypedDict, total=False):
     """True: the reply has the audit entries of the calls."""
     strict: bool
     """True: the model was shown strict definitions."""
+    stop_reason: str | None
+    """Why the response ended, in the provider's word (``finish_reason``, ``stop_reason``): a call that was cut off is not run."""
     allowed_tools: Sequence[str] | None
     parallel_reads: bool
     pending_approval: bool

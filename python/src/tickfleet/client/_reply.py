@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from tickfleet.client._errors import Conflict, FleetError, Rejected
@@ -15,6 +17,9 @@ Dialect = Literal[
 
 Status = Literal["done", "rejected", "conflict", "pending_approval"]
 """How a turn or task ended as a whole. ``pending_approval`` is no end: a call waits for people's consent."""
+
+# Python refuses to read integers of more than 4,300 digits.
+_DIGITS_MAX = 4_300
 
 _ENDS = ("done", "rejected", "conflict")
 
@@ -39,7 +44,8 @@ class Result:
     outcome: str
     """``ok``, ``denied``, ``invalid_arguments``, ``outcome_unknown``, … A later fleet may have more."""
     output: Any
-    """JSON; ``None`` where the call did not succeed. Integers are exact, however long."""
+    """JSON; ``None`` where the call did not succeed. Integers are exact, however long. A number that neither ``int`` nor
+    ``float`` can hold is a :class:`decimal.Decimal`."""
     error: CallError | None
     tool_call_id: str | None
     """The provider's id, unchanged."""
@@ -141,6 +147,15 @@ def _result(value: dict[str, Any]) -> Result:
     )
 
 
+def _float(text: str) -> float | Decimal:
+    number = float(text)
+    return number if math.isfinite(number) else Decimal(text)
+
+
+def _int(text: str) -> int | Decimal:
+    return Decimal(text) if len(text) > _DIGITS_MAX else int(text)
+
+
 def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
     """Reads a reply.
 
@@ -148,7 +163,7 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
         FleetError: It is none.
     """
     try:
-        value: dict[str, Any] = json.loads(text)
+        value: dict[str, Any] = json.loads(text, parse_float=_float, parse_int=_int)
         turn_id = value.get("turn_id")
         return Reply(
             id=turn_id if turn_id is not None else value.get("task_id") or "",

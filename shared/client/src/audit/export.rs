@@ -10,6 +10,7 @@ use std::io;
 use tickfleet_model::TenantId;
 use tickfleet_proof::lines::{self, End, Header, Line};
 use tickfleet_proof::seal::{EntryId, SealBody};
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{LogSeal, Store, StoreError};
 
 /// Entries, or seals, that are read at once.
@@ -189,7 +190,7 @@ impl<'a, W: io::Write> Export<'a, W> {
 
     fn is_of_tenant(&self, text: &str) -> bool {
         let of = |tenant: &TenantId| {
-            let entry = serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+            let entry = serde_json::from_str::<serde_json::Value>(&with_numbers_as_text(text)).unwrap_or_default();
             entry.get("tenant").and_then(serde_json::Value::as_str) == Some(tenant.as_str())
         };
         self.range.tenant.as_ref().is_none_or(of)

@@ -4,6 +4,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_model::TenantId;
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{Store, StoreError};
 
 /// Entries that are read at once.
@@ -92,7 +93,7 @@ impl AuditQuery {
         if self.text.as_ref().is_some_and(|wanted| !text.contains(wanted.as_str())) {
             return None;
         }
-        let entry: Value = serde_json::from_str(text).ok()?;
+        let entry: Value = serde_json::from_str(&with_numbers_as_text(text)).ok()?;
         let is = |wanted: Option<&str>, places: &[&str]| {
             wanted
                 .is_none_or(|wanted| places.iter().any(|at| entry.pointer(at).and_then(Value::as_str) == Some(wanted)))

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_model::{AgentId, Call, TaskId, TenantId};
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{FinishedTurn, LiveTurn, Store, StoreError, TurnName, TurnView};
 
 use crate::Client;
@@ -289,7 +290,7 @@ fn of_finished(blank: TaskSummary, finished: &FinishedTurn) -> TaskSummary {
 /// The work in words: of a task that workers carry out, in the arguments of its call; of another, in its message.
 fn description(blob: &str) -> Option<String> {
     let arguments = serde_json::from_str::<Call>(blob).map(|call| call.arguments);
-    let task: Value = serde_json::from_str(arguments.as_deref().unwrap_or(blob)).ok()?;
+    let task: Value = serde_json::from_str(&with_numbers_as_text(arguments.as_deref().unwrap_or(blob))).ok()?;
     let text = task.get("description").or_else(|| task.get("task_description"))?.as_str()?;
     Some(cut(text, DESCRIPTION_BYTES_MAX))
 }

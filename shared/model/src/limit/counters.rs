@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{Limit, LimitBound, LimitKey, LimitMatch, amount, fits};
 use crate::digest::short_hash;
-use crate::tool::{KnownTools, ToolTraits, canonical};
+use crate::tool::{KnownTools, ToolTraits, at as value_at, canonical};
 use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
 
 /// Who makes the calls.
@@ -46,7 +45,8 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
     // A call counts as one of the tool that it runs, however its model spells that.
     let meant: Vec<&str> = calls.iter().map(|call| tools.meant(&call.tool)).collect();
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
-    let mut arguments: Vec<Option<Value>> = vec![None; calls.len()];
+    // What is no JSON has no arguments. Read as text, so that a limit tells numbers apart by their last digit.
+    let mut arguments: Vec<Option<Option<&RawValue>>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
         if limit.bound.is_of_models() || !counts(limit, maker) {
             continue;
@@ -58,12 +58,14 @@ pub fn counters(limits: &[Limit], tools: &KnownTools, maker: &Maker<'_>, calls: 
         {
             let parsed = &mut arguments[at];
             if reads && parsed.is_none() {
-                // What is no JSON has no arguments.
-                *parsed = Some(serde_json::from_str(&calls[at].arguments).unwrap_or_default());
+                *parsed = Some(serde_json::from_str(&calls[at].arguments).ok());
             }
-            let parsed = parsed.as_ref().unwrap_or(&Value::Null);
+            let parsed = parsed.flatten();
             let amount = match &limit.bound {
-                LimitBound::Sum { argument, .. } => parsed.pointer(argument).and_then(amount::of),
+                LimitBound::Sum { argument, .. } => {
+                    let value = parsed.and_then(|arguments| value_at(arguments, argument));
+                    value.and_then(|value| amount::of(&serde_json::from_str(value.get()).ok()?))
+                }
                 _ => Some(1),
             };
             let category = tools.traits(tool).map_or("", |traits| &traits.category);
@@ -104,7 +106,7 @@ pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Ve
             LimitBound::Money(_) => at_most.money,
             _ => return None,
         };
-        let key = key(limit, maker, ("", ""), &Value::Null);
+        let key = key(limit, maker, ("", ""), None);
         counts(limit, maker).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
     };
     limits.iter().enumerate().filter_map(of).collect()
@@ -163,7 +165,7 @@ fn matches_tool(wanted: &LimitMatch, tools: &KnownTools, tool: &str) -> bool {
 const UNSAID: &str = "-";
 
 /// The counter that a call debits. What others wrote is hashed: it is no name, and may be private.
-fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), arguments: &Value) -> String {
+fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), arguments: Option<&RawValue>) -> String {
     let of_tenant = limit.is_of_tenants().then(|| maker.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
         LimitKey::Tenant => String::new(),
@@ -174,10 +176,7 @@ fn key(limit: &Limit, maker: &Maker<'_>, (called, category): (&str, &str), argum
         LimitKey::Tool => tool(called),
         LimitKey::Category if category.is_empty() => UNSAID.to_owned(),
         LimitKey::Category => tool(category),
-        LimitKey::Argument(pointer) => {
-            let said = arguments.pointer(pointer);
-            said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &one_text(value)))
-        }
+        LimitKey::Argument(pointer) => one_text(maker, arguments.and_then(|arguments| value_at(arguments, pointer))),
     });
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
 }
@@ -216,28 +215,15 @@ fn tool(name: &str) -> String {
 
 /// What a context says under one of these names, or where it is a text itself.
 fn said(maker: &Maker<'_>, context: Option<&RawValue>, names: &[&str]) -> String {
-    let Some(context) = context.and_then(|raw| serde_json::from_str::<Value>(raw.get()).ok()) else {
-        return UNSAID.to_owned();
-    };
-    let named = names.iter().find_map(|name| context.get(name));
-    let said = named.or_else(|| Some(&context).filter(|context| context.is_string()));
-    said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &one_text(value)))
+    let Some(context) = context else { return UNSAID.to_owned() };
+    let named = names.iter().find_map(|name| value_at(context, &format!("/{name}")));
+    one_text(maker, named.or_else(|| Some(context).filter(|context| context.get().starts_with('"'))))
 }
 
-/// A value as text, so that equal values have one however they were written: `7`, `7.0` and `7e0` are one customer.
-fn one_text(value: &Value) -> String {
-    match value {
-        // Without a zero's sign.
-        Value::Number(number) if number.is_f64() => number
-            .as_f64()
-            .filter(|number| number.fract() == 0.0)
-            .map_or_else(|| number.to_string(), |whole| format!("{:.0}", whole + 0.0)),
-        Value::Array(_) | Value::Object(_) => RawValue::from_string(value.to_string())
-            .ok()
-            .and_then(|raw| canonical(&raw))
-            .unwrap_or_else(|| value.to_string()),
-        _ => value.to_string(),
-    }
+/// The counter of a value, so that equal values have one however they were written: `7`, `7.0` and `7e0` are one customer.
+fn one_text(maker: &Maker<'_>, value: Option<&RawValue>) -> String {
+    let text = value.and_then(canonical);
+    text.map_or_else(|| UNSAID.to_owned(), |text| short_hash(maker.tenant.as_str(), &text))
 }
 
 #[cfg(test)]
@@ -330,7 +316,9 @@ mod tests {
         for other in ["8", "\"7\"", "[7]", "-7", "7.1", "null"] {
             assert_ne!(counter(other), counter("7"), "{other}");
         }
-        assert_eq!(counter("7"), format!("acme:{}", short_hash("acme", "7")), "counters of the build before go on");
+        let (one, other) = ("123456789012345678901234567890", "123456789012345678901234567891");
+        assert_ne!(counter(one), counter(other), "beyond what a double tells apart");
+        assert_eq!(counter(r#"7,"total":1e400"#), counter("7"), "another number hides no argument");
     }
 
     #[test]

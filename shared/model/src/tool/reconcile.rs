@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+
+use super::effect_key::at;
 
 /// Times that the other tool is asked, where nothing is said of it.
 pub const RECONCILE_TRIES_DEFAULT: u32 = 5;
@@ -61,31 +63,28 @@ impl Reconcile {
     /// The arguments that the other tool is asked with, as JSON.
     #[must_use]
     pub fn asked(&self, arguments: &RawValue, idempotency_key: &str, call: &str) -> String {
-        let given: Value = serde_json::from_str(arguments.get()).unwrap_or_default();
-        let mut asked = Map::new();
-        for (name, argument) in &self.arguments {
-            let value = match argument {
-                ReconcileArgument::Of(pointer) => given.pointer(pointer).cloned(),
-                ReconcileArgument::IdempotencyKey => Some(idempotency_key.into()),
-                ReconcileArgument::Call => Some(call.into()),
-                ReconcileArgument::Fixed(value) => Some(value.clone()),
-            };
-            asked.extend(value.map(|value| (name.clone(), value)));
-        }
-        Value::Object(asked).to_string()
+        let given = |argument: &ReconcileArgument| match argument {
+            // As the call has it, to the last digit.
+            ReconcileArgument::Of(pointer) => at(arguments, pointer).map(|value| value.get().to_owned()),
+            ReconcileArgument::IdempotencyKey => Some(Value::from(idempotency_key).to_string()),
+            ReconcileArgument::Call => Some(Value::from(call).to_string()),
+            ReconcileArgument::Fixed(value) => Some(value.to_string()),
+        };
+        let members = self.arguments.iter().filter_map(|(name, argument)| {
+            given(argument).map(|value| format!("{}:{value}", Value::from(name.as_str())))
+        });
+        format!("{{{}}}", members.collect::<Vec<_>>().join(","))
     }
 
     /// What an answer says.
     #[must_use]
     pub fn verdict(&self, answer: &RawValue) -> Verdict {
-        let said: Value = serde_json::from_str(answer.get()).unwrap_or_default();
-        match said.pointer(&self.happened) {
-            Some(Value::Bool(true)) => {
-                let output = self.output.as_ref().and_then(|pointer| said.pointer(pointer));
-                let output = output.and_then(|output| RawValue::from_string(output.to_string()).ok());
-                Verdict::Happened(output.unwrap_or_else(|| answer.to_owned()))
+        match at(answer, &self.happened).map(RawValue::get) {
+            Some("true") => {
+                let output = self.output.as_ref().and_then(|pointer| at(answer, pointer));
+                Verdict::Happened(output.unwrap_or(answer).to_owned())
             }
-            Some(Value::Bool(false)) => Verdict::NotSoFar,
+            Some("false") => Verdict::NotSoFar,
             _ => Verdict::Unknown,
         }
     }
@@ -114,14 +113,14 @@ mod tests {
             grace_ms: RECONCILE_GRACE_MS_DEFAULT,
         };
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
-        let asked = reconcile.asked(&raw(r#"{"to":"kim","amount":5}"#), "k1", "t1/0");
-        assert_eq!(asked, r#"{"key":"k1","kind":"payment","to":"kim"}"#);
+        let asked = reconcile.asked(&raw(r#"{"to":1180591620717411303424,"amount":1e400}"#), "k1", "t1/0");
+        assert_eq!(asked, r#"{"key":"k1","kind":"payment","to":1180591620717411303424}"#);
         let verdict = |answer: &str| match reconcile.verdict(&raw(answer)) {
             Verdict::Happened(output) => output.get().to_owned(),
             Verdict::NotSoFar => "no".into(),
             Verdict::Unknown => "?".into(),
         };
-        assert_eq!(verdict(r#"{"found":true,"payment":{"id":7}}"#), r#"{"id":7}"#);
+        assert_eq!(verdict(r#"{"found":true,"payment":{"id":7.10},"sum":1e400}"#), r#"{"id":7.10}"#);
         assert_eq!(verdict(r#"{"found":true}"#), r#"{"found":true}"#);
         assert_eq!(verdict(r#"{"found":false}"#), "no");
         for odd in [r#"{"found":"false"}"#, "{}", r#"{"found":null}"#, "[]", "1"] {

@@ -48,7 +48,9 @@ impl DialectRules for Rules {
     }
 
     fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
-        is_call(element.member("type")).then(|| RejectedCall::read(element.member("id"), element.member("name"))).flatten()
+        is_call(element.member("type"))
+            .then(|| RejectedCall::read(element.member("id"), element.member("name")))
+            .flatten()
     }
 
     fn write_call(&self, call: &Call) -> String {

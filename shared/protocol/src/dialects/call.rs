@@ -153,11 +153,11 @@ fn text_of(value: Value<'_, '_>) -> Option<String> {
 /// whoever reads them.
 const CUT: char = '…';
 
-/// Marks a call as one of a response that was cut off before it was complete.
-pub(crate) fn mark_as_cut(call: &mut Call) {
-    let keep = prefix(&call.arguments, limits::ARGUMENTS_BYTES_MAX - CUT.len_utf8()).len();
-    call.arguments.truncate(keep);
-    call.arguments.push(CUT);
+/// Marks arguments as those of a response that was cut off before it was complete: nothing runs with them.
+pub fn cut_off(arguments: &mut String) {
+    let keep = prefix(arguments, limits::ARGUMENTS_BYTES_MAX - CUT.len_utf8()).len();
+    arguments.truncate(keep);
+    arguments.push(CUT);
 }
 
 /// Returns true if arguments are those of a response that was cut off.

@@ -17,9 +17,8 @@ mod openai_responses;
 mod raw;
 mod text;
 
-pub(super) use self::call::mark_as_cut;
-pub use self::call::{RejectedCall, cut_response, is_cut};
 use self::call::{Element, read_list};
+pub use self::call::{RejectedCall, cut_off, cut_response, is_cut};
 pub use self::definitions::Definitions;
 use super::json::Value;
 use super::message::fields::Fields;

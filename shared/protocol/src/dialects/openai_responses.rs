@@ -5,9 +5,9 @@ use serde_json::json;
 use super::super::json::Value;
 use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::write::Object;
 use super::super::stop_reason::is_unfinished;
-use super::call::{Element, arguments, id, mark_as_cut, tool};
+use super::super::write::Object;
+use super::call::{Element, arguments, cut_off, id, tool};
 use super::content::{content, id_of};
 use super::openai_chat::parameters;
 use super::{About, Definitions, DialectRules, RejectedCall};
@@ -44,7 +44,7 @@ impl DialectRules for Rules {
                 let mut call = Call { provider_id: id(&fields, "call_id"), tool: tool(&fields, "name"), arguments };
                 let status = fields.get("status").and_then(|status| status.as_str());
                 if status.is_some_and(|status| is_unfinished(&status)) {
-                    mark_as_cut(&mut call);
+                    cut_off(&mut call.arguments);
                 }
                 Ok(Some(call))
             }

@@ -10,12 +10,14 @@
 mod document;
 mod error;
 mod node;
+mod repair;
 mod scan;
 mod strings;
 
 pub use document::{Document, Value};
 pub use error::{JsonError, Problem};
 pub use node::Kind;
+pub use repair::{repaired, replace_beyond, with_numbers_as_text};
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 

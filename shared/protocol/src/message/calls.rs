@@ -1,6 +1,6 @@
 //! The calls of a turn: which member holds them, and in which dialect.
 
-use super::super::dialects::{CALLS, mark_as_cut, members, rules};
+use super::super::dialects::{CALLS, cut_off, members, rules};
 use super::super::stop_reason::is_unfinished;
 use super::super::write::Object;
 use super::fields::Fields;
@@ -30,7 +30,7 @@ pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     let is_cut = fields.string("stop_reason", limits::NAME_BYTES_MAX)?.is_some_and(|word| is_unfinished(&word));
     // In plain text, a call that is closed is complete.
     if is_cut && !rules.about().in_words && rules.ends_with_call(name, held) {
-        calls.last_mut().into_iter().for_each(mark_as_cut);
+        calls.last_mut().into_iter().for_each(|call| cut_off(&mut call.arguments));
     }
     // Whoever submits a plain answer cannot know whether it has a call; of the other dialects the provider says so.
     if calls.is_empty() && !rules.about().in_words {

@@ -228,7 +228,8 @@ impl<'a> Reader<'a> {
     fn broken(&mut self, rest: &str, error: &JsonError) {
         let read = rest.get(..error.byte).unwrap_or(rest);
         // Elsewhere than at the start, brackets around a function are prose.
-        let python = || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
+        let python =
+            || forms::is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
         if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
             return self.give_up(self.marked.unwrap_or(self.at));
         }
@@ -336,7 +337,10 @@ fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     let mark = known.or_else(|| marked(mark_bytes(raw).max(forms::fence(raw)))).or_else(foreign);
     let python = || forms::is_python(raw).then_some("[name(…)]");
     let line = || forms::find(raw).first().is_some_and(|form| form.at == 0).then(|| raw.lines().next()).flatten();
-    mark.filter(|mark| !json(mark.len()) || known.is_some()).or_else(python).or_else(line).map(|mark| bounded(mark, FORM_BYTES_MAX))
+    mark.filter(|mark| !json(mark.len()) || known.is_some())
+        .or_else(python)
+        .or_else(line)
+        .map(|mark| bounded(mark, FORM_BYTES_MAX))
 }
 
 #[cfg(test)]

@@ -143,7 +143,8 @@ fn names_a_tool<'a, Lines: Iterator<Item = &'a str>>(line: &str, behind: impl Fn
             .any(|line| labelled(line).is_some_and(|(label, _)| INPUT_LABELS.contains(&label.as_str()))),
         // `Action: search[Oslo]`
         input => {
-            let has_ends = [('(', ')'), ('[', ']'), ('{', '}')].iter().any(|(a, z)| input.starts_with(*a) && input.ends_with(*z));
+            let has_ends =
+                [('(', ')'), ('[', ']'), ('{', '}')].iter().any(|(a, z)| input.starts_with(*a) && input.ends_with(*z));
             has_ends && !matches!(label.as_str(), "tool" | "function")
         }
     }

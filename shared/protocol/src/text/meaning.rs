@@ -29,7 +29,8 @@ const ARGUMENTS: [&str; 9] = [
     "functionparameters",
 ];
 /// Keys of arguments beside a tool's name.
-const ARGUMENTS_BESIDE_NAME: [&str; 7] = ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
+const ARGUMENTS_BESIDE_NAME: [&str; 7] =
+    ["parameters", "args", "params", "kwargs", "input", "inputs", "actionarguments"];
 /// Members of a call that are neither its tool nor its arguments.
 const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Written, unexpected};
-use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage, object};
+use super::{Loose, Written, call, stop, unexpected};
+use crate::message::{Answer, Message, Request, Usage, object};
 
 #[derive(Serialize)]
 struct Body<'a> {
@@ -93,10 +93,14 @@ struct Reply {
 /// One struct for all kinds: an enum would be read by way of a buffer, which loses the digits of numbers.
 #[derive(Deserialize)]
 struct Part {
-    r#type: String,
-    text: Option<String>,
-    name: Option<String>,
-    input: Option<Box<RawValue>>,
+    #[serde(default)]
+    r#type: Loose,
+    #[serde(default)]
+    text: Loose,
+    #[serde(default)]
+    name: Loose,
+    #[serde(default)]
+    input: Loose,
 }
 
 #[derive(Deserialize, Default)]
@@ -109,28 +113,20 @@ struct Tokens {
     output_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
-    let reply: Reply = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+    let reply: Reply = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let (mut text, mut calls) = (String::new(), Vec::new());
+    let ends_with_call = reply.content.last().is_some_and(|part| part.r#type.0 == "tool_use");
     for part in reply.content {
-        match part.r#type.as_str() {
-            "text" => text.push_str(part.text.as_deref().unwrap_or_default()),
-            "tool_use" => calls.push(ToolCall {
-                id: request.call_id(calls.len()),
-                tool: part.name.ok_or("a call in the answer has no name")?,
-                arguments: part.input.map_or_else(|| "{}".to_owned(), |input| input.get().to_owned()),
-                signature: None,
-            }),
+        match part.r#type.0.as_str() {
+            "text" => text.push_str(&part.text.0),
+            "tool_use" => calls.push(call(request, calls.len(), part.name, part.input, None)),
             // Thoughts, and what Anthropic itself carries out, which nobody here asks for.
             _ => {}
         }
     }
-    let stop = match reply.stop_reason.as_deref() {
-        Some("max_tokens" | "model_context_window_exceeded") => Stop::Length,
-        Some("refusal") => Stop::Refused,
-        _ if calls.is_empty() => Stop::Answer,
-        _ => Stop::Calls,
-    };
+    let word = reply.stop_reason.as_deref();
+    let stop = stop(word, word == Some("refusal"), &mut calls, ends_with_call);
     let used = reply.usage.unwrap_or_default();
     let cached = [used.cache_creation_input_tokens, used.cache_read_input_tokens].into_iter().flatten();
     let input = cached.fold(used.input_tokens, u64::saturating_add);

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Written, unexpected};
-use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage, object};
+use super::{Loose, Written, call, stop, unexpected};
+use crate::message::{Answer, Message, Request, Stop, Usage, object};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -117,24 +117,24 @@ struct Candidate {
 
 #[derive(Deserialize, Default)]
 struct Said {
-    #[serde(default)]
-    parts: Vec<SaidPart>,
+    parts: Option<Vec<SaidPart>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SaidPart {
     text: Option<String>,
-    #[serde(default)]
-    thought: bool,
+    thought: Option<bool>,
     function_call: Option<Called>,
     thought_signature: Option<String>,
 }
 
 #[derive(Deserialize)]
 struct Called {
-    name: String,
-    args: Option<Box<RawValue>>,
+    #[serde(default)]
+    name: Loose,
+    #[serde(default)]
+    args: Loose,
 }
 
 #[derive(Deserialize, Default)]
@@ -145,8 +145,8 @@ struct Tokens {
     thoughts_token_count: u64,
 }
 
-pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
-    let reply: Reply = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+    let reply: Reply = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let used = reply.usage_metadata.unwrap_or_default();
     let output = used.candidates_token_count.saturating_add(used.thoughts_token_count);
     let usage = Usage { input: used.prompt_token_count, output };
@@ -158,25 +158,22 @@ pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
         return Ok(Answer { text, calls: Vec::new(), stop: Stop::Refused, usage });
     };
     let (mut text, mut calls) = (String::new(), Vec::new());
-    for part in candidate.content.unwrap_or_default().parts {
-        if let Some(call) = part.function_call {
-            calls.push(ToolCall {
-                id: request.call_id(calls.len()),
-                tool: call.name,
-                arguments: call.args.map_or_else(|| "{}".to_owned(), |args| args.get().to_owned()),
-                signature: part.thought_signature,
-            });
-        } else if !part.thought {
+    let parts = candidate.content.and_then(|content| content.parts).unwrap_or_default();
+    let ends_with_call = parts.last().is_some_and(|part| part.function_call.is_some());
+    for part in parts {
+        if let Some(Called { name, args }) = part.function_call {
+            calls.push(call(request, calls.len(), name, args, part.thought_signature));
+        } else if part.thought != Some(true) {
             text.push_str(part.text.as_deref().unwrap_or_default());
         }
     }
-    let stop = match candidate.finish_reason.as_deref() {
-        Some("MAX_TOKENS") => Stop::Length,
-        // A call that the model could not write is no answer, and may go better next time.
-        Some("MALFORMED_FUNCTION_CALL") => return Err("the model wrote a call that cannot be read".to_owned()),
-        Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII") => Stop::Refused,
-        _ if calls.is_empty() => Stop::Answer,
-        _ => Stop::Calls,
-    };
+    let word = candidate.finish_reason.as_deref();
+    // A call that the model could not write is no answer, and may go better next time.
+    if word == Some("MALFORMED_FUNCTION_CALL") {
+        return Err("the model wrote a call that cannot be read".to_owned());
+    }
+    let is_refused =
+        matches!(word, Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII" | "IMAGE_SAFETY"));
+    let stop = stop(word, is_refused, &mut calls, ends_with_call);
     Ok(Answer { text, calls, stop, usage })
 }

@@ -5,7 +5,13 @@ mod gemini;
 mod openai;
 mod responses;
 
-use crate::message::{Answer, Request};
+use serde::de::{Deserialize, Deserializer, Error as _};
+use serde_json::value::RawValue;
+use tickfleet_model::limits;
+use tickfleet_protocol::json::repaired;
+use tickfleet_protocol::{cut_off, is_unfinished};
+
+use crate::message::{Answer, Request, Stop, ToolCall};
 
 /// A form of requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,16 +74,92 @@ impl Api {
     /// # Errors
     /// What is wrong with it, in words that repeat nothing of it.
     pub(crate) fn read(self, request: &Request, body: &[u8]) -> Result<Answer, String> {
+        // An answer that was cut off may end in half a character.
+        let body = String::from_utf8_lossy(body);
+        let body = repaired(&body, limits::JSON_DEPTH_MAX).unwrap_or(std::borrow::Cow::Borrowed(&body));
         match self {
-            Self::OpenAi => openai::read(request, body),
-            Self::Responses => responses::read(request, body),
-            Self::Anthropic => anthropic::read(request, body),
-            Self::Gemini => gemini::read(request, body),
+            Self::OpenAi => openai::read(request, &body),
+            Self::Responses => responses::read(request, &body),
+            Self::Anthropic => anthropic::read(request, &body),
+            Self::Gemini => gemini::read(request, &body),
         }
     }
+}
+
+/// A text that some servers write as null, or as another JSON value: it costs its own call, and not the answer.
+#[derive(Debug, Default)]
+struct Loose(String);
+
+impl<'de> Deserialize<'de> for Loose {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(from)?;
+        Ok(Self(match raw.get() {
+            "null" => String::new(),
+            text if text.starts_with('"') => serde_json::from_str(text).map_err(D::Error::custom)?,
+            text => text.to_owned(),
+        }))
+    }
+}
+
+/// The `index`th call of the answer to `request`.
+fn call(request: &Request, index: usize, name: Loose, arguments: Loose, signature: Option<String>) -> ToolCall {
+    // Providers refuse a conversation with a call without a name.
+    let tool = if name.0.is_empty() { "unnamed".to_owned() } else { name.0 };
+    // No arguments at all is how some servers write none.
+    let arguments = if arguments.0.trim().is_empty() { "{}".to_owned() } else { arguments.0 };
+    ToolCall { id: request.call_id(index), tool, arguments, signature }
+}
+
+/// Why an answer ended, by its provider's word for that and what is in it. The last call of one that was cut off is never
+/// carried out, if nothing follows it.
+fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_call: bool) -> Stop {
+    if is_refused {
+        return Stop::Refused;
+    }
+    if word.is_some_and(is_unfinished) {
+        if let Some(last) = calls.last_mut().filter(|_| ends_with_call) {
+            cut_off(&mut last.arguments);
+        }
+        return Stop::Length;
+    }
+    if calls.is_empty() { Stop::Answer } else { Stop::Calls }
 }
 
 /// Why JSON is not what was expected, without a word of it.
 fn unexpected(error: &serde_json::Error) -> String {
     format!("the answer is not what this provider answers (line {}, column {})", error.line(), error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn api(word: &str) -> Api {
+        let all = [Api::OpenAi, Api::Responses, Api::Anthropic, Api::Gemini];
+        all.into_iter().find(|api| api.as_str() == word).unwrap()
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_or_has_odd_parts_is_read_call_by_call() {
+        let cases = include_str!("../../../../tests/data/trouble/model-answers.json");
+        for case in serde_json::from_str::<Vec<Box<RawValue>>>(cases).unwrap() {
+            // As text: a value would round the numbers of the body.
+            let members: std::collections::BTreeMap<String, Box<RawValue>> = serde_json::from_str(case.get()).unwrap();
+            let read = |name: &str| serde_json::from_str::<Value>(members[name].get()).unwrap();
+            let about = read("about");
+            let answer = api(read("api").as_str().unwrap()).read(&Request::default(), members["body"].get().as_bytes());
+            let answer = answer.unwrap_or_else(|why| panic!("{about}: {why}"));
+            let calls: Vec<_> = answer.calls.iter().map(|call| [call.tool.clone(), call.arguments.clone()]).collect();
+            assert_eq!(serde_json::to_value(calls).unwrap(), read("calls"), "{about}");
+            let expected = if read("stop") == "length" { Stop::Length } else { Stop::Calls };
+            assert_eq!(answer.stop, expected, "{about}");
+        }
+        let half = br#"{"choices":[{"finish_reason":"length","message":{"content":"caf\ud83d"}}]}"#;
+        let answer = Api::OpenAi.read(&Request::default(), half).unwrap();
+        assert_eq!((answer.text.as_str(), answer.stop), ("caf\u{fffd}", Stop::Length));
+    }
 }

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Written, unexpected};
-use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage};
+use super::{Loose, Written, call, stop, unexpected};
+use crate::message::{Answer, Message, Request, ToolCall, Usage};
 
 pub(super) const BASE_URL: &str = "https://api.openai.com/v1";
 
@@ -65,19 +65,19 @@ struct Choice {
 struct Said {
     content: Option<String>,
     refusal: Option<String>,
-    tool_calls: Option<Vec<Called>>,
+    tool_calls: Option<Vec<Option<Called>>>,
 }
 
 #[derive(Deserialize)]
 struct Called {
-    function: Function,
+    function: Option<Function>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct Function {
-    name: String,
-    #[serde(default)]
-    arguments: String,
+    name: Loose,
+    arguments: Loose,
 }
 
 #[derive(Deserialize)]
@@ -88,26 +88,19 @@ struct Tokens {
     completion_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
-    let read: Completion = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+    let read: Completion = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let choice = read.choices.into_iter().next().ok_or("the answer has no choice")?;
     let said = choice.message;
     let refused = said.refusal.filter(|refusal| !refusal.is_empty());
-    let calls = said.tool_calls.unwrap_or_default().into_iter().enumerate().map(|(index, call)| ToolCall {
-        id: request.call_id(index),
-        tool: call.function.name,
-        // No arguments at all is how some servers write none.
-        arguments: if call.function.arguments.trim().is_empty() { "{}".to_owned() } else { call.function.arguments },
-        signature: None,
+    let calls = said.tool_calls.unwrap_or_default().into_iter().flatten().enumerate().map(|(index, called)| {
+        let Function { name, arguments } = called.function.unwrap_or_default();
+        call(request, index, name, arguments, None)
     });
-    let calls: Vec<_> = calls.collect();
-    let stop = match choice.finish_reason.as_deref() {
-        Some("length") => Stop::Length,
-        Some("content_filter") => Stop::Refused,
-        _ if refused.is_some() => Stop::Refused,
-        _ if calls.is_empty() => Stop::Answer,
-        _ => Stop::Calls,
-    };
+    let mut calls: Vec<_> = calls.collect();
+    let word = choice.finish_reason.as_deref();
+    let is_refused = refused.is_some() || word == Some("content_filter");
+    let stop = stop(word, is_refused, &mut calls, true);
     let usage = read.usage.map(|u| Usage { input: u.prompt_tokens, output: u.completion_tokens });
     let text = refused.or(said.content).unwrap_or_default();
     Ok(Answer { text, calls, stop, usage: usage.unwrap_or_default() })

@@ -3,8 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Written, unexpected};
-use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage};
+use tickfleet_protocol::{cut_off, is_cut, is_unfinished};
+
+use super::{Loose, Written, call, stop, unexpected};
+use crate::message::{Answer, Message, Request, ToolCall, Usage};
 
 /// The provider refuses fewer tokens of an answer.
 const TOKENS_MIN: u32 = 16;
@@ -60,21 +62,15 @@ struct Incomplete {
     reason: Option<String>,
 }
 
-/// What is not known here (thoughts, and whatever comes) is passed over.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Item {
-    Message {
-        #[serde(default)]
-        content: Vec<Part>,
-    },
-    FunctionCall {
-        name: String,
-        #[serde(default)]
-        arguments: String,
-    },
-    #[serde(other)]
-    Other,
+/// One struct for all kinds: what is not known here (thoughts, and whatever comes) is passed over, whatever it holds.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Item {
+    r#type: Loose,
+    status: Loose,
+    name: Loose,
+    arguments: Loose,
+    content: Loose,
 }
 
 #[derive(Deserialize)]
@@ -98,34 +94,39 @@ struct Tokens {
     output_tokens: u64,
 }
 
-pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
-    let read: Response = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
+    let read: Response = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
     let (mut text, mut refused, mut calls) = (String::new(), None, Vec::new());
+    let ends_with_call = read.output.last().is_some_and(|item| item.r#type.0 == "function_call");
     for item in read.output {
-        match item {
-            Item::Message { content } => content.into_iter().for_each(|part| match part {
-                Part::OutputText { text: more } => text += &more,
-                Part::Refusal { refusal } => refused = Some(refusal),
-                Part::Other => {}
-            }),
-            Item::FunctionCall { name, arguments } => calls.push(ToolCall {
-                id: request.call_id(calls.len()),
-                tool: name,
-                arguments: if arguments.trim().is_empty() { "{}".to_owned() } else { arguments },
-                signature: None,
-            }),
-            Item::Other => {}
+        match item.r#type.0.as_str() {
+            "message" => {
+                let content = Some(item.content.0.as_str()).filter(|content| !content.is_empty()).unwrap_or("[]");
+                let parts: Vec<Part> = serde_json::from_str(content).map_err(|e| unexpected(&e))?;
+                parts.into_iter().for_each(|part| match part {
+                    Part::OutputText { text: more } => text += &more,
+                    Part::Refusal { refusal } => refused = Some(refusal),
+                    Part::Other => {}
+                });
+            }
+            "function_call" => {
+                let mut called = call(request, calls.len(), item.name, item.arguments, None);
+                if is_unfinished(&item.status.0) && !is_cut(&called.arguments) {
+                    cut_off(&mut called.arguments);
+                }
+                calls.push(called);
+            }
+            _ => {}
         }
     }
     let reason = read.incomplete_details.and_then(|details| details.reason);
-    let stop = match (read.status.as_deref(), reason.as_deref()) {
-        (Some("failed" | "cancelled"), _) => return Err("the provider says that the response failed".to_owned()),
-        (_, Some("max_output_tokens")) => Stop::Length,
-        (_, Some("content_filter")) => Stop::Refused,
-        _ if refused.is_some() => Stop::Refused,
-        _ if calls.is_empty() => Stop::Answer,
-        _ => Stop::Calls,
-    };
+    let word = read.status.as_deref();
+    if matches!(word, Some("failed" | "cancelled")) {
+        return Err("the provider says that the response failed".to_owned());
+    }
+    let is_refused = refused.is_some() || reason.as_deref() == Some("content_filter");
+    let word = reason.as_deref().or(word);
+    let stop = stop(word, is_refused, &mut calls, ends_with_call);
     let usage = read.usage.map(|u| Usage { input: u.input_tokens, output: u.output_tokens });
     Ok(Answer { text: refused.unwrap_or(text), calls, stop, usage: usage.unwrap_or_default() })
 }

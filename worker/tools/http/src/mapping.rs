@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::tools::{AnswerMeaning, OutcomeRule};
+use tickfleet_protocol::json::with_numbers_as_text;
 
 /// The rules of one tool, in their order.
 #[derive(Debug, Clone, Default)]
@@ -84,8 +85,9 @@ impl Rule {
 
     fn fits(&self, body: Option<&RawValue>) -> bool {
         let Some((at, test)) = &self.test else { return true };
-        let found: Option<Value> =
-            body.and_then(|body| pointed(body, at)).and_then(|v| serde_json::from_str(v.get()).ok());
+        let found: Option<Value> = body
+            .and_then(|body| pointed(body, at))
+            .and_then(|v| serde_json::from_str(&with_numbers_as_text(v.get())).ok());
         match test {
             Test::OneOf(values) => found.is_some_and(|found| values.contains(&found)),
             Test::Present(wanted) => found.is_some_and(|found| is_something(&found)) == *wanted,

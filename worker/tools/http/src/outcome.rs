@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tickfleet_config::tools::AnswerMeaning;
 use tickfleet_model::{CallId, Effect, limits};
 use tickfleet_outbound::Blocked;
+use tickfleet_protocol::json::{repaired, with_numbers_as_text};
 
 use super::client::{self, BodyError, Unfollowed};
 use super::mapping::{Mapping, Rule, pointed};
@@ -227,14 +228,16 @@ fn told(status: u16, said: Option<String>) -> String {
     wording::cut(&told, limits::ERROR_BYTES_MAX)
 }
 
-/// A JSON text as it stands. None where it is none, or deeper than our own readers accept: it would make the reply
-/// unreadable, and travels as text.
+/// A JSON text as every reader can read it, digit for digit. None if it is none, or deeper than our own readers accept: it
+/// would make the reply unreadable, and travels as text.
 fn as_raw(text: &str) -> Option<Box<RawValue>> {
-    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
+    let json = repaired(text, limits::JSON_DEPTH_MAX)?;
+    RawValue::from_string(json.into_owned()).ok()
 }
 
 fn as_value(text: &str) -> Option<Value> {
-    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten()
+    let json = repaired(text, limits::JSON_DEPTH_MAX)?;
+    serde_json::from_str(&with_numbers_as_text(&json)).ok()
 }
 
 /// Returns what it means that an address is not allowed.
@@ -265,25 +268,6 @@ fn raw(json: String) -> Result<Box<RawValue>, ToolFailure> {
 
 fn as_json(json: Box<RawValue>) -> ToolOutput {
     ToolOutput { json, content_type: "application/json" }
-}
-
-/// Returns how deep brackets nest in a JSON text; brackets in strings do not count.
-fn nesting(text: &str) -> usize {
-    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
 }
 
 /// Finds what the service says about its refusal, in the places where services say it.
@@ -403,12 +387,32 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_keeps_every_digit_and_counts_depth_outside_strings() {
+    fn an_answer_that_some_readers_refuse_is_an_answer() {
+        let rules = serde_json::from_value::<Vec<tickfleet_config::tools::OutcomeRule>>(json!([
+            {"at": "/total", "present": false, "outcome": "transient"}, {"at": "/paid", "equals": false, "outcome": "permanent"}
+        ]));
+        let mapping = Mapping::new(&rules.unwrap()).unwrap();
+        for (answer, read) in [
+            (
+                r#"{"paid": true, "total": 1, "memo": "caf\ud83d"}"#,
+                r#"{"paid": true, "total": 1, "memo": "caf\ufffd"}"#,
+            ),
+            (r#"{"paid": true, "total": 1e400}"#, r#"{"paid": true, "total": 1e400}"#),
+            (r#"{"paid": false, "total": 0.10, "paid": true}"#, r#"{"total":0.10,"paid":true}"#),
+        ] {
+            let json = as_raw(answer).unwrap();
+            assert_eq!(json.get(), read);
+            assert!(mapping.rule(200, Some(&json)).is_none(), "{answer}");
+            assert!(as_value(answer).is_some());
+        }
+    }
+
+    #[test]
+    fn a_pointer_keeps_every_digit() {
         let whole = RawValue::from_string(r#"{"a/b":[{"n":123456789012345678901}],"s":"x"}"#.into()).unwrap();
         assert_eq!(pointed(&whole, "/a~1b/0/n").map(RawValue::get), Some("123456789012345678901"));
         for nothing in ["/a~1b/1", "/none", "/s/x", "/a~1b/x"] {
             assert!(pointed(&whole, nothing).is_none(), "{nothing}");
         }
-        assert_eq!(nesting(r#"{"a":"[[[\"[","b":[1]}"#), 2);
     }
 }

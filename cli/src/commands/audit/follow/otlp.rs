@@ -17,6 +17,7 @@ use serde_json::Value;
 use tickfleet_client::audit::{Batch, Item};
 use tickfleet_proof::lines::Header;
 use tickfleet_proof::seal::EntryId;
+use tickfleet_protocol::json::with_numbers_as_text;
 
 use super::sent::SendError;
 
@@ -201,7 +202,7 @@ fn record(fleet: &str, shard: u32, item: &Item) -> LogRecord {
 }
 
 fn describe(record: &mut LogRecord, entry: &str, admitted: &str) {
-    let entry: Value = serde_json::from_str(entry).unwrap_or_default();
+    let entry: Value = serde_json::from_str(&with_numbers_as_text(entry)).unwrap_or_default();
     let said = |at: &str| entry.pointer(at).and_then(Value::as_str);
     if said("/level") == Some("error") {
         record.severity_number = SeverityNumber::Error as i32;

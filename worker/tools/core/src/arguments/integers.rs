@@ -74,7 +74,8 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
             };
             let parts: Vec<Option<String>> = items.iter().enumerate().map(part).collect();
             parts.iter().any(Option::is_some).then(|| {
-                let texts = items.iter().zip(&parts).map(|(item, part)| part.as_deref().or(item.text()).unwrap_or("null"));
+                let texts =
+                    items.iter().zip(&parts).map(|(item, part)| part.as_deref().or(item.text()).unwrap_or("null"));
                 format!("[{}]", texts.collect::<Vec<_>>().join(","))
             })
         }
@@ -86,7 +87,9 @@ fn rewritten(value: Value<'_, '_>, schemas: &[&Schema], root: &Schema) -> Option
 fn is_integer(kind: &Schema) -> bool {
     match kind {
         Schema::String(one) => one == "integer",
-        Schema::Array(several) => several.iter().any(|one| one == "integer") && several.iter().all(|one| one != "number"),
+        Schema::Array(several) => {
+            several.iter().any(|one| one == "integer") && several.iter().all(|one| one != "number")
+        }
         _ => false,
     }
 }
@@ -191,7 +194,10 @@ mod tests {
             (r#"{"n":500e-2}"#, r#"{"n":5}"#),
             (r#"{"n":-0.0}"#, r#"{"n":0}"#),
             (r#"{"n":1e21,"opt":2.0,"or_text":3.0}"#, r#"{"n":1000000000000000000000,"opt":2,"or_text":3}"#),
-            (r#"{"list":[1.0,2],"pair":["a",3.0],"map":{"k\n":4.0}}"#, r#"{"list":[1,2],"pair":["a",3],"map":{"k\n":4}}"#),
+            (
+                r#"{"list":[1.0,2],"pair":["a",3.0],"map":{"k\n":4.0}}"#,
+                r#"{"list":[1,2],"pair":["a",3],"map":{"k\n":4}}"#,
+            ),
             (r#"{"n":123456789012345678901234567890.0}"#, r#"{"n":123456789012345678901234567890}"#),
         ] {
             assert_eq!(as_integers(&schema, given), written);

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use tickfleet_model::limits;
+use tickfleet_protocol::json::replace_beyond;
 
 /// Parses `text` within `bytes_max` and [`limits::JSON_DEPTH_MAX`].
 ///
@@ -44,40 +45,9 @@ impl From<serde_json::Error> for NotJson {
 }
 
 /// JSON whose numbers are all within what can be compared: one that is beyond counts as the largest or smallest there is.
-/// Text that is no JSON comes back as odd as it was.
 fn comparable(text: &str) -> Cow<'_, str> {
     const LARGEST: &str = "1.7976931348623157e308";
-    let bytes = text.as_bytes();
-    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => {
-                at += 1;
-                while bytes.get(at).is_some_and(|byte| *byte != b'"') {
-                    at += if bytes.get(at) == Some(&b'\\') { 2 } else { 1 };
-                }
-                at += 1;
-            }
-            b'0'..=b'9' | b'-' => {
-                let of_number = |b: &&u8| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
-                let end = at + bytes.get(at..).unwrap_or_default().iter().take_while(of_number).count();
-                let number = text.get(at..end).and_then(|number| number.parse::<f64>().ok());
-                if let Some(number) = number.filter(|number| number.is_infinite()) {
-                    out.push_str(text.get(copied..at).unwrap_or_default());
-                    out.push_str(if number < 0.0 { "-" } else { "" });
-                    out.push_str(LARGEST);
-                    copied = end;
-                }
-                at = end;
-            }
-            _ => at += 1,
-        }
-    }
-    if copied == 0 {
-        return Cow::Borrowed(text);
-    }
-    out.push_str(text.get(copied..).unwrap_or_default());
-    Cow::Owned(out)
+    replace_beyond(text, |number| if number.starts_with('-') { format!("-{LARGEST}") } else { LARGEST.to_owned() })
 }
 
 /// The place of a value in the text; a list on the stack, so that the usual case costs nothing.

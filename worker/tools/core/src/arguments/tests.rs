@@ -239,7 +239,8 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
     for case in serde_json::from_str::<Vec<Pattern>>(text).unwrap() {
         let pattern = case.pattern.as_str();
         let schema = json!({"properties": {"a": {"type": "string", "pattern": pattern}, "n": {"type": "integer"}}});
-        let warnings = check_schema(&schema, SchemaUse::Arguments).unwrap_or_else(|error| panic!("{pattern}: {error:?}"));
+        let warnings =
+            check_schema(&schema, SchemaUse::Arguments).unwrap_or_else(|error| panic!("{pattern}: {error:?}"));
         let places: Vec<_> = warnings.iter().map(|warning| warning.at.as_str()).collect();
         assert_eq!(places, if case.unread { vec!["/properties/a/pattern"] } else { vec![] }, "{pattern}");
         let check = ArgumentCheck::compile(&schema).unwrap();
