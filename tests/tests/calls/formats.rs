@@ -1,5 +1,7 @@
 //! Every dialect through a whole fleet: in as a provider gives it, out as the conversation takes it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -171,9 +173,69 @@ fn hostile_answers_cost_no_more_than_their_length() {
         "[[",
         "{ ",
         "[TOOL_CALLS]",
+        "<think><tool_call>",
+        "Action: a\n\n",
+        "```tool_code\n",
+        "<think>```tool_call\n</think><",
+        "<a b=1>",
     ];
     for part in parts {
         let whole = cost(part, 1 << 18);
         assert!(whole < Duration::from_secs(10), "256 KiB of {part:?} took {whole:?}");
     }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Erase {
+    /// What is erased; all of it otherwise.
+    #[allow(dead_code, reason = "only read")]
+    path: Option<String>,
+    /// How many times.
+    times: Option<u32>,
+}
+
+#[tokio::test]
+async fn what_providers_cut_off_or_write_oddly_costs_one_call_and_is_told_so() {
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&ran);
+    let erase = TypedTool::new("erase", "Erases.", Effect::Once, move |_, given: Erase| {
+        count.fetch_add(1, Ordering::Relaxed);
+        async move { Ok(given.times.unwrap_or_default()) }
+    });
+    let mut fleet = Fleet::start(Plan { tools: vec![erase], ..Plan::default() }).await;
+    let cut = include_str!("../../data/trouble/cut.json");
+    for case in serde_json::from_str::<Vec<Value>>(cut).unwrap() {
+        if case["cut"] == json!([]) {
+            continue;
+        }
+        fleet.submit_turn(case["turn"].clone()).await;
+        let reply = fleet.reply().await;
+        let result = reply["results"].as_array().unwrap().last().unwrap();
+        assert_eq!((&result["outcome"], &result["attempts"]), (&json!("invalid_arguments"), &json!(0)), "{case}");
+        let told = result["error"]["message"].as_str().unwrap();
+        assert!(told.contains("was cut off") && told.contains("Request the response again"), "{told}");
+        assert_eq!(result["error"]["details"]["reason"], "cut");
+    }
+    let broken = json!({"calls": [{"name": "erase", "arguments": "{\"path\": \"/ho"}]});
+    fleet.submit_turn(broken).await;
+    assert_eq!(fleet.reply().await["results"][0]["error"]["details"]["reason"], "cut");
+    assert_eq!(ran.load(Ordering::Relaxed), 0, "nothing that was cut off runs");
+
+    let long = format!("call_1__sig__{}", "Qk1".repeat(3_000));
+    let calls = json!([
+        {"id": long, "function": {"name": "erase", "arguments": "{\"times\": 5.0}"}},
+        {"id": 7, "function": {"name": "erase", "arguments": null}},
+        {"id": "c", "function": {"name": null, "arguments": "{}"}},
+        {"id": null, "function": {"name": "erase", "arguments": "{\"times\": 3e0}"}}
+    ]);
+    fleet.submit_turn(json!({"tool_calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "ok", "unknown_tool", "ok"], "{reply}");
+    let outputs: Vec<&Value> = [0, 1, 3].map(|at| &reply["results"][at]["output"]).into();
+    assert_eq!(outputs, [&json!(5), &json!(0), &json!(3)]);
+    assert_eq!(
+        (&reply["messages"][0]["tool_call_id"], &reply["messages"][1]["tool_call_id"]),
+        (&json!(long), &json!("7"))
+    );
+    fleet.stop().await;
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
@@ -466,6 +465,5 @@ fn unreadable(trying: &Trying<'_>) -> Option<CallError> {
         return text::problem(call).map(error);
     }
     let cut = || CallError { details: Some(json!({ "reason": "cut" })), ..error(cut_response(&call.tool)) };
-    // Text that ends with the mark may still be a whole JSON text in a string.
-    (is_cut(&call.arguments) && serde_json::from_str::<IgnoredAny>(&call.arguments).is_err()).then(cut)
+    is_cut(&call.arguments).then(cut)
 }

@@ -155,12 +155,15 @@ const CUT: char = '…';
 
 /// Marks arguments as those of a response that was cut off before it was complete: nothing runs with them.
 pub fn cut_off(arguments: &mut String) {
+    if is_cut(arguments) {
+        return;
+    }
     let keep = prefix(arguments, limits::ARGUMENTS_BYTES_MAX - CUT.len_utf8()).len();
     arguments.truncate(keep);
     arguments.push(CUT);
 }
 
-/// Returns true if arguments are those of a response that was cut off.
+/// Returns true if arguments are those of a response that was cut off. No JSON ends like that.
 #[must_use]
 pub fn is_cut(arguments: &str) -> bool {
     arguments.ends_with(CUT)

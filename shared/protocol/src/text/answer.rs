@@ -71,8 +71,9 @@ pub fn calls_in(answer: &str) -> Vec<Call> {
 /// As [`calls_in`], with another bound.
 pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let forms = forms::find(answer);
+    let at = thought_in_prompt(answer);
     let mut reader =
-        Reader { answer, at: thought_in_prompt(answer), calls: Vec::new(), doubt: None, marked: None, forms };
+        Reader { answer, at, calls: Vec::new(), doubt: None, marked: None, forms, next_form: 0, open_thought: None };
     // Where the prompt ends with the header's beginning, the answer begins in the middle of it.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
@@ -102,6 +103,10 @@ struct Reader<'a> {
     marked: Option<usize>,
     /// The lines that announce or make a call in another form than JSON, in order.
     forms: Vec<Form>,
+    /// The first of them that is not behind.
+    next_form: usize,
+    /// Where a thought began that does not end.
+    open_thought: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -113,7 +118,10 @@ impl<'a> Reader<'a> {
     fn step(&mut self) -> bool {
         let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
         let found = self.rest().find(next);
-        let form = self.forms.iter().find(|form| form.at >= self.at).copied();
+        while self.forms.get(self.next_form).is_some_and(|form| form.at < self.at) {
+            self.next_form += 1;
+        }
+        let form = self.forms.get(self.next_form).copied();
         if let Some(form) = form.filter(|form| found.is_none_or(|found| form.at <= self.at + found)) {
             return self.form(form);
         }
@@ -157,14 +165,18 @@ impl<'a> Reader<'a> {
 
     /// Skips the model's thoughts. A call in a thought that does not end may have been meant.
     fn thought(&mut self, rest: &str) -> bool {
+        if self.open_thought.is_some() {
+            return false;
+        }
         for (start, end, may_be_prompted) in THOUGHTS {
             if let Some(inside) = rest.strip_prefix(start) {
-                let is_open = start != TO_THE_USER && !inside.contains(end);
-                if is_open && !calls_up_to(inside, 1).is_empty() {
-                    self.give_up(self.at);
+                let ends = inside.find(end).map(|at| start.len() + at + end.len());
+                if ends.is_none() && start != TO_THE_USER {
+                    self.open_thought = Some(self.at);
+                    self.at += start.len();
                     return true;
                 }
-                self.at += inside.find(end).map_or(rest.len(), |at| start.len() + at + end.len());
+                self.at += ends.unwrap_or(rest.len());
                 return true;
             }
             if may_be_prompted && rest.starts_with(end) {
@@ -208,7 +220,7 @@ impl<'a> Reader<'a> {
         if let Some(root) = document.root() {
             collect(root, &mut self.calls);
         }
-        if let Some(doubt) = self.doubt.filter(|_| self.calls.len() > before) {
+        if let Some(doubt) = self.open_thought.or(self.doubt).filter(|_| self.calls.len() > before) {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
@@ -242,6 +254,7 @@ impl<'a> Reader<'a> {
 
     /// From `start` on, the answer is one call that cannot be read.
     fn give_up(&mut self, start: usize) {
+        let start = self.open_thought.unwrap_or(start);
         let raw = self.answer.get(start..).unwrap_or_default();
         self.calls.push(unreadable(raw, named(raw)));
         self.at = self.answer.len();

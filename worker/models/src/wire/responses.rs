@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use tickfleet_protocol::{cut_off, is_cut, is_unfinished};
+use tickfleet_protocol::{cut_off, is_unfinished};
 
 use super::{Loose, Written, call, stop, unexpected};
 use crate::message::{Answer, Message, Request, ToolCall, Usage};
@@ -111,7 +111,7 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
             }
             "function_call" => {
                 let mut called = call(request, calls.len(), item.name, item.arguments, None);
-                if is_unfinished(&item.status.0) && !is_cut(&called.arguments) {
+                if is_unfinished(&item.status.0) {
                     cut_off(&mut called.arguments);
                 }
                 calls.push(called);
