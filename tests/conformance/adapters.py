@@ -52,8 +52,8 @@ async def openai_agents(fleet: AsyncFleet) -> None:
         def stream_response(self, *args: Any, **more: Any) -> Any:
             raise NotImplementedError
 
-    # The one line: `tools` come from the fleet.
-    agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal"))
+    # The one line: `tools` come from the fleet. This model gives its calls no ids of their own, so the run is named.
+    agent = Agent(name="frugal", model=StandIn(), tools=await fleet_tools(fleet, "frugal", run_id="run-1"))
     result = await Runner.run(agent, "Go.")
     assert result.final_output == "done"
     judge("openai_agents", told)

@@ -30,7 +30,7 @@ const model = new MockLanguageModelV3({
 const { GATEWAY_URL: url, GATEWAY_KEY: apiKey } = process.env;
 const fleet = new Fleet(url === undefined ? { tenant: "ai-sdk" } : { url, apiKey });
 // The one line: `tools` come from the fleet.
-const tools = await fleetTools(fleet, "frugal");
+const tools = await fleetTools(fleet, "frugal", { runId: "run-1" });
 const { text } = await generateText({ model, prompt: "Go.", tools, stopWhen: stepCountIs(5) });
 await fleet.close();
 assert.equal(text, "done");

@@ -2,13 +2,20 @@
  * Tools of a fleet for the AI SDK of Vercel:
  *
  * ```ts
- * const { text } = await generateText({ model, prompt, tools: await fleetTools(fleet, "kelly"), stopWhen: stepCountIs(5) });
+ * const tools = await fleetTools(fleet, "kelly", { runId: requestId });
+ * const { text } = await generateText({ model, prompt, tools, stopWhen: stepCountIs(5) });
  * ```
  *
- * The SDK hands out the calls of a step one by one, so each is a turn of its own.
+ * The SDK hands out the calls of a step one by one, so each is a turn of its own. The turn's id follows from `runId`, the call's id
+ * and its arguments, and the results that the messages already have for that call id. So a request that is made again, or an
+ * approval that is resumed twice, gets the first result, and a call that comes again in a later step is another call, also where
+ * the provider numbers the calls of each response from 1.
  */
-import { type ToolSet, dynamicTool, jsonSchema } from "ai";
+import { createHash } from "node:crypto";
 
+import { type ModelMessage, type ToolExecutionOptions, type ToolSet, dynamicTool, jsonSchema } from "ai";
+
+import { InvalidMessage } from "../errors.js";
 import type { Fleet } from "../fleet.js";
 import { write } from "../json.js";
 import type { Turn } from "../message.js";
@@ -16,25 +23,78 @@ import type { Turn } from "../message.js";
 /** The fields of a turn that go with every call. */
 export type TurnFields = Omit<Turn, "agent" | "toolCalls" | "content" | "calls" | "answer" | "format" | "turnId">;
 
+/** The fields of a turn that go with every call, and the run that makes them. */
+export interface RunFields extends TurnFields {
+  /**
+   * Names the run: a text, or a function of what the SDK gives a call. It is the same whenever the request is made again or
+   * resumed, and another one for each other request. The SDK has no such id of its own.
+   */
+  runId: string | ((options: ToolExecutionOptions) => string);
+}
+
 interface Definition {
   function: { name: string; description?: string; parameters: object };
 }
 
-/** The tools that the fleet lets the agent call; they are carried out there. */
-export async function fleetTools(fleet: Fleet, agent: string, fields: TurnFields = {}): Promise<ToolSet> {
+/**
+ * The tools that the fleet lets the agent call; they are carried out there.
+ *
+ * @throws {InvalidMessage} There is no `runId`, or there is a `turnId`, which all calls would share.
+ */
+export async function fleetTools(fleet: Fleet, agent: string, given: RunFields): Promise<ToolSet> {
+  // JavaScript may leave it out.
+  const { runId, ...fields } = (given ?? {}) as RunFields;
+  if (typeof runId !== "function") runNamed(runId);
+  if ("turnId" in fields) {
+    throw new InvalidMessage("turnId: each call is a turn with an id of its own, which the adapter derives; leave it out");
+  }
   const definitions: Definition[] = await fleet.tools(agent, { tenant: fields.tenant });
   const tools = definitions.map(({ function: { name, description, parameters } }) => {
     const tool = dynamicTool({
       description,
       // The fleet checks arguments against it in any case.
       inputSchema: jsonSchema(parameters),
-      execute: async (input, { toolCallId }) => {
-        const call = { id: toolCallId, type: "function", function: { name, arguments: write(input) } };
-        const reply = await fleet.run({ ...fields, agent, toolCalls: [call] });
+      execute: async (input, options) => {
+        const { toolCallId, messages } = options;
+        const run = runNamed(typeof runId === "function" ? runId(options) : runId);
+        const args = write(sorted(input));
+        const call = { id: toolCallId, type: "function", function: { name, arguments: args } };
+        const turnId = turnIdOf([agent, run, toolCallId, resultsOf(messages, toolCallId), name, args]);
+        const reply = await fleet.run({ ...fields, agent, toolCalls: [call], turnId });
         return reply.messages[0].content as string;
       },
     });
     return [name, tool] as const;
   });
   return Object.fromEntries(tools);
+}
+
+function runNamed(runId: unknown): string {
+  if (typeof runId === "string" && runId !== "") return runId;
+  throw new InvalidMessage(
+    `runId is ${JSON.stringify(runId)}: a call cannot be told from an equal one of another run. Pass fleetTools(fleet, agent, ` +
+      "{ runId }): text that names the request, or a function of the call's options, the same whenever it is made again or resumed",
+  );
+}
+
+/** An id that is the same for equal parts, and different for different ones. */
+function turnIdOf(parts: readonly (string | number)[]): string {
+  return `ai-sdk-${createHash("sha256").update(JSON.stringify(parts)).digest("hex")}`;
+}
+
+/** How many calls with this id have their result by now: a provider may give the same id in each response. */
+function resultsOf(messages: readonly ModelMessage[], toolCallId: string): number {
+  const parts = messages.flatMap((message) => (message.role === "tool" ? message.content : []));
+  return parts.filter((part) => part.type === "tool-result" && part.toolCallId === toolCallId).length;
+}
+
+/**
+ * The arguments with their members sorted: a history that was stored and loaded may order them differently, and the fleet
+ * compares a repeated turn by its text.
+ */
+function sorted(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (typeof value !== "object" || value === null || Object.getPrototypeOf(value) !== Object.prototype) return value;
+  const members = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1));
+  return Object.fromEntries(members.map(([key, member]) => [key, sorted(member)]));
 }

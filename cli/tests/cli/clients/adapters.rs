@@ -1,11 +1,17 @@
-//! Agents of other frameworks, whose models are stood in for, run their tools through a fleet with caps.
+//! Agents of other frameworks, whose models are stood in for, run their tools through a fleet with caps, and pay once however
+//! often they are resumed.
 
+use std::path::Path;
 use std::process::Command;
+
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::conformance::run;
 use super::gateway::{NOWHERE, World};
+use crate::support::binary::DevFleet;
+use crate::support::documents::REPOSITORY;
 use crate::support::node::Node;
-use crate::support::python::installed;
+use crate::support::python::{installed, interpreter};
 
 #[tokio::test]
 async fn an_agent_of_the_ai_sdk_meets_the_fleets_cap() {
@@ -35,4 +41,30 @@ async fn agents_of_python_frameworks_meet_the_fleets_cap() {
         assert!(said.contains(&format!("{what}: ok")), "{said}");
     }
     world.end();
+}
+
+/// A fleet with a bank that keeps a ledger.
+async fn bank() -> (RedisServer, DevFleet) {
+    let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+    let args = ["--redis-url", &redis.url(), "--config", "tests/conformance/bank/conf"];
+    let python = interpreter().display().to_string();
+    let fleet = DevFleet::start_in(Path::new(REPOSITORY), &args, &[("PYTHON", &python)]);
+    (redis, fleet)
+}
+
+#[tokio::test]
+async fn an_agent_of_the_ai_sdk_that_is_retried_or_resumed_pays_once() {
+    let Some(node) = Node::unless_skipped() else { return };
+    let (redis, fleet) = bank().await;
+    run(node.command().arg("tests/conformance/resumed.mjs").arg(&node.package), &redis.url());
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn agents_of_python_frameworks_that_are_retried_or_resumed_pay_once() {
+    let python = installed("adapters").join("python");
+    let (redis, fleet) = bank().await;
+    let mut agents = Command::new(python);
+    run(agents.env("PYTHONPATH", "python/src").args(["-B", "tests/conformance/resumed.py"]), &redis.url());
+    assert_eq!(fleet.stop(), Some(0));
 }

@@ -9,4 +9,9 @@ Pydantic AI            :class:`tickfleet.adapters.pydantic_ai.FleetToolset`     
 Each takes an :class:`tickfleet.AsyncFleet`, the agent's name, and the fields of a turn that go with every call. A call that was
 denied, capped or failed is told to the model in the fleet's words, as any result is; what is no result (`Rejected`,
 `Unavailable`, …) ends the run of the agent.
+
+A run that is resumed, retried or replayed repeats no effect. The id of each turn follows from the framework's own ids and from
+the arguments, so the fleet recognizes a repeated call and returns the first result, for as long as it remembers ids
+(``retention.dedupe_for``). If a call cannot be identified, the adapter raises
+:class:`tickfleet.client.InvalidMessage`, sends nothing, and says what to pass.
 """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tickfleet.client import AsyncFleet, Reply, TurnFields
+from tickfleet.client import AsyncFleet, InvalidMessage, Reply, TurnFields
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,53 @@ def call_of(name: str, arguments: str, id: str | None) -> dict[str, Any]:
     return {"type": "function", "function": function} | ({} if id is None else {"id": id})
 
 
+def arguments_text(arguments: Any) -> str:
+    """Arguments as JSON text. Members are sorted: a history that was stored and loaded may order them differently, and the
+    fleet compares a repeated turn by its text."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, sort_keys=True)
+
+
+def turn_id(framework: str, *parts: Any) -> str:
+    """An id that is the same for equal parts, and different for different ones. The parts are JSON values."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return f"{framework}-{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def checked(fields: TurnFields) -> TurnFields:
+    """The fields that go with every call.
+
+    Raises:
+        InvalidMessage: There is a ``turn_id``, which all calls would share.
+    """
+    if "turn_id" in fields:
+        raise InvalidMessage("turn_id: each call is a turn with an id of its own, which the adapter derives; leave it out")
+    return fields
+
+
+def run_named_by(run_id: str | Callable[[Any], str] | None, context: Any) -> str | None:
+    """The name of a run as its owner gives it, if they do.
+
+    Raises:
+        InvalidMessage: It is empty or no text.
+    """
+    named = run_id(context) if callable(run_id) else run_id
+    if named is None and run_id is None:
+        return None
+    if not isinstance(named, str) or not named:
+        raise InvalidMessage(f"run_id is {named!r}; expected text that names this run and no other")
+    return named
+
+
 async def run(
-    fleet: AsyncFleet, agent: str, calls: Sequence[Mapping[str, Any]], fields: TurnFields, tenant: str | None
+    fleet: AsyncFleet,
+    agent: str,
+    calls: Sequence[Mapping[str, Any]],
+    fields: TurnFields,
+    tenant: str | None,
+    turn_id: str,
 ) -> Reply:
     """Has calls of one model response carried out as one turn."""
-    own: TurnFields = {**fields, "tool_calls": calls}
+    own: TurnFields = {**fields, "tool_calls": calls, "turn_id": turn_id}
     return await fleet.run(agent, tenant=tenant, **own)
 
 

@@ -4,19 +4,23 @@
 
 All calls of a message are one turn: they are carried out in their order, and answered together. What the model is told of the
 tools is ``model.bind_tools(await fleet.tools("kelly"))``.
+
+The turn's id follows from the thread, the namespace of the graph's checkpoints, the message's id, and the calls in it. So a
+thread that is resumed, retried or replayed, in this process or another one, gets the first results. The message's id comes from
+the model or from ``add_messages``, and is in the checkpoint. Without a thread, or where messages have no ids, LangGraph's id of
+the node's execution takes its place: the same when the node is retried, or resumed from the same checkpoint.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import call_of, run, told
-from tickfleet.client import AsyncFleet, TurnFields
+from tickfleet.adapters._calls import arguments_text, call_of, checked, run, told, turn_id
+from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
 
 
 def fleet_node(
@@ -26,18 +30,25 @@ def fleet_node(
     tenant: str | None = None,
     messages_key: str = "messages",
     **fields: Unpack[TurnFields],
-) -> Callable[[dict[str, Any]], Awaitable[dict[str, list[ToolMessage]]]]:
-    """A node that has the calls of the last message carried out by the fleet, and answers with a message for each."""
+) -> Callable[..., Coroutine[Any, Any, dict[str, list[ToolMessage]]]]:
+    """A node that has the calls of the last message carried out by the fleet, and answers with a message for each.
 
-    async def tools(state: dict[str, Any]) -> dict[str, list[ToolMessage]]:
+    Raises:
+        InvalidMessage: There is a ``turn_id``; from the node, where it does not run in a graph.
+    """
+    fields = checked(fields)
+
+    # LangGraph fills in `runtime` by its name.
+    async def tools(state: dict[str, Any], runtime: Any = None) -> dict[str, list[ToolMessage]]:
         last = state[messages_key][-1]
         if not isinstance(last, AIMessage) or not (last.tool_calls or last.invalid_tool_calls):
             return {messages_key: []}
-        asked = [(call["id"], call["name"], json.dumps(call["args"])) for call in last.tool_calls]
+        asked = [(call["id"], call["name"], arguments_text(call["args"])) for call in last.tool_calls]
         # What the model wrote badly is told to it by the fleet, in words that it can act on.
         asked += [(call["id"], call["name"] or "", call["args"] or "") for call in last.invalid_tool_calls]
         calls = [call_of(name, arguments, id) for id, name, arguments in asked]
-        reply = await run(fleet, agent, calls, fields, tenant)
+        id = turn_id("langgraph", agent, _place(runtime, last, len(state[messages_key])), asked)
+        reply = await run(fleet, agent, calls, fields, tenant, id)
         return {
             messages_key: [
                 ToolMessage(
@@ -52,3 +63,17 @@ def fleet_node(
 
     return tools
 
+
+def _place(runtime: Any, message: AIMessage, length: int) -> list[str | int | None]:
+    """What names the message among those of all threads and runs."""
+    info = getattr(runtime, "execution_info", None)
+    if info is None:
+        raise InvalidMessage(
+            "the calls cannot be told from equal ones of another run: call fleet_node as a node of a graph, which names its "
+            "thread and its execution"
+        )
+    # The graph that this one is a part of, with the execution that called it. The last part names this node's own execution.
+    parents = info.checkpoint_ns.rpartition("|")[0]
+    if info.thread_id is not None and message.id:
+        return ["message", str(info.thread_id), parents, message.id]
+    return ["execution", info.thread_id and str(info.thread_id), info.checkpoint_ns, info.task_id, message.id, length]

@@ -2,34 +2,67 @@
 
     agent = Agent(name="kelly", tools=await fleet_tools(fleet, "kelly"))
 
-The SDK hands out the calls of a response one by one, so each is a turn of its own.
+The SDK hands out the calls of a response one by one, so each is a turn of its own. Its id follows from the id of the response's
+item (``fc_…``, as the Responses API gives one), the call's id and its arguments. So a ``RunState`` that is resumed twice gets the
+first result.
+
+The SDK has no id of a run. Models over Chat Completions give no id of an item either, and some give the same call id in every
+response. For those, say which run it is: ``run_id`` is a text, or a function of the tool's context::
+
+    tools = await fleet_tools(fleet, "kelly", run_id=lambda context: context.context["order"])
+    await Runner.run(agent, "Pay the invoice.", context={"order": "order-17"})
+
+It is the same whenever the run is resumed, and another one for each other run. Within a run the SDK itself refuses a call id that
+comes again for another call.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from agents import FunctionTool, Tool
+from agents.models.fake_id import FAKE_RESPONSES_ID
 from agents.tool_context import ToolContext
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import Definition, call_of, definitions, run, told
-from tickfleet.client import AsyncFleet, TurnFields
+from tickfleet.adapters._calls import Definition, call_of, checked, definitions, run, run_named_by, told, turn_id
+from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
+
+
+_ITEM_LENGTH_MIN = 16
+# A shorter id of an item is a number that other runs have, too: it does not tell runs apart.
 
 
 async def fleet_tools(
-    fleet: AsyncFleet, agent: str, *, tenant: str | None = None, **fields: Unpack[TurnFields]
+    fleet: AsyncFleet,
+    agent: str,
+    *,
+    tenant: str | None = None,
+    run_id: str | Callable[[ToolContext[Any]], str] | None = None,
+    **fields: Unpack[TurnFields],
 ) -> list[Tool]:
     """The tools that the fleet lets the agent call; they are carried out there.
 
+    Args:
+        fleet: Where they are carried out.
+        agent: Who calls them.
+        tenant: Whose calls they are; default the fleet's tenant.
+        run_id: Names the run, as the module says. Needed where the model gives its items no ids.
+        **fields: Fields of a turn that go with every call.
+
     Raises:
         NoDefinitions: No worker has told which these are.
+        InvalidMessage: There is a ``turn_id``; from a call, where nothing names its run.
     """
+    fields = checked(fields)
 
     def tool(definition: Definition) -> Tool:
         async def invoke(context: ToolContext[Any], arguments: str) -> str:
             call = call_of(definition.name, arguments, context.tool_call_id)
-            return told(await run(fleet, agent, [call], fields, tenant))
+            place = _place(run_named_by(run_id, context), context, definition.name)
+            id = turn_id("openai-agents", agent, place, context.tool_call_id, definition.name, arguments)
+            return told(await run(fleet, agent, [call], fields, tenant, id))
 
         return FunctionTool(
             name=definition.name,
@@ -42,3 +75,16 @@ async def fleet_tools(
 
     return [tool(definition) for definition in await definitions(fleet, agent, tenant)]
 
+
+def _place(run: str | None, context: ToolContext[Any], tool: str) -> list[str | None]:
+    """What names the run, and the response's item where the model gives it an id."""
+    item = getattr(context.tool_call, "id", None)
+    if item == FAKE_RESPONSES_ID:
+        item = None
+    if run is None and (item is None or len(item) < _ITEM_LENGTH_MIN):
+        raise InvalidMessage(
+            f"the call of {tool} cannot be told from an equal one of another run: the model's id for it is {item!r}. Pass "
+            "fleet_tools(…, run_id=…): text that names the run, or a function of the tool's context, the same whenever the run "
+            "is resumed"
+        )
+    return [run, item]

@@ -3,35 +3,64 @@
     agent = Agent(model, toolsets=[FleetToolset(fleet, "kelly")])
 
 Pydantic AI hands out the calls of a response one by one, so each is a turn of its own. The arguments are checked by the fleet.
+
+The turn's id follows from the response that made the call (its run, the provider's id, its time), the call's id and its arguments
+as the model wrote them. All of it is in the message history, so a history that is resumed twice gets the first result, and an
+approval that changes the arguments the second time is a `Conflict`. A run that is started again from its prompt asks the model
+again, and the calls of that response are other calls.
+
+A history that was made elsewhere (by a user interface, say) may name neither a run nor the provider's id. For those, say which
+run it is: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``, a text or a function of the run's context, the
+same whenever the run is resumed, and another one for each other run.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from datetime import timezone
 from typing import Any
 
 from pydantic_ai import RunContext
+from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 from typing_extensions import Unpack
 
-from tickfleet.adapters._calls import call_of, definitions, run, told
-from tickfleet.client import AsyncFleet, TurnFields
+from tickfleet.adapters._calls import arguments_text, call_of, checked, definitions, run, run_named_by, told, turn_id
+from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
 
 _ANYTHING = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
 
 class FleetToolset(AbstractToolset[Any]):
-    """The tools that the fleet lets the agent call."""
+    """The tools that the fleet lets the agent call.
+
+    Args:
+        fleet: Where they are carried out.
+        agent: Who calls them.
+        tenant: Whose calls they are; default the fleet's tenant.
+        run_id: Names the run, as the module says. Needed where the message history names none.
+        **fields: Fields of a turn that go with every call.
+
+    Raises:
+        InvalidMessage: There is a ``turn_id``.
+    """
 
     def __init__(
-        self, fleet: AsyncFleet, agent: str, *, tenant: str | None = None, **fields: Unpack[TurnFields]
+        self,
+        fleet: AsyncFleet,
+        agent: str,
+        *,
+        tenant: str | None = None,
+        run_id: str | Callable[[RunContext[Any]], str] | None = None,
+        **fields: Unpack[TurnFields],
     ) -> None:
         self._fleet = fleet
         self._agent = agent
         self._tenant = tenant
-        self._fields = fields
+        self._run_id = run_id
+        self._fields = checked(fields)
 
     @property
     def id(self) -> str | None:
@@ -55,7 +84,46 @@ class FleetToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        """Has one call carried out."""
-        call = call_of(name, json.dumps(tool_args), ctx.tool_call_id)
-        reply = await run(self._fleet, self._agent, [call], self._fields, self._tenant)
+        """Has one call carried out.
+
+        Raises:
+            InvalidMessage: Nothing names the run that the call belongs to.
+        """
+        call = call_of(name, arguments_text(tool_args), ctx.tool_call_id)
+        place, written = self._origin(ctx, name)
+        arguments = arguments_text(tool_args) if written is None else written
+        id = turn_id("pydantic-ai", self._agent, place, ctx.tool_call_id, name, arguments)
+        reply = await run(self._fleet, self._agent, [call], self._fields, self._tenant, id)
         return told(reply)
+
+    def _origin(self, ctx: RunContext[Any], name: str) -> tuple[list[Any], str | None]:
+        """What names the response that made the call, and the arguments as they were written there; none where several calls
+        of one response share the id."""
+        named = run_named_by(self._run_id, ctx)
+        responses = [message for message in ctx.messages if isinstance(message, ModelResponse)]
+        made = [(response, parts) for response in responses if (parts := _calls(response, ctx.tool_call_id))]
+        if made:
+            response, parts = made[-1]
+            written = arguments_text(parts[0].args or {}) if len(parts) == 1 else None
+            if named is not None:
+                # A history that was made elsewhere has no more than the order of its messages.
+                return [named, len(made)], written
+            if response.run_id or response.provider_response_id:
+                origin = _identity(response)
+                return [origin, sum(_identity(other) == origin for other, _ in made)], written
+        elif named is not None:
+            return [named, 0], None
+        raise InvalidMessage(
+            f"the call of {name} cannot be told from an equal one of another run: the message history names neither the run nor "
+            "the provider's response that made it. Pass FleetToolset(…, run_id=…): text that names the run, or a function of "
+            "its context, the same whenever the run is resumed; or keep the history as ModelMessagesTypeAdapter writes it"
+        )
+
+
+def _calls(response: ModelResponse, id: str | None) -> list[ToolCallPart]:
+    return [part for part in response.parts if isinstance(part, ToolCallPart) and part.tool_call_id == id]
+
+
+def _identity(response: ModelResponse) -> list[str | None]:
+    moment = response.timestamp.astimezone(timezone.utc).isoformat()
+    return [response.run_id, response.provider_response_id, moment]

@@ -1,0 +1,422 @@
+"""Agents of three frameworks are resumed, retried and replayed, and pay once: `resumed.py [NAME…]`, against `REDIS_URL`, where a
+fleet with the configuration in `bank/conf` runs.
+
+The models are stood in for. They call every payment `call_1`, as some providers do, and ask for the same payment wherever nothing
+else is said. The bank keeps a ledger: what was paid is counted there, not in what the agents were told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from tickfleet import AsyncFleet
+from tickfleet.client import Conflict, InvalidMessage, TurnFields
+
+BOB = {"to": "bob", "amount": 10}
+
+
+class Bank:
+    """A ledger of its own for one case."""
+
+    def __init__(self, ledger: str | None = None, seconds: float = 0.0) -> None:
+        self.ledger = Path(ledger or Path(tempfile.mkdtemp()) / "ledger")
+        self.seconds = seconds
+
+    def fields(self) -> TurnFields:
+        return {"user_context": {"ledger": str(self.ledger), "seconds": self.seconds}}
+
+    def payments(self) -> list[str]:
+        return self.ledger.read_text().splitlines() if self.ledger.exists() else []
+
+    async def has_paid(self, payments: int) -> None:
+        deadline = time.monotonic() + 20
+        while len(self.payments()) < payments:
+            assert time.monotonic() < deadline, f"{self.payments()}"
+            # The ledger is a file: nothing says when it grows.
+            await asyncio.sleep(0.01)
+
+    async def paid(self, payments: int, what: str) -> None:
+        await self.has_paid(payments)
+        # A payment too many would come within a tick and a call's time: nothing says that none comes.
+        await asyncio.sleep(0.4 + self.seconds)
+        assert len(self.payments()) == payments, f"{what}: expected {payments}, found {self.payments()}"
+        print(f"{what}: ok")
+
+
+def fleet() -> AsyncFleet:
+    return AsyncFleet(tenant="bank")
+
+
+# LangGraph
+
+def graph_of(fleet: AsyncFleet, bank: Bank, saver: Any = None, payments: int = 1, **more: Any) -> Any:
+    """Asks for the same payment so many times, each in a message of its own, and ends."""
+    from langchain_core.messages import AIMessage
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node
+
+    async def model(state: MessagesState) -> dict[str, Any]:
+        done = sum(message.type == "tool" for message in state["messages"])
+        if done >= payments:
+            return {"messages": [AIMessage("done")]}
+        return {"messages": [AIMessage("", tool_calls=[{"id": "call_1", "name": "pay", "args": BOB}])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", model)
+    graph.add_node("tools", fleet_node(fleet, "kelly", **bank.fields()), **more)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+    graph.add_edge("tools", "model")
+    return graph.compile(checkpointer=saver)
+
+
+def thread() -> dict[str, Any]:
+    return {"configurable": {"thread_id": uuid.uuid4().hex}}
+
+
+def go() -> dict[str, Any]:
+    from langchain_core.messages import HumanMessage
+
+    return {"messages": [HumanMessage("Pay bob.")]}
+
+
+async def cancelled(graph: Any, bank: Bank, config: dict[str, Any], input: Any, payments: int = 1) -> None:
+    """Begins or resumes, and is cancelled when the money has moved and the answer has not come."""
+    running = asyncio.create_task(graph.ainvoke(input, config))
+    await bank.has_paid(payments)
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+async def langgraph_cancelled(fleet: AsyncFleet) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    bank, config = Bank(seconds=1.0), thread()
+    graph = graph_of(fleet, bank, InMemorySaver())
+    await cancelled(graph, bank, config, go())
+    state = await graph.ainvoke(None, config)
+    assert [message.content for message in state["messages"] if message.type == "tool"] == ["paid 10 to bob"]
+    await bank.paid(1, "langgraph: a cancelled run is resumed from its checkpoint")
+
+
+async def langgraph_retried(fleet: AsyncFleet) -> None:
+    from langgraph.types import RetryPolicy
+
+    for saver in (None, "memory"):
+        bank, config = Bank(seconds=1.2), thread()
+        if saver is not None:
+            from langgraph.checkpoint.memory import InMemorySaver
+
+            saver = InMemorySaver()
+        policy = RetryPolicy(max_attempts=6, initial_interval=0.05, backoff_factor=1.0, retry_on=lambda error: True)
+        graph = graph_of(fleet, bank, saver, retry_policy=policy, timeout=0.5)
+        state = await graph.ainvoke(go(), config if saver else None)
+        assert [message.content for message in state["messages"] if message.type == "tool"] == ["paid 10 to bob"]
+        await bank.paid(1, f"langgraph: a node is retried after a short time-out, {'with' if saver else 'without'} a checkpoint")
+
+
+async def langgraph_replayed(fleet: AsyncFleet) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    bank, config = Bank(), thread()
+    graph = graph_of(fleet, bank, InMemorySaver())
+    await graph.ainvoke(go(), config)
+    before = [state async for state in graph.aget_state_history(config) if state.next == ("tools",)]
+    assert len(before) == 1
+    for _ in range(2):
+        state = await graph.ainvoke(None, before[0].config)
+        assert state["messages"][-1].content == "done"
+    await bank.paid(1, "langgraph: an old checkpoint is replayed")
+    await graph.aupdate_state(before[0].config, {"messages": []})
+    await graph.ainvoke(None, config)
+    await bank.paid(1, "langgraph: a fork of an old checkpoint goes on")
+
+
+async def langgraph_processes(fleet: AsyncFleet) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    bank, config, saver = Bank(seconds=1.5), thread(), InMemorySaver()
+    await cancelled(graph_of(fleet, bank, saver), bank, config, go())
+    stored = bank.ledger.with_name("checkpoints")
+    threads = {id: dict(spaces) for id, spaces in saver.storage.items()}
+    stored.write_bytes(pickle.dumps((threads, dict(saver.writes), dict(saver.blobs))))
+    resumed = ["resume", str(stored), config["configurable"]["thread_id"], str(bank.ledger)]
+    both = [await asyncio.create_subprocess_exec(sys.executable, "-B", __file__, *resumed) for _ in range(2)]
+    assert [await process.wait() for process in both] == [0, 0]
+    await bank.paid(1, "langgraph: two processes resume one thread")
+
+
+async def resume(stored: str, thread_id: str, ledger: str) -> None:
+    """Another process that resumes a thread."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    saver = InMemorySaver()
+    threads, writes, blobs = pickle.loads(Path(stored).read_bytes())
+    for id, spaces in threads.items():
+        saver.storage[id].update(spaces)
+    saver.writes.update(writes)
+    saver.blobs.update(blobs)
+    async with fleet() as own:
+        graph = graph_of(own, Bank(ledger, seconds=1.5), saver)
+        state = await graph.ainvoke(None, {"configurable": {"thread_id": thread_id}})
+    assert state["messages"][-2].content == "paid 10 to bob", state
+
+
+async def langgraph_intended(fleet: AsyncFleet) -> None:
+    from langchain_core.messages import AIMessage
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import END, START, StateGraph
+    from tickfleet.adapters.langgraph import fleet_node
+    from typing_extensions import TypedDict
+
+    bank = Bank()
+    graph = graph_of(fleet, bank, InMemorySaver(), payments=2)
+    await graph.ainvoke(go(), thread())
+    await bank.paid(2, "langgraph: an equal call in a later message is a second call")
+    await graph.ainvoke(go(), thread())
+    await bank.paid(4, "langgraph: equal calls of another thread are other calls")
+
+    class Plain(TypedDict):
+        messages: list[Any]
+
+    # Messages whose ids nobody gives, or gives again and again.
+    for id in (None, "msg_1"):
+        bank = Bank()
+        plain = StateGraph(Plain)
+        plain.add_node("tools", fleet_node(fleet, "kelly", **bank.fields()))
+        plain.add_edge(START, "tools")
+        plain.add_edge("tools", END)
+        message = AIMessage("", id=id, tool_calls=[{"id": "call_1", "name": "pay", "args": BOB}])
+        for _ in range(2):
+            await plain.compile().ainvoke({"messages": [message]})
+        await bank.paid(2, f"langgraph: runs without a thread are apart, with messages called {id}")
+
+    node = fleet_node(fleet, "kelly", **bank.fields())
+    await refuses(node({"messages": [message]}), "node of a graph")
+    print("langgraph: outside of a graph it says what is missing: ok")
+
+
+async def refuses(work: Any, says: str) -> None:
+    try:
+        await work
+    except Exception as error:
+        # The OpenAI Agents SDK wraps what a tool raises.
+        assert isinstance(error, InvalidMessage) or isinstance(error.__cause__, InvalidMessage), repr(error)
+        assert says in str(error), error
+    else:
+        raise AssertionError(f"expected a refusal that says {says!r}")
+
+
+# OpenAI Agents SDK
+
+def agents_model(item: str | None, payments: int = 1, name: str = "call") -> Any:
+    """Asks for payments, one after the other, with this id of an item."""
+    from agents import ModelResponse, Usage
+    from agents.models.interface import Model
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    class StandIn(Model):
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **more: Any) -> ModelResponse:
+            outputs = [entry["output"] for entry in input if entry.get("type") == "function_call_output"]
+            if len(outputs) < payments:
+                # Within a run, the SDK itself refuses an id that comes again.
+                id = f"{name}_{len(outputs) + 1}"
+                call = ResponseFunctionToolCall(
+                    id=item, type="function_call", call_id=id, name="pay", arguments=json.dumps(BOB)
+                )
+                return ModelResponse(output=[call], usage=Usage(), response_id=None)
+            text = ResponseOutputText(type="output_text", text="done", annotations=[])
+            message = ResponseOutputMessage(
+                id="m", type="message", role="assistant", status="completed", content=[text]
+            )
+            return ModelResponse(output=[message], usage=Usage(), response_id=None)
+
+        def stream_response(self, *args: Any, **more: Any) -> Any:
+            raise NotImplementedError
+
+    return StandIn()
+
+
+async def openai_agent(fleet: AsyncFleet, bank: Bank, item: str | None, run_id: Any, payments: int = 1) -> Any:
+    from agents import Agent, set_tracing_disabled
+    from tickfleet.adapters.openai_agents import fleet_tools
+
+    set_tracing_disabled(True)
+    tools = await fleet_tools(fleet, "kelly", run_id=run_id, **bank.fields())
+    for tool in tools:
+        tool.needs_approval = True
+    return Agent(name="kelly", model=agents_model(item, payments), tools=tools)
+
+
+async def openai_agents_resumed(fleet: AsyncFleet) -> None:
+    from agents import RunState, Runner
+
+    async def paused(agent: Any, context: Any = None) -> str:
+        return (await Runner.run(agent, "Pay bob.", context=context)).to_state().to_string()
+
+    async def resumed(agent: Any, saved: str) -> str:
+        """Approves what waits, until the run ends."""
+        state = await RunState.from_string(agent, saved)
+        while True:
+            for waiting in state.get_interruptions():
+                state.approve(waiting)
+            result = await Runner.run(agent, state)
+            if not result.interruptions:
+                return str(result.final_output)
+            state = result.to_state()
+
+    def order(context: Any) -> str:
+        return str(context.context["order"])
+
+    for item, run_id in [("fc_68a1f0c2d4b88190", None), (None, order), ("fc_1", order)]:
+        bank, context = Bank(), {"order": uuid.uuid4().hex}
+        agent = await openai_agent(fleet, bank, item and item + uuid.uuid4().hex if run_id is None else item, run_id)
+        saved = await paused(agent, context)
+        for _ in range(2):
+            assert await resumed(agent, saved) == "done"
+        await bank.paid(1, f"openai_agents: a saved state is resumed twice, its call called {item}")
+        both = [resumed(agent, saved) for _ in range(2)]
+        assert await asyncio.gather(*both) == ["done", "done"]
+        await bank.paid(1, "openai_agents: it is resumed twice at once")
+
+    bank = Bank()
+    agent = await openai_agent(fleet, bank, None, order, payments=2)
+    for paid in (2, 4):
+        saved = await paused(agent, {"order": uuid.uuid4().hex})
+        await resumed(agent, saved)
+        await resumed(agent, saved)
+        await bank.paid(paid, "openai_agents: equal calls of a run, and of another run, are other calls")
+
+    for item in (None, "fc_1", "__fake_id__"):
+        agent = await openai_agent(fleet, bank, item, None)
+        await refuses(resumed(agent, await paused(agent)), "run_id=")
+    await bank.paid(4, "openai_agents: a call that nothing tells from others is refused, and says what to pass")
+
+
+# Pydantic AI
+
+def pydantic_agent(fleet: AsyncFleet, bank: Bank, payments: int = 1, run_id: Any = None, asks: bool = True) -> Any:
+    """An agent whose payments people approve first."""
+    from pydantic_ai import Agent, DeferredToolRequests
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+    from tickfleet.adapters.pydantic_ai import FleetToolset
+
+    def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        parts = [part for message in messages for part in message.parts]
+        if sum(isinstance(part, ToolReturnPart) for part in parts) >= payments:
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart("pay", json.dumps(BOB), "call_1")])
+
+    tools = FleetToolset(fleet, "kelly", run_id=run_id, **bank.fields())
+    toolset = tools.approval_required() if asks else tools
+    return Agent(FunctionModel(model), toolsets=[toolset], output_type=[str, DeferredToolRequests])
+
+
+async def pydantic_ai_resumed(fleet: AsyncFleet) -> None:
+    from pydantic_ai import DeferredToolResults, ToolApproved
+    from pydantic_ai.messages import ModelMessagesTypeAdapter, ModelResponse
+
+    yes = DeferredToolResults(approvals={"call_1": True})
+
+    def less() -> Any:
+        return DeferredToolResults(approvals={"call_1": ToolApproved(override_args={"to": "bob", "amount": 9})})
+
+    async def paused(agent: Any) -> bytes:
+        return bytes((await agent.run("Pay bob.")).all_messages_json())
+
+    def loaded(saved: bytes, strip: bool = False) -> list[Any]:
+        messages = ModelMessagesTypeAdapter.validate_json(saved)
+        for message in messages if strip else []:
+            message.run_id = None
+        return messages
+
+    bank = Bank()
+    agent = pydantic_agent(fleet, bank)
+    saved = await paused(agent)
+    for _ in range(2):
+        result = await agent.run(message_history=loaded(saved), deferred_tool_results=yes)
+        assert result.output == "done", result.output
+    await bank.paid(1, "pydantic_ai: an approval is resumed twice")
+    both = [agent.run(message_history=loaded(saved), deferred_tool_results=yes) for _ in range(2)]
+    assert [result.output for result in await asyncio.gather(*both)] == ["done", "done"]
+    await bank.paid(1, "pydantic_ai: it is resumed twice at once")
+    try:
+        await agent.run(message_history=loaded(saved), deferred_tool_results=less())
+    except Conflict:
+        pass
+    else:
+        raise AssertionError("expected a conflict")
+    await bank.paid(1, "pydantic_ai: the same call is approved with other arguments, and refused")
+    await agent.run(message_history=loaded(await paused(agent)), deferred_tool_results=less())
+    await bank.paid(2, "pydantic_ai: an equal call of another run is another call")
+
+    bank = Bank(seconds=1.0)
+    agent = pydantic_agent(fleet, bank)
+    saved = await paused(agent)
+    running = asyncio.create_task(agent.run(message_history=loaded(saved), deferred_tool_results=yes))
+    await bank.has_paid(1)
+    running.cancel()
+    await asyncio.wait({running})
+    result = await agent.run(message_history=loaded(saved), deferred_tool_results=yes)
+    assert result.output == "done"
+    await bank.paid(1, "pydantic_ai: a run that was cancelled while it paid is resumed")
+
+    bank = Bank()
+    agent = pydantic_agent(fleet, bank, payments=2, asks=False)
+    await agent.run("Pay bob twice.")
+    await bank.paid(2, "pydantic_ai: an equal call in a later message is a second call")
+
+    bank = Bank()
+    agent = pydantic_agent(fleet, bank)
+    foreign = loaded(await paused(agent), strip=True)
+    await refuses(agent.run(message_history=foreign, deferred_tool_results=yes), "run_id=")
+    named = pydantic_agent(fleet, bank, run_id=uuid.uuid4().hex)
+    for message in foreign:
+        if isinstance(message, ModelResponse):
+            for _ in range(2):
+                # As an interface gives it back each time.
+                message.timestamp = message.timestamp.replace(microsecond=time.monotonic_ns() % 1_000_000)
+                await named.run(message_history=foreign, deferred_tool_results=yes)
+    await bank.paid(1, "pydantic_ai: a history that names no run is refused, and resumed where its run is named")
+
+
+CASES = [
+    langgraph_cancelled,
+    langgraph_retried,
+    langgraph_replayed,
+    langgraph_processes,
+    langgraph_intended,
+    openai_agents_resumed,
+    pydantic_ai_resumed,
+]
+
+
+async def main(names: list[str]) -> None:
+    failed = []
+    for case in CASES:
+        if names and case.__name__ not in names:
+            continue
+        async with fleet() as own:
+            try:
+                await asyncio.wait_for(case(own), 120)
+            except Exception as error:
+                failed.append(f"{case.__name__}: {type(error).__name__}: {error}")
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["resume"]:
+        asyncio.run(resume(*sys.argv[2:]))
+    else:
+        asyncio.run(main(sys.argv[1:]))
