@@ -1,7 +1,11 @@
 """What the client decides without Redis. What it does with a fleet is in tests/conformance."""
 
 import asyncio
+import copy
 import json
+import pickle
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -10,7 +14,20 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tickfleet.client import AsyncFleet, Conflict, Fleet, FleetError, InvalidMessage, Rejected, ReplyTimeout, shard_of
+from tickfleet import DuplicateTool, ToolError
+from tickfleet.client import (
+    AsyncFleet,
+    Conflict,
+    Fleet,
+    FleetError,
+    InvalidMessage,
+    Rejected,
+    ReplyTimeout,
+    Throttled,
+    Unavailable,
+    WrongLoop,
+    shard_of,
+)
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
 from tickfleet.client._redis import ENQUEUE, connect
@@ -225,3 +242,89 @@ def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
 def test_the_script_is_that_of_the_client_in_typescript() -> None:
     source = (Path(__file__).parents[2] / "typescript/src/redis.ts").read_text(encoding="utf-8")
     assert f"const ENQUEUE = `{ENQUEUE}`;" in source
+
+
+def errors() -> Iterator[Exception]:
+    """One of each class of errors that this package raises."""
+    reply = read_reply(REFUSAL)
+    special: dict[type[FleetError], Callable[[], FleetError]] = {
+        Throttled: lambda: Throttled("inbox_full", "too many replies wait"),
+        Rejected: lambda: Rejected("unknown_agent", "no such agent", reply),
+        Conflict: lambda: Conflict("order-17", "it is in use"),
+        ReplyTimeout: lambda: ReplyTimeout("order-17", 30),
+        Unavailable: lambda: Unavailable("Redis cannot be reached", "order-17"),
+    }
+    kinds = [FleetError]
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        yield special.get(kind, lambda kind=kind: kind("it went wrong"))()
+    yield FleetError("closed", "closed")
+    yield ToolError.transient("later", retry_after=3, not_executed=True)
+    yield ToolError(ValueError("no"), details={"a": 1})  # type: ignore[arg-type]
+    yield DuplicateTool("twice")
+
+
+REFUSAL = json.dumps({"turn_id": "t", "tenant": "acme", "status": "rejected", "dialect": "raw", "results": []})
+
+
+@pytest.mark.parametrize("error", list(errors()), ids=lambda error: type(error).__name__)
+def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> None:
+    error.add_note("while it paid")
+    for found in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), copy.copy(error)):
+        assert type(found) is type(error) and str(found) == str(error)
+        assert found.args == error.args and found.__dict__ == error.__dict__
+
+
+def raises() -> None:
+    raise Rejected("unknown_agent", "no such agent", read_reply(REFUSAL))
+
+
+def test_what_a_worker_process_raises_is_raised_here() -> None:
+    with ProcessPoolExecutor(1) as workers, pytest.raises(Rejected, match="no such agent") as raised:
+        workers.submit(raises).result()
+    assert raised.value.reply == read_reply(REFUSAL)
+
+
+USES: dict[str, Callable[[AsyncFleet], Awaitable[Any]]] = {
+    "run": lambda fleet: fleet.run("kelly", answer="x", timeout=1),
+    "submit": lambda fleet: fleet.submit("kelly", answer="x"),
+    "send": lambda fleet: fleet.send("kelly", answer="x"),
+    "delegate": lambda fleet: fleet.delegate("kelly", "Do it."),
+    "wait": lambda fleet: fleet.wait("order-17", timeout=1),
+    "reply": lambda fleet: fleet.reply("order-17"),
+    "tools": lambda fleet: fleet.tools("kelly"),
+    "cancel": lambda fleet: fleet.cancel("order-17"),
+    "follow": lambda fleet: anext(fleet.follow("order-17")),
+    "close": lambda fleet: fleet.close(),
+    "async with": lambda fleet: fleet.__aenter__(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "http://127.0.0.1:1"])
+def test_a_second_event_loop_is_refused_at_once(url: str, use: str) -> None:
+    fleet = AsyncFleet(url, api_key="k" if url.startswith("http") else None, tenant="demo", patience=0)
+
+    async def used(what: str) -> None:
+        await USES[what](fleet)
+
+    with pytest.raises(Unavailable):
+        asyncio.run(used("tools"))
+    with pytest.raises(WrongLoop, match="AsyncFleet in each event loop"):
+        asyncio.run(asyncio.wait_for(used(use), 0.5))
+
+
+def test_what_was_submitted_on_one_event_loop_is_not_waited_for_on_another() -> None:
+    fleet = AsyncFleet("http://127.0.0.1:1", api_key="k", tenant="demo", patience=0)
+    inbox = AsyncFleet("redis://127.0.0.1:1", tenant="demo", patience=0)
+
+    async def first() -> Any:
+        inbox.check_loop()
+        # Nothing is sent before the reply is waited for.
+        return await fleet._submit("kelly", None, {"answer": "x"}, True), inbox.replies("box")
+
+    submitted, replies = asyncio.run(first())
+    for late in (submitted.reply, submitted.cancel, replies.next, replies.finish):
+        with pytest.raises(WrongLoop):
+            asyncio.run(late())

@@ -87,6 +87,7 @@ pub(crate) fn rejection(
         // It stays for days, and anybody may have written it.
         raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
         reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
+        absent: None,
         reply,
         given: given(refusal),
     }

@@ -117,7 +117,7 @@ impl Intake {
     }
 
     /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no
-    /// inbox: whoever writes such messages could make any number of them. The dead stream alone tells.
+    /// inbox: whoever writes such messages could make any number of them. The dead stream tells, and `absent` its producer.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -130,7 +130,11 @@ impl Intake {
         let policy = &active.policy;
         // One whose declaration cannot be read is known all the same.
         let known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
-        Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
+        Rejection {
+            reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)),
+            absent: refusal.tenant.clone().filter(|tenant| !known(tenant)),
+            ..rejection
+        }
     }
 
     /// Rejects until Redis has written it.

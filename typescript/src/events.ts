@@ -3,9 +3,11 @@ import { setTimeout as sleep } from "node:timers/promises";
 
 import { read } from "./json.js";
 import type { Redis } from "./redis.js";
-import { type Reply, readRecord } from "./reply.js";
+import { type Reply, absent, readRecord } from "./reply.js";
 
 const LOOK_EVERY_MS = 250;
+/** Ms without a step, after which the tenant is looked for. */
+const ABSENT_AFTER_MS = 1_000;
 
 /** Something that happened to a task. */
 export interface TaskEvent {
@@ -47,6 +49,7 @@ function stepOf(entry: string, position: number): TaskEvent {
 
 /** The events of a task from a position on. */
 export async function* follow(redis: Redis, prefix: string, place: string, position: number): AsyncGenerator<TaskEvent> {
+  const started = performance.now();
   for (;;) {
     // First: what it has written before its record goes must not be missed.
     const record = await redis.get(`${prefix}done:${place}`);
@@ -56,6 +59,11 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
     if (record !== null) {
       const reply = readRecord(record);
       yield { kind: "ended", position, text: "", calls: [], ...(reply && { reply }) };
+      return;
+    }
+    // Its message is decided about by then, where its tenant is not configured.
+    if (performance.now() - started > ABSENT_AFTER_MS && (await redis.isAbsent(prefix, place))) {
+      yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };
       return;
     }
     await sleep(LOOK_EVERY_MS);

@@ -133,7 +133,7 @@ export class Fleet {
    * @throws {InvalidMessage} {@link QueueFull} {@link Pressure} {@link Throttled} Nothing was sent.
    * @throws {Unauthorized} {@link Forbidden} The gateway's key is not good, or not for this.
    * @throws {Rejected} {@link Conflict} It was not carried out.
-   * @throws {ReplyTimeout} It may still be carried out, and be waited for by its id; or nobody knows its tenant.
+   * @throws {ReplyTimeout} It may still be carried out, and be waited for by its id.
    * @throws {Unavailable} The fleet could not be reached.
    */
   async run(turn: Turn, waiting: Waiting = {}): Promise<Reply> {

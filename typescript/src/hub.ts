@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { FleetError } from "./errors.js";
 import { type Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
-import { type Reply, isEnd, readRecord, readReply } from "./reply.js";
+import { type Reply, absent, isEnd, readRecord, readReply } from "./reply.js";
 
 /** Ms without a reply, after which the record of a turn is looked at for the first time … */
 const RECORD_AFTER_MS = 1_000;
@@ -220,7 +220,10 @@ export class Hub {
     }
     if (waiter.entry === undefined || wasDecided) {
       const record = await this.redis.record(`${this.prefix}done:${waiter.place}`);
-      const reply = record === null ? undefined : readRecord(record);
+      let reply = record === null ? undefined : readRecord(record);
+      if (record === null && (await this.redis.isAbsent(this.prefix, waiter.place))) {
+        reply = absent(waiter.place, waiter.stream.endsWith("tasks") ? "task" : "turn");
+      }
       if (reply !== undefined) this.#tell(waiter, reply);
     } else if (waiter.isDecided) {
       // A refusal would be in the inbox by now, and is read before this comes round again.

@@ -182,6 +182,7 @@ export class Redis {
   #mayRunScripts = true;
   #mayLookAtStreams = true;
   #mayReadRecords = true;
+  #mayLookForTenants = true;
 
   constructor(url: string, patienceMs: number) {
     this.#target = targetOf(url);
@@ -334,6 +335,27 @@ export class Redis {
       if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
       this.#mayReadRecords = false;
       return null;
+    }
+  }
+
+  /**
+   * Whether the fleet refuses what names this tenant, for it knows none of this name, and nothing is there of this turn or task
+   * (`<tenant>:<id>`).
+   */
+  async isAbsent(prefix: string, place: string): Promise<boolean> {
+    if (!this.#mayLookForTenants) return false;
+    const key = `${prefix}absent`;
+    try {
+      if ((await this.#ask(key, "ZSCORE", key, place.slice(0, place.indexOf(":")))) === null) return false;
+      // A tenant may have been configured since: what was taken in has a record, in this order.
+      for (const record of [`${prefix}turn:${place}`, `${prefix}done:${place}`]) {
+        if (Number(await this.#ask(record, "EXISTS", record)) > 0) return false;
+      }
+      return true;
+    } catch (error) {
+      if (!(error instanceof Refused && error.word === "NOPERM")) throw error;
+      this.#mayLookForTenants = false;
+      return false;
     }
   }
 

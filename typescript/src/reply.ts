@@ -129,6 +129,16 @@ export function readReply(text: string, seq?: number, missed = 0): Reply {
 }
 
 /**
+ * The refusal of a turn or task (`<tenant>:<id>`) whose tenant is not configured. It has no inbox, so the fleet writes none.
+ */
+export function absent(place: string, kind: "turn" | "task"): Reply {
+  const [tenant = "", id = ""] = place.split(":");
+  const message = `tenant "${tenant}" is not configured: is it misspelt? Nothing was carried out`;
+  const head = { [`${kind}_id`]: id, tenant, status: "rejected", dialect: "raw", results: [] };
+  return readReply(JSON.stringify({ ...head, error: { code: "unknown_tenant", message } }));
+}
+
+/**
  * Reads what `done:<tenant>:<id>` holds: a line that is the fleet's own, then the reply. None where memory was so short that the
  * record was written without it.
  */

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::{Recorded, Reply, ReplyStatus};
-use tickfleet_model::{IdError, TurnId};
+use tickfleet_model::{IdError, RejectionCode, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{Cancelled, TurnName, TurnView};
 use utoipa::{IntoParams, ToSchema};
@@ -193,7 +193,7 @@ pub(crate) fn place(shared: &Shared, caller: &Caller, wait: Duration) -> Result<
 /// What a caller is told of a turn or task that it asked for by its id.
 pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, found: Found) -> Result<Response, Problem> {
     match found {
-        Found::Ended(reply) if caller.sees(Some(&reply.agent)) => Ok(ended(&reply)),
+        Found::Ended(reply) if caller.sees(Some(&reply.agent)) || is_of_no_tenant(&reply) => Ok(ended(&reply)),
         // As if it were not there: whose it is, is nobody else's business.
         Found::Ended(_) | Found::Unknown => Err(unknown(name)),
         Found::UnderWay => {
@@ -208,6 +208,11 @@ pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, foun
             name.turn
         ))),
     }
+}
+
+/// Returns true if the key's own tenant is not configured: then there is no agent whose business it is.
+fn is_of_no_tenant(reply: &Reply) -> bool {
+    reply.error.as_ref().is_some_and(|error| error.code == RejectionCode::UnknownTenant.as_str())
 }
 
 /// What is of an agent that the key does not cover is not there. Nor is what has not come yet, for a key that covers some

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_client::{Client, Recorded, Reply, ReplyStatus, StoreError, private_inbox};
-use tickfleet_model::{InboxName, TenantId, TurnId};
+use tickfleet_model::{InboxName, RejectionCode, TenantId, TurnId};
 use tickfleet_store::TurnName;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -246,7 +246,12 @@ impl Inner {
             return Ok(Found::UnderWay);
         }
         // It may have been admitted between the two looks.
-        self.recorded(name).await
+        match self.recorded(name).await? {
+            Found::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
+                Ok(absent(name).map_or(Found::Unknown, Found::Ended))
+            }
+            found => Ok(found),
+        }
     }
 
     async fn recorded(&self, name: &TurnName) -> Result<Found, Problem> {
@@ -314,4 +319,14 @@ impl Inner {
         }
         idle
     }
+}
+
+/// The refusal of a message whose tenant is not configured, and so has no inbox.
+fn absent(name: &TurnName) -> Option<Arc<Reply>> {
+    let message = format!("tenant {:?} is not configured", name.tenant.as_str());
+    let reply = serde_json::json!({
+        "turn_id": name.turn, "tenant": name.tenant, "agent": "", "status": "rejected", "dialect": "raw",
+        "error": {"code": RejectionCode::UnknownTenant.as_str(), "message": message}, "results": [],
+    });
+    serde_json::from_value(reply).map(Arc::new).ok()
 }

@@ -37,7 +37,8 @@ class ToolError(Exception):
         retry_after: float | None = None,
         not_executed: bool = False,
     ) -> None:
-        super().__init__(message)
+        # As text: an exception that is handed in may not pickle.
+        super().__init__(str(message))
         if retry_after is not None and not (isinstance(retry_after, (int, float)) and 0 <= retry_after < float("inf")):
             raise ValueError(f"retry_after is a number of seconds, not {retry_after!r}")
         if not isinstance(not_executed, bool):

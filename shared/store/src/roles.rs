@@ -71,7 +71,7 @@ const LOOKS: &[&str] = &["get", "getrange", "hgetall", "lrange", "zscore", "xpen
 /// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
 const CLIENT_WRITES: &[&str] =
     &["", "turns", "tasks", "meta", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
-const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers", "steps:*", "tools:*"];
+const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers", "steps:*", "tools:*", "absent"];
 
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,

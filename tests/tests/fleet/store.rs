@@ -312,6 +312,7 @@ async fn submitting_is_bounded_and_idempotent_and_rejecting_writes_one_reply() {
         reason: "x".into(),
         raw: b"{}".to_vec(),
         reply_to: Some(to),
+        absent: None,
         reply: "{}".into(),
         given: None,
     };

@@ -54,6 +54,12 @@ export async function* follow(
       http.checkOpen(error);
       if (!(error instanceof Later)) throw error;
       trouble = error;
+      const reply = error.error instanceof NotFound ? await replyOf(http, tenant, taskId) : undefined;
+      if (reply?.status === "rejected") {
+        // There are no events of a task that was refused.
+        yield { kind: "ended", position, text: "", calls: [], reply };
+        return;
+      }
     }
     if (position > cameFrom || performance.now() - began > GOOD_MS) tries = new Tries(http.patienceMs);
     await tries.pause(trouble.error, trouble.ms, http.closed).catch((error) => {

@@ -102,3 +102,18 @@ async fn trouble_on_the_way_to_a_gateway_doubles_nothing_in_typescript_and_is_to
     world.is_troubled(&mut command, "wire-typescript");
     world.end();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_that_does_not_exist_is_refused_at_once_on_both_ways() {
+    let world = World::new().await;
+    let mut command = python("absent.py");
+    world.through(&mut command, "nowhere");
+    run(&mut command, &world.redis.url());
+    if let Some(node) = Node::unless_skipped() {
+        let (mut command, dist) = (node.command(), node.package.join("dist"));
+        command.arg("tests/conformance/absent.mjs").arg(dist);
+        world.through(&mut command, "nowhere");
+        run(&mut command, &world.redis.url());
+    }
+    world.end();
+}

@@ -29,6 +29,7 @@ from tickfleet.client._errors import (
     Unauthorized,
     Unavailable,
     Unsupported,
+    WrongLoop,
 )
 from tickfleet.client._events import Event
 from tickfleet.client._message import Deadline, Priority, TaskFields, TurnFields, shard_of
@@ -73,5 +74,6 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unsupported",
+    "WrongLoop",
     "shard_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from typing_extensions import Unpack
 
-from tickfleet.client._errors import ReplyTimeout
+from tickfleet.client._errors import ReplyTimeout, WrongLoop
 from tickfleet.client._events import Event
 from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name, task_message, turn_message
 from tickfleet.client._replies import Replies
@@ -62,8 +63,9 @@ class Submitted:
 
         Raises:
             Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It has not ended yet, and the same may be asked again; or nobody knows its tenant.
+            ReplyTimeout: It has not ended yet, and the same may be asked again.
         """
+        self._fleet.check_loop()
         return _accepted(await self._awaited.reply(timeout), self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
@@ -86,7 +88,8 @@ class SubmittedTask(Submitted):
 class AsyncFleet:
     """A producer's end of a fleet: submits turns and tasks, and hands their replies to who waits for them.
 
-    One of them serves a whole process, and belongs to one event loop. Close it, or use it in ``async with``.
+    One of them serves a whole process, and belongs to the event loop that uses it first: any other one is refused with
+    :class:`WrongLoop`. Close it, or use it in ``async with``.
 
     Args:
         url: Of the fleet's Redis (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``), or
@@ -134,8 +137,26 @@ class AsyncFleet:
             },
         )
         self._tenant = None if tenant is None else name(tenant, "tenant")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check_loop(self) -> None:
+        """Refuses every event loop but the one that came first.
+
+        Raises:
+            WrongLoop: This is another one.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        if self._loop is not loop:
+            ended = "has ended" if self._loop.is_closed() else "is another one"
+            raise WrongLoop(
+                f"this AsyncFleet belongs to the event loop that used it first, which {ended}: make an AsyncFleet in each "
+                "event loop, or use one Fleet, which any number of threads may share"
+            )
 
     async def __aenter__(self) -> AsyncFleet:
+        self.check_loop()
         return self
 
     async def __aexit__(
@@ -144,7 +165,12 @@ class AsyncFleet:
         await self.close()
 
     async def close(self) -> None:
-        """Ends what is open, and removes the inboxes that were made for this process."""
+        """Ends what is open, and removes the inboxes that were made for this process.
+
+        Raises:
+            WrongLoop: As every method, from another event loop.
+        """
+        self.check_loop()
         await self._transport.close()
 
     async def run(
@@ -170,7 +196,7 @@ class AsyncFleet:
             InvalidMessage, QueueFull, Pressure, Throttled: Nothing was sent.
             Unauthorized, Forbidden: The gateway's key is not good, or not for this.
             Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It may still be carried out, and be waited for by its id; or nobody knows its tenant.
+            ReplyTimeout: It may still be carried out, and be waited for by its id.
             Unavailable: The fleet could not be reached.
         """
         submitted = await self._submit(agent, tenant, fields, True)
@@ -187,6 +213,7 @@ class AsyncFleet:
         return await self._submit(agent, tenant, fields, False)
 
     async def _submit(self, agent: str, tenant: str | None, fields: TurnFields, waits: bool) -> Submitted:
+        self.check_loop()
         tenant = self._whose(tenant)
         message = turn_message(tenant, agent, self._transport.inbox, fields)
         is_given = fields.get("turn_id") is not None
@@ -201,6 +228,7 @@ class AsyncFleet:
         Raises:
             InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
         """
+        self.check_loop()
         tenant = self._whose(tenant)
         message = turn_message(tenant, agent, reply_to, fields)
         await self._transport.send("turn", tenant, message)
@@ -215,6 +243,7 @@ class AsyncFleet:
             InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable, Conflict: As
                 :meth:`submit`.
         """
+        self.check_loop()
         tenant = self._whose(tenant)
         message = task_message(tenant, agent, description, self._transport.inbox, fields)
         is_given = fields.get("task_id") is not None
@@ -228,6 +257,7 @@ class AsyncFleet:
             Rejected, Conflict, ReplyTimeout: As :meth:`run`. Records are kept for an hour unless configured: nothing is known
                 of what ended before.
         """
+        self.check_loop()
         found = await self._transport.wait(self._whose(tenant), name(id, "id", ID_BYTES_MAX), timeout)
         return _accepted(found, id, timeout)
 
@@ -238,6 +268,7 @@ class AsyncFleet:
         Raises:
             Unavailable: The fleet could not be reached.
         """
+        self.check_loop()
         return await self._transport.reply(self._whose(tenant), name(id, "id", ID_BYTES_MAX))
 
     def replies(self, inbox: str, *, tenant: str | None = None) -> Replies:
@@ -246,7 +277,7 @@ class AsyncFleet:
         Raises:
             Unsupported: The fleet is reached through a gateway.
         """
-        return self._transport.replies(self._whose(tenant), inbox)
+        return self._transport.replies(self._whose(tenant), inbox, self.check_loop)
 
     async def tools(self, agent: str, *, format: Format = "openai", tenant: str | None = None) -> Any:
         """What a model is told of the tools that the agent may call: a list for its request; for ``text`` a string.
@@ -255,6 +286,7 @@ class AsyncFleet:
             NoDefinitions: No worker has told.
             Unavailable: The fleet could not be reached.
         """
+        self.check_loop()
         dialect = "openai_chat" if format == "openai" else format
         return await self._transport.tools(self._whose(tenant), name(agent, "agent"), dialect)
 
@@ -264,6 +296,7 @@ class AsyncFleet:
         Raises:
             NotFound: A gateway knows nothing of it, or the key is not for its agent.
         """
+        self.check_loop()
         kind: Kind = "task" if task else "turn"
         await self._transport.cancel(kind, self._whose(tenant), name(id, f"{kind}_id", ID_BYTES_MAX), reason)
 
@@ -273,6 +306,7 @@ class AsyncFleet:
         Raises:
             NotFound: A gateway has known nothing of it for as long as there is patience.
         """
+        self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)
         # Whoever stops listening ends the request.
         async with aclosing(self._transport.follow(self._whose(tenant), id, position)) as events:

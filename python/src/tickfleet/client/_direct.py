@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from tickfleet.client import _events
@@ -144,9 +144,9 @@ class Direct:
         tenant = self.whose(tenant)
         return _events.follow(self._redis, self._prefix(tenant), tenant, task_id, position)
 
-    def replies(self, tenant: str | None, inbox: str) -> Replies:
+    def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
         tenant = self.whose(tenant)
-        return Replies(self._redis, Inbox(f"{self._prefix(tenant)}replies:{tenant}:{name(inbox, 'inbox')}"))
+        return Replies(self._redis, Inbox(f"{self._prefix(tenant)}replies:{tenant}:{name(inbox, 'inbox')}"), check)
 
     async def _enqueue(self, tenant: str, message: dict[str, Any], kind: Kind, id: str) -> str:
         text, prefix = written(message), self._prefix(tenant)

@@ -5,13 +5,16 @@ A call that failed is no error here: its result says so, and the model reads it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from tickfleet.client._reply import Reply
 
 # The same message may be accepted later, under the same id.
 _PASSING = frozenset({"tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"})
+
+
+E = TypeVar("E", bound="FleetError")
 
 
 class FleetError(Exception):
@@ -27,6 +30,18 @@ class FleetError(Exception):
         super().__init__(message)
         if code is not None:
             self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is made anew from `args` when it is unpickled, which are not the arguments of every class here.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
+    """An error as it was pickled."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidMessage(FleetError, ValueError):
@@ -134,6 +149,12 @@ class Unavailable(FleetError, ConnectionError):
     def __init__(self, message: str, id: str | None = None) -> None:
         super().__init__(message)
         self.id = id
+
+
+class WrongLoop(FleetError, RuntimeError):
+    """An :class:`AsyncFleet` was used from another event loop than before, to which its connections belong."""
+
+    code = "wrong_loop"
 
 
 class NoDefinitions(FleetError, LookupError):

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tickfleet.client._message import ID_BYTES_MAX, name
-from tickfleet.client._reply import Reply, read_record
+from tickfleet.client._reply import Reply, absent, read_record
 
 if TYPE_CHECKING:
     from tickfleet.client._redis import Redis
 
 _LOOK_EVERY = 0.25
+_ABSENT_AFTER = 1.0
+# Seconds without a step, after which the tenant is looked for.
 
 Kind = Literal["plan", "result", "note", "heard", "summary", "ended", "other"]
 
@@ -67,7 +69,7 @@ def step(entry: str, position: int) -> Event:
 
 async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """The events of a task from a position on."""
-    place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
+    place, started = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}", time.monotonic()
     while True:
         # First: what it has written before its record goes must not be missed.
         record = await redis.get(f"{prefix}done:{place}")
@@ -78,6 +80,10 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
             yield step(entry, position)
         if not steps and record is not None:
             yield Event(kind="ended", position=position, reply=read_record(record))
+            return
+        # Its message is decided about by then, where its tenant is not configured.
+        if not steps and time.monotonic() - started > _ABSENT_AFTER and await redis.is_absent(prefix, place):
+            yield Event(kind="ended", position=position, reply=absent(place, "task"))
             return
         if not steps:
             await asyncio.sleep(max(0.0, _LOOK_EVERY - (time.monotonic() - began)))

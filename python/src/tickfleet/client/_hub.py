@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from tickfleet.client._errors import FleetError
 from tickfleet.client._inbox import Entry, Inbox
 from tickfleet.client._redis import Redis
-from tickfleet.client._reply import Reply, read_record, read_reply
+from tickfleet.client._reply import Reply, absent, read_record, read_reply
 
 log = logging.getLogger("tickfleet.client")
 
@@ -206,6 +206,8 @@ class Hub:
         if waiter.entry is None or was_decided:
             record = await self._redis.record(f"{self._prefix}done:{waiter.place}")
             reply = None if record is None else read_record(record)
+            if reply is None and record is None and await self._redis.is_absent(self._prefix, waiter.place):
+                reply = absent(waiter.place, "task" if waiter.stream.endswith("tasks") else "turn")
             if reply is not None:
                 self._tell(waiter, reply)
         elif waiter.decided:

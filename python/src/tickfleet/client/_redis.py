@@ -125,6 +125,7 @@ class Redis:
         self._may_run_scripts = True
         self._may_look_at_streams = True
         self._may_read_records = True
+        self._may_look_for_tenants = True
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -258,6 +259,20 @@ class Redis:
                 return None
 
         return await self._try(ask)
+
+    async def is_absent(self, prefix: str, place: str) -> bool:
+        """Whether the fleet refuses what names this tenant, for it knows none of this name, and nothing is there of this turn
+        or task (``<tenant>:<id>``)."""
+        if not self._may_look_for_tenants:
+            return False
+        try:
+            if await self._client.zscore(f"{prefix}absent", place.partition(":")[0]) is None:
+                return False
+            # A tenant may have been configured since: what was taken in has a record, in this order.
+            return not any([await self._client.exists(f"{prefix}{kind}:{place}") for kind in ("turn", "done")])
+        except exceptions.NoPermissionError:
+            self._may_look_for_tenants = False
+            return False
 
     async def history(self, key: str, start: int) -> list[str]:
         """A list from one entry on."""

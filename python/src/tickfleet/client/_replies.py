@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, cast
 
 from tickfleet.client._inbox import BLOCK_MS, Entry, Inbox
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Replies:
     """A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read."""
 
-    def __init__(self, redis: Redis, inbox: Inbox) -> None:
+    def __init__(self, redis: Redis, inbox: Inbox, check: Callable[[], None]) -> None:
+        self._check = check
         self._redis = redis
         self._inbox = inbox
         self._unread: list[Entry] = []
@@ -32,6 +33,7 @@ class Replies:
             Unavailable: Redis could not be reached; ask again, nothing is lost.
             FleetError: A reply cannot be read. It is skipped.
         """
+        self._check()
         end = None if timeout is None else time.monotonic() + timeout
         while not self._unread:
             await self.finish()
@@ -46,6 +48,7 @@ class Replies:
 
     async def finish(self) -> None:
         """Removes what was handed out, and leaves the rest for another reader."""
+        self._check()
         await self._redis.patiently_remove(self._inbox, self._handed_out)
         self._handed_out = []
 

@@ -187,6 +187,14 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
         raise FleetError(f"a reply cannot be read: {type(error).__name__}: {error}", "unreadable") from error
 
 
+def absent(place: str, kind: Literal["turn", "task"]) -> Reply:
+    """The refusal of a turn or task (``<tenant>:<id>``) whose tenant is not configured. It has no inbox, so the fleet writes
+    none."""
+    tenant, _, id = place.partition(":")
+    error = CallError("unknown_tenant", f"tenant {tenant!r} is not configured: is it misspelt? Nothing was carried out")
+    return Reply(id, kind, tenant, "", "rejected", "raw", [], [], error)
+
+
 def read_record(record: str) -> Reply | None:
     """Reads what ``done:<tenant>:<id>`` holds: a line that is the fleet's own, then the reply. None where memory was so
     short that the record was written without it."""

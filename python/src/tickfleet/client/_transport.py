@@ -83,8 +83,8 @@ class Transport(Protocol):
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         """What happens to a task, from a position on. Whoever listens no more closes it."""
 
-    def replies(self, tenant: str | None, inbox: str) -> Replies:
-        """A reader of an inbox."""
+    def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
+        """A reader of an inbox, which asks first whether its caller may read."""
 
     async def close(self) -> None:
         """Ends what is open."""

@@ -324,6 +324,7 @@ impl Scheduler {
             reason: code.to_owned(),
             raw: Vec::new(),
             reply_to: spec.inbox.map(|inbox| (TenantId::new(spec.tenant).unwrap(), InboxName::new(inbox).unwrap())),
+            absent: None,
             reply: format!("rejected {}", held.origin),
             given: spec.given.clone().filter(|_| readable).map(|id| {
                 let name = TurnName { tenant: TenantId::new(spec.tenant).unwrap(), turn: TurnId::new(id).unwrap() };

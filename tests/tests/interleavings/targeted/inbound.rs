@@ -68,6 +68,7 @@ async fn a_forged_id_on_a_message_that_cannot_be_read_does_not_drop_the_turn_of_
         reason: "malformed_json".into(),
         raw: b"{".to_vec(),
         reply_to: None,
+        absent: None,
         reply: String::new(),
         given: given.map(|digest| (TurnName::parse("acme:t0").unwrap(), digest.to_owned())),
     };
@@ -114,6 +115,7 @@ fn refused(entry: &Entry) -> Rejection {
         reason: "unknown_agent".into(),
         raw: entry.field("task").unwrap().to_vec(),
         reply_to: None,
+        absent: None,
         reply: String::new(),
         given: None,
     }

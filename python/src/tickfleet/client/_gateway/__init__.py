@@ -95,7 +95,7 @@ class Gateway:
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         return follow(self.http, tenant, task_id, position)
 
-    def replies(self, tenant: str | None, inbox: str) -> Replies:
+    def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
         raise Unsupported("replies: an inbox is read through Redis alone; through a gateway, wait for a turn by its id")
 
 

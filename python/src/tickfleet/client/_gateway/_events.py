@@ -57,6 +57,11 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
             trouble = _Later(Unavailable(f"the gateway cannot be reached: {error or type(error).__name__}"))
         except _Later as later:
             trouble = later
+            reply = await _reply(http, tenant, task_id) if isinstance(later.error, NotFound) else None
+            if reply is not None and reply.status == "rejected":
+                # There are no events of a task that was refused.
+                yield Event("ended", position, reply=reply)
+                return
         if position > came_from or time.monotonic() - began > _GOOD_S:
             tries = http.tries(http.patience)
         await tries.pause(trouble.error, trouble.seconds)

@@ -2,12 +2,12 @@
 -- reject: takes inbound entries that cannot be admitted to the dead stream, each with its reason and a reply.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 reply retain ms · 3 dead_max entries · 4 dedupe_for ms · 5 stream (turns or tasks) ·
---       6 inbox_unread_max · 7 inboxes_max · 8 count, then per entry: entry · reason · raw (bounded) · tenant or '' ·
---       inbox or '' · reply JSON or '' · tenant:turn that its producer gave, where it could be read, or '' ·
---       digest of the content
+--       6 inbox_unread_max · 7 inboxes_max · 8 count, then per entry: entry · reason · raw (bounded) · tenant or '',
+--       without an inbox one that is not configured · inbox or '' · reply JSON or '' · tenant:turn that its producer
+--       gave, where it could be read, or '' · digest of the content
 -- reply per entry: OK · STALE (somebody else has ended it)
 -- effect XADD dead, XADD replies (unless its bounds are exceeded: then the dead stream alone tells), DEL id (what is
---       refused may be sent again), XACK
+--       refused may be sent again), ZADD absent (for producers, whom no reply can tell), XACK
 local now, redis_ms, tight = clock(ARGV[1])
 local retain, dead_max, dedupe, stream = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), P .. ARGV[5]
 local unread_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
@@ -21,6 +21,16 @@ local function takes(tenant, inbox)
   return unread(tenant .. ':' .. inbox, unread_max * 2) < unread_max * 2
 end
 
+-- A tenant that is not configured has no inbox. Producers that wait for a reply look here.
+local ABSENT_MS, ABSENT_MAX = 60000, 1000
+local function note_absent(tenant)
+  local absent = P .. 'absent'
+  call('ZREMRANGEBYSCORE', absent, '-inf', now - ABSENT_MS)
+  if call('ZCARD', absent) >= ABSENT_MAX then return end
+  call('ZADD', absent, now, tenant)
+  call('PEXPIRE', absent, ABSENT_MS)
+end
+
 local function id_of(tt) return tt ~= '' and call('GET', id_key(tt)) or '' end
 
 for i = 1, num(ARGV[8]) do
@@ -30,7 +40,8 @@ for i = 1, num(ARGV[8]) do
     -- Before anything is written: a key that is no text would stop every try, each behind one more reply. It is nobody's.
     local is_read, id = alone(id_of, ARGV[at + 6])
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', ARGV[5], 'entry', ARGV[at],
-      'reason', ARGV[at + 1], 'raw', ARGV[at + 2], 'tenant', ARGV[at + 3])
+      'reason', ARGV[at + 1], 'raw', ARGV[at + 2], 'tenant', ARGV[at + 4] ~= '' and ARGV[at + 3] or '')
+    if ARGV[at + 3] ~= '' and ARGV[at + 4] == '' and not tight then alone(note_absent, ARGV[at + 3]) end
     if ARGV[at + 5] ~= '' then
       local done, fits = alone(takes, ARGV[at + 3], ARGV[at + 4])
       if done and fits then

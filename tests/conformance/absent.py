@@ -1,0 +1,66 @@
+"""A tenant that does not exist is refused at once: `absent.py`, against `REDIS_URL`, and through `GATEWAY_URL` with `GATEWAY_KEY`, a
+key for tenant `nowhere`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable
+from typing import Any
+
+from tickfleet import AsyncFleet, Fleet
+from tickfleet.client import FleetError, NoDefinitions, Rejected
+
+CALLS = [{"name": "echo", "arguments": {"text": "hi"}}]
+
+
+async def refused(what: str, work: Awaitable[Any]) -> None:
+    began = time.monotonic()
+    try:
+        found = await work
+    except Rejected as error:
+        assert error.code == "unknown_tenant" and "nowhere" in str(error), error
+        assert error.reply.tenant == "nowhere" and error.reply.id, error.reply
+    else:
+        raise AssertionError(f"{what}: {found}")
+    seconds = time.monotonic() - began
+    assert seconds < 5, f"{what}: {seconds:.1f} s"
+
+
+async def each_way(fleet: AsyncFleet) -> None:
+    await refused("run", fleet.run("kelly", calls=CALLS, timeout=30))
+    await refused("run, with an id", fleet.run("kelly", calls=CALLS, timeout=30, turn_id="order-17"))
+    turn = await fleet.submit("kelly", calls=CALLS)
+    await refused("submit and reply", turn.reply(30))
+    await refused("wait", fleet.wait(turn.id, timeout=30))
+    task = await fleet.delegate("noter", "Note this.")
+    events = [event async for event in task.events()]
+    assert [event.kind for event in events] == ["ended"], events
+    assert events[0].reply and events[0].reply.error and events[0].reply.error.code == "unknown_tenant", events
+    await refused("delegate and reply", task.reply(30))
+    try:
+        await fleet.tools("kelly")
+    except NoDefinitions:
+        pass
+    else:
+        raise AssertionError("expected no definitions")
+
+
+async def main() -> None:
+    async with AsyncFleet(tenant="nowhere") as fleet:
+        await each_way(fleet)
+    with Fleet(tenant="nowhere") as blocking:
+        try:
+            blocking.run("kelly", calls=CALLS, timeout=30)
+        except FleetError as error:
+            assert error.code == "unknown_tenant", error
+    # One that exists is not mistaken for it.
+    async with AsyncFleet(tenant="python") as fleet:
+        assert (await fleet.run("kelly", calls=CALLS)).ok
+    async with AsyncFleet(os.environ["GATEWAY_URL"], api_key=os.environ["GATEWAY_KEY"]) as fleet:
+        await each_way(fleet)
+    print("absent: ok")
+
+
+asyncio.run(main())
