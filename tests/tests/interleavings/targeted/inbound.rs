@@ -171,3 +171,46 @@ async fn a_task_that_was_taken_in_is_found_at_every_step_until_somebody_has_deci
         redis::cmd("HKEYS").arg(shard.store.keys().key("queued")).query_async(&mut redis).await.unwrap();
     assert_eq!(left, ["acme:t0"], "what waits is the turn");
 }
+
+#[tokio::test]
+async fn a_tenant_that_is_not_configured_is_noted_for_its_producers_for_a_minute_and_in_bounds() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut redis = shard.server.connection().await;
+    let tenant = |name: &str| TenantId::new(name).unwrap();
+    let mut refuse = async |name: &str| {
+        let mut command = redis::cmd("XADD");
+        command.arg(shard.store.keys().key("turns")).arg("*").arg("turn").arg("{}");
+        let entry: String = command.query_async(&mut redis).await.unwrap();
+        let rejection = Rejection {
+            entry,
+            reason: "unknown_tenant".into(),
+            raw: b"{}".to_vec(),
+            reply_to: None,
+            absent: Some(tenant(name)),
+            reply: String::new(),
+            given: None,
+        };
+        assert_eq!(shard.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), [true]);
+    };
+    refuse("nowhere").await;
+    assert!(shard.store.is_absent(&tenant("nowhere")).await.unwrap());
+    assert!(!shard.store.is_absent(&tenant("acme")).await.unwrap());
+    // Whoever may write to the stream may name any number of them.
+    for number in 0..1_005 {
+        refuse(&format!("nowhere-{number}")).await;
+    }
+    let key = shard.store.keys().key("absent");
+    let mut redis = shard.server.connection().await;
+    let noted: usize = redis::cmd("ZCARD").arg(&key).query_async(&mut redis).await.unwrap();
+    assert_eq!(noted, 1_000);
+    let left_ms: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut redis).await.unwrap();
+    assert!((1..=60_000).contains(&left_ms), "{left_ms}");
+    let letters: Vec<redis::Value> = redis::cmd("XRANGE")
+        .arg(shard.store.keys().key("dead"))
+        .arg("-")
+        .arg("+")
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    assert_eq!(letters.len(), 1_006);
+}
