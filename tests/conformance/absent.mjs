@@ -1,5 +1,5 @@
 // A tenant that does not exist is refused at once: `absent.mjs DIST`, against `REDIS_URL`, and through `GATEWAY_URL` with `GATEWAY_KEY`,
-// a key for tenant `nowhere`. DIST is the built client.
+// a key for tenant `nowhere-js`. DIST is the built client.
 import assert from "node:assert/strict";
 import { resolve } from "node:path";
 

@@ -112,7 +112,7 @@ async fn a_tenant_that_does_not_exist_is_refused_at_once_on_both_ways() {
     if let Some(node) = Node::unless_skipped() {
         let (mut command, dist) = (node.command(), node.package.join("dist"));
         command.arg("tests/conformance/absent.mjs").arg(dist);
-        world.through(&mut command, "nowhere");
+        world.through(&mut command, "nowhere-js");
         run(&mut command, &world.redis.url());
     }
     world.end();
