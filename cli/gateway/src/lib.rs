@@ -54,6 +54,7 @@ pub use desk::{Desk, DeskError, LimitsAsked, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::{META, serve_stdio};
+pub use serving::gate::Gate;
 pub use serving::public::PublicUrl;
 pub use serving::tls::{TlsError, TlsFiles};
 pub use tokens::{Algorithm, TokenError, TokenOptions, Tokens};
@@ -68,7 +69,7 @@ use serving::connections::{Connections, Origin, PlainListener};
 use serving::listening::Streams;
 use serving::strangers::Strangers;
 use serving::tls::TlsListener;
-use serving::{bodies, observed, public};
+use serving::{access, bodies, gate, observed, public};
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -91,6 +92,7 @@ struct Shared {
     draining: CancellationToken,
     /// Where callers reach it, as far as somebody has said so.
     public: Option<PublicUrl>,
+    gate: Gate,
 }
 
 /// The gateway of one process.
@@ -147,8 +149,15 @@ impl Gateway {
             metrics,
             draining,
             public,
+            gate: Gate::default(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The gate of its API, which is open: who starts it while Redis may be away closes it until the fleet is known.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        self.shared.gate.clone()
     }
 
     /// Listens on `addr` (port 0: any free one), by TLS where files are given, and gives the address. When it drains, those who wait are told to ask
@@ -214,7 +223,9 @@ impl Gateway {
             .layer(from_fn(bodies::in_time))
             .layer(map_response(guarded))
             .layer(from_fn_with_state(Arc::clone(&self.shared), public::challenge))
+            .layer(from_fn_with_state(self.shared.gate.clone(), gate::pass))
             .layer(from_fn_with_state(Arc::clone(&self.shared.metrics), observed::observe))
+            .layer(from_fn(access::log))
             .with_state(self.shared)
     }
 }

@@ -98,6 +98,12 @@ impl Problem {
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
+    /// Redis has not answered since the gateway started.
+    pub(crate) fn not_yet() -> Self {
+        let message = "the fleet's Redis has not answered since this gateway started; send the request again";
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
     pub(crate) fn method_not_allowed() -> Self {
         let message = "this path takes another method: GET /v1/openapi.json says which";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)

@@ -22,7 +22,9 @@ use crate::events::{self, position};
 use crate::names;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{Reason, Wait, ended, given, named, optional, owned, place, placed, query, reason, whole, within};
+use crate::turns::{
+    Reason, Wait, ended, given, named, optional, owned, place, placed, query, reason, trace, whole, within,
+};
 use crate::verbs::Verb;
 use crate::waiting::Found;
 
@@ -123,6 +125,7 @@ pub(crate) async fn delegate(
     names::chosen("task_id", task.id.as_ref())?;
     names::no_inbox(task.reply_to.as_ref())?;
     names::session(&shared, &caller, &task.context).await?;
+    trace(&headers, &mut task.context);
     names::under_parent(&shared, &caller, &mut task).await?;
     task.reply_to = Some(shared.waiting.inbox(&task.tenant));
     if shared.client.is_taken(&task).await? {

@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tickfleet_client::{Recorded, Reply, ReplyStatus};
-use tickfleet_model::{IdError, RejectionCode, TurnId};
-use tickfleet_protocol::{parse_turn, with_owner};
+use tickfleet_model::{Context, IdError, RejectionCode, TurnId};
+use tickfleet_protocol::{parse_turn, trace_id, with_owner};
 use tickfleet_store::{Cancelled, TurnName, TurnView};
 use utoipa::{IntoParams, ToSchema};
 
@@ -21,6 +21,7 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::names;
 use crate::problem::{Problem, ProblemBody};
+use crate::serving::access::TRACEPARENT;
 use crate::verbs::Verb;
 use crate::waiting::{Found, Place};
 
@@ -110,6 +111,7 @@ pub(crate) async fn submit(
     names::chosen("turn_id", turn.id.as_ref())?;
     names::no_inbox(turn.reply_to.as_ref())?;
     names::session(&shared, &caller, &turn.context).await?;
+    trace(&headers, &mut turn.context);
     turn.reply_to = Some(shared.waiting.inbox(&turn.tenant));
     let place = place(&shared, &caller, wait)?;
     let submitted = shared.client.submit(turn).await?;
@@ -121,6 +123,14 @@ pub(crate) async fn submit(
         return Ok(ended(&reply));
     }
     Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
+}
+
+/// The trace that the request belongs to is that of its work, unless the body names another.
+pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
+    let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    if context.traceparent.is_none() {
+        context.traceparent = header.filter(|text| trace_id(text).is_some()).map(str::to_owned);
+    }
 }
 
 /// The reply to a turn or, by its id, to a task.

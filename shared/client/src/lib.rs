@@ -120,16 +120,34 @@ impl Client {
     /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] where the fleet has another number of
     /// shards, for then turns would be put where nobody looks for them.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
-        let options = Arc::new(options);
-        let shards: Arc<[Store]> = Store::open_all(url, &options)?.into();
+        let client = Self::open(url, options)?;
+        client.check(url).await?;
+        Ok(client)
+    }
+
+    /// As [`Self::connect`], for a process that starts while Redis may be away: nothing is connected yet. Submit nothing
+    /// before [`Self::check`] has passed.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`].
+    pub fn open(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
+        Ok(Self { shards: Store::open_all(url, &Arc::new(options))?.into() })
+    }
+
+    /// Checks that the fleet at `url` has as many shards as this client.
+    ///
+    /// # Errors
+    /// [`StoreError::Connect`]; [`StoreError::Shards`].
+    pub async fn check(&self, url: &str) -> Result<(), StoreError> {
+        let ours = u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
         let checks = Pool::open(url, 1)?;
-        for store in shards.iter() {
+        for store in self.shards.iter() {
             let found = checks.shard_count(store.keys()).await?;
-            if let Some(stored) = found.filter(|stored| *stored != options.shards.to_string()) {
-                return Err(StoreError::Shards { ours: options.shards, stored });
+            if let Some(stored) = found.filter(|stored| *stored != ours.to_string()) {
+                return Err(StoreError::Shards { ours, stored });
             }
         }
-        Ok(Self { shards })
+        Ok(())
     }
 
     /// Tells `observer` of everything that Redis is asked.

@@ -104,7 +104,9 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
         Some(Submitted::Accepted { .. }) => BegunTurn::Out(name.turn),
         Some(Submitted::Duplicate) => submitted_before(store, &name).await?,
         Some(Submitted::Conflict) => BegunTurn::Refused(ID_IS_TAKEN.to_owned()),
-        Some(Submitted::QueueFull | Submitted::InboxFull | Submitted::TooManyInboxes) => BegunTurn::Later("Too much work is waiting already."),
+        Some(Submitted::QueueFull | Submitted::InboxFull | Submitted::TooManyInboxes) => {
+            BegunTurn::Later("Too much work is waiting already.")
+        }
         Some(Submitted::Pressure) => BegunTurn::Later("Redis is nearly full and takes no new work."),
         None => BegunTurn::Later("Redis gave no answer."),
     })

@@ -46,4 +46,5 @@ pub use stop_reason::is_unfinished;
 pub use strict::{NotStrict, without_nulls};
 pub use task::{CancelTarget, DELEGATE_FIELDS, Leased, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;
+pub use traceparent::trace_id;
 pub use turn::{FIELDS as TURN_FIELDS, parse_turn, write_turn};

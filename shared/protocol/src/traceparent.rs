@@ -1,5 +1,11 @@
 //! The header of the W3C trace context.
 
+/// The trace that a header `traceparent` names: 32 hexadecimal digits. None if it is no such header.
+#[must_use]
+pub fn trace_id(traceparent: &str) -> Option<&str> {
+    is_traceparent(traceparent).then(|| traceparent.split('-').nth(1)).flatten()
+}
+
 /// Returns true if `text` is a W3C trace context header of version 00 or of a later version in the same form.
 pub(super) fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(5, '-').collect();

@@ -70,7 +70,8 @@ async fn serve(
     let keys = KeysFile::only(row(setup, key)).map_err(Failure::failed)?;
     // What is asked of it is nobody's to watch: the fleet's own metrics have the rest.
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
-    super::listen(super::of(setup, keys, metrics, ending.clone(), None).await?, address, None).await
+    let client = setup.client().await?.observed_by(metrics.clone());
+    super::listen(super::of(setup, client, keys, metrics, ending.clone(), None)?, address, None).await
 }
 
 async fn end(mut serving: JoinHandle<()>, ending: &CancellationToken) {

@@ -8,6 +8,7 @@ mod shown;
 mod tokens;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 use clap::{Args, Subcommand, ValueEnum};
+use tickfleet_client::Client;
 use tickfleet_config::units::parse_duration;
 use tickfleet_gateway::{
     Credentials, Gateway, KeyRow, KeysFile, NewKey, PublicUrl, Rate, Role, TlsFiles, Tokens, Verb, Whose, openapi,
@@ -23,7 +25,7 @@ use tickfleet_ops::health::Health;
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::Store;
+use tickfleet_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +33,9 @@ use crate::failure::Failure;
 use crate::fleet::readiness::ready;
 use crate::output::Output;
 use crate::setup::Setup;
+
+/// The time between two questions whether Redis is there.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serve the HTTP API of the fleet, or make a key for it.
 #[derive(Debug, Args)]
@@ -218,7 +223,14 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let metrics = Arc::new(Metrics::of(Part::Gateway).map_err(Failure::failed)?);
     let public = args.public_url.clone();
-    let gateway = of(setup, credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public).await?;
+    let client = Client::open(&setup.url, setup.store_options())?.observed_by(metrics.clone());
+    let gateway =
+        of(setup, client.clone(), credentials.clone(), Arc::clone(&metrics), shutdown.draining.clone(), public)?;
+    let gate = gateway.gate();
+    let is_away = !known_fleet(setup, &client).await?;
+    if is_away {
+        gate.close();
+    }
     if let Some(files) = tls.clone() {
         tokio::spawn(files.follow(shutdown.draining.clone()));
     }
@@ -238,7 +250,16 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     if let Some(tokens) = tokens {
         tokio::spawn(tokens.follow(shutdown.draining.clone()));
     }
+    let opening = async {
+        while !known_fleet(setup, &client).await? {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+        gate.open();
+        tracing::info!("Redis answers: requests are taken");
+        std::future::pending::<Result<Infallible, Failure>>().await
+    };
     tokio::select! {
+        failed = opening, if is_away => failed.map(|never| match never {})?,
         ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}
     }
@@ -250,18 +271,33 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     Ok(())
 }
 
+/// Whether Redis has answered, and the fleet there is the one of this configuration.
+///
+/// # Errors
+/// It is another fleet: one with another number of shards.
+async fn known_fleet(setup: &Setup, client: &Client) -> Result<bool, Failure> {
+    match client.check(&setup.url).await {
+        Ok(()) => Ok(true),
+        Err(error @ StoreError::Shards { .. }) => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(%error, "requests are answered with 503 until Redis answers");
+            Ok(false)
+        }
+    }
+}
+
 /// The gateway of this process.
 ///
 /// # Errors
-/// Redis is away.
-async fn of(
+/// The URL of Redis is none.
+fn of(
     setup: &Setup,
+    client: Client,
     credentials: impl Into<Credentials>,
     metrics: Arc<Metrics>,
     draining: CancellationToken,
     public: Option<PublicUrl>,
 ) -> Result<Gateway, Failure> {
-    let client = setup.client().await?.observed_by(metrics.clone());
     let desk = Arc::new(desk::HereDesk::new(setup, &client)?);
     Ok(Gateway::new(client, credentials, desk, metrics, draining, public))
 }

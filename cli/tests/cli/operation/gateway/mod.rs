@@ -1,5 +1,6 @@
 //! `tickfleet gateway` as a process: services that speak no Redis get what producers get, and no more than their key is for.
 
+mod away;
 mod bounds;
 mod browser;
 mod conversations;
@@ -19,6 +20,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -44,6 +46,8 @@ pub struct Gateway {
     child: Option<Child>,
     address: String,
     keys: PathBuf,
+    /// What it has logged since it answers.
+    log: Arc<Mutex<Vec<Value>>>,
 }
 
 /// What was answered.
@@ -81,14 +85,20 @@ impl Gateway {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
             (line["message"] == "the gateway answers").then(|| line["address"].as_str().unwrap().to_owned())
         });
-        // Whoever logs to a pipe that nobody reads ends.
-        drop(std::thread::spawn(move || lines.count()));
-        Self { child: Some(child), address: address.unwrap(), keys: keys.to_owned() }
+        // A process that logs to a pipe which is not read ends.
+        let log: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let kept = Arc::clone(&log);
+        drop(std::thread::spawn(move || {
+            lines.for_each(|line| {
+                kept.lock().unwrap().extend(line.ok().and_then(|line| serde_json::from_str(&line).ok()))
+            });
+        }));
+        Self { child: Some(child), address: address.unwrap(), keys: keys.to_owned(), log }
     }
 
     /// The one of another process.
     pub(super) fn at(address: &str) -> Self {
-        Self { child: None, address: address.to_owned(), keys: PathBuf::new() }
+        Self { child: None, address: address.to_owned(), keys: PathBuf::new(), log: Arc::default() }
     }
 
     /// Where it answers.

@@ -95,7 +95,9 @@ impl Store {
             for list in some {
                 let key = self.list_key(&list.digest);
                 let fields = pipe.cmd("HSET").arg(&key);
-                list.dialects.iter().for_each(|(dialect, json)| drop(fields.arg(dialect.as_str()).arg(&**json)));
+                for (dialect, json) in &list.dialects {
+                    fields.arg(dialect.as_str()).arg(&**json);
+                }
                 fields.ignore();
                 pipe.cmd("PEXPIRE").arg(&key).arg(ttl_ms).ignore();
             }

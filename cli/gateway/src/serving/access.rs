@@ -1,0 +1,75 @@
+//! The access log: one line a request, with the id that its answer carries.
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::Response;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tickfleet_protocol::trace_id;
+use tokio::time::Instant;
+
+/// The header by which a caller and the log name one request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header of the W3C trace context.
+pub(crate) const TRACEPARENT: &str = "traceparent";
+/// Characters of a caller's own id of a request.
+const ID_CHARS_MAX: usize = 128;
+
+/// Gives the request an id, or keeps the caller's, answers with it, and logs the request when its answer begins. What
+/// probes ask all the time is logged at the level debug.
+pub(crate) async fn log(request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let id = given(request.headers()).unwrap_or_else(made);
+    let trace = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
+    let trace = trace.map(str::to_owned);
+    let method = request.method().clone();
+    // Ids in paths are names of turns and agents; the route tells what was asked for, and is one of a few.
+    let route =
+        request.extensions().get::<MatchedPath>().map_or_else(|| "other".to_owned(), |path| path.as_str().into());
+    let mut response = next.run(request).await;
+    let (status, ms) = (response.status().as_u16(), u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    if route == "/v1/openapi.json" {
+        tracing::debug!(%method, route, status, duration_ms = ms, request_id = id, trace_id = trace, "request");
+    } else {
+        tracing::info!(%method, route, status, duration_ms = ms, request_id = id, trace_id = trace, "request");
+    }
+    if let Ok(value) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
+    response
+}
+
+/// The caller's id, if it is one that a log line can carry.
+fn given(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');
+    (!text.is_empty() && text.len() <= ID_CHARS_MAX && text.chars().all(plain)).then(|| text.to_owned())
+}
+
+fn made() -> String {
+    let mut bytes = [0_u8; 16];
+    // Without randomness, requests share an id: the log is poorer, and nothing else.
+    let _ = SystemRandom::new().fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_id_that_would_break_a_log_line_is_replaced() {
+        let of = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_static(text));
+            given(&headers)
+        };
+        assert_eq!(of("3f2a-1/b.c:d"), Some("3f2a-1/b.c:d".into()));
+        assert_eq!((of(""), of("a b"), of("a\tb")), (None, None, None));
+        assert_eq!(given(&HeaderMap::new()), None);
+        let (one, other) = (made(), made());
+        assert!(one.len() == 32 && one != other, "{one} {other}");
+    }
+}
