@@ -16,7 +16,8 @@ async function refused(what, work) {
     return true;
   });
   const ms = performance.now() - began;
-  assert(ms < 5_000, `${what}: ${ms} ms`);
+  // A scheduler that has just started takes a while to its first decision.
+  assert(ms < 10_000, `${what}: ${ms} ms`);
 }
 
 async function eachWay(fleet) {

@@ -25,7 +25,8 @@ async def refused(what: str, work: Awaitable[Any]) -> None:
     else:
         raise AssertionError(f"{what}: {found}")
     seconds = time.monotonic() - began
-    assert seconds < 5, f"{what}: {seconds:.1f} s"
+    # A scheduler that has just started takes a while to its first decision.
+    assert seconds < 10, f"{what}: {seconds:.1f} s"
 
 
 async def each_way(fleet: AsyncFleet) -> None:
