@@ -270,7 +270,7 @@ REFUSAL = json.dumps({"turn_id": "t", "tenant": "acme", "status": "rejected", "d
 
 @pytest.mark.parametrize("error", list(errors()), ids=lambda error: type(error).__name__)
 def test_an_error_crosses_a_process_and_stays_what_it_was(error: Exception) -> None:
-    error.add_note("while it paid")
+    error.extra = "while it paid"  # type: ignore[attr-defined]
     for found in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), copy.copy(error)):
         assert type(found) is type(error) and str(found) == str(error)
         assert found.args == error.args and found.__dict__ == error.__dict__

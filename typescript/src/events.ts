@@ -49,7 +49,7 @@ function stepOf(entry: string, position: number): TaskEvent {
 
 /** The events of a task from a position on. */
 export async function* follow(redis: Redis, prefix: string, place: string, position: number): AsyncGenerator<TaskEvent> {
-  const started = performance.now();
+  const [first, started] = [position, performance.now()];
   for (;;) {
     // First: what it has written before its record goes must not be missed.
     const record = await redis.get(`${prefix}done:${place}`);
@@ -62,7 +62,8 @@ export async function* follow(redis: Redis, prefix: string, place: string, posit
       return;
     }
     // Its message is decided about by then, where its tenant is not configured.
-    if (performance.now() - started > ABSENT_AFTER_MS && (await redis.isAbsent(prefix, place))) {
+    const isLate = position === first && performance.now() - started > ABSENT_AFTER_MS;
+    if (isLate && (await redis.isAbsent(prefix, place))) {
       yield { kind: "ended", position, text: "", calls: [], reply: absent(place, "task") };
       return;
     }

@@ -69,7 +69,8 @@ def step(entry: str, position: int) -> Event:
 
 async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position: int) -> AsyncGenerator[Event, None]:
     """The events of a task from a position on."""
-    place, started = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}", time.monotonic()
+    place = f"{tenant}:{name(task_id, 'task_id', ID_BYTES_MAX)}"
+    first, started = position, time.monotonic()
     while True:
         # First: what it has written before its record goes must not be missed.
         record = await redis.get(f"{prefix}done:{place}")
@@ -82,7 +83,8 @@ async def follow(redis: Redis, prefix: str, tenant: str, task_id: str, position:
             yield Event(kind="ended", position=position, reply=read_record(record))
             return
         # Its message is decided about by then, where its tenant is not configured.
-        if not steps and time.monotonic() - started > _ABSENT_AFTER and await redis.is_absent(prefix, place):
+        is_late = position == first and time.monotonic() - started > _ABSENT_AFTER
+        if is_late and await redis.is_absent(prefix, place):
             yield Event(kind="ended", position=position, reply=absent(place, "task"))
             return
         if not steps:
