@@ -1,6 +1,6 @@
 //! Secrets: resolved at each use, put into requests only, taken out of whatever comes back.
 
-mod escapes;
+mod echoes;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,12 @@ use secrecy::{ExposeSecret, SecretString};
 use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
+use self::echoes::Echoes;
 use super::Environment;
 use super::percent;
 
 /// The text that stands where a secret was.
 const REDACTED: &str = "[REDACTED]";
-/// Shorter values are not looked for in answers: they would match everywhere.
-const SCRUBBED_BYTES_MIN: usize = 4;
 /// A secret file larger than this is not a secret.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -78,33 +77,14 @@ impl Secrets {
         self.named.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every secret in `text`, in the forms in which a service may echo it.
+    /// Replaces every secret in `text`, in the forms in which a service may echo it: plain, base64, hexadecimal,
+    /// percent-encoded, JSON-escaped or as HTML.
     pub fn scrub(&self, text: &str) -> String {
-        let mut clean = text.to_owned();
-        for form in self.forms() {
-            if clean.contains(&form) {
-                clean = clean.replace(&form, REDACTED);
-            }
-        }
-        if clean.contains("\\u") { self.scrub_escaped(&clean) } else { clean }
-    }
-
-    /// As [`Self::scrub`], for secrets of which JSON escapes any character by its number: encoders differ in which.
-    fn scrub_escaped(&self, text: &str) -> String {
-        let (plain, from) = escapes::read(text);
-        let mut found: Vec<(usize, usize)> = Vec::new();
-        for value in self.values().filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
-            found.extend(plain.match_indices(value).map(|(at, found)| (from[at], from[at + found.len()])));
-        }
-        found.sort_unstable();
         let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
-        for (start, end) in found {
-            // What overlaps the one before is gone with it, but for its end.
-            if start >= copied {
-                clean.push_str(&text[copied..start]);
-                clean.push_str(REDACTED);
-            }
-            copied = copied.max(end);
+        for (start, end) in Echoes::of(self.values()).found(text) {
+            clean.push_str(&text[copied..start.max(copied)]);
+            clean.push_str(REDACTED);
+            copied = end;
         }
         clean.push_str(&text[copied..]);
         clean
@@ -133,27 +113,9 @@ impl Secrets {
         filled + rest
     }
 
-    /// Returns true if `text` has a secret in it.
+    /// Returns true if `text` has a secret in it, in any of the forms of [`Self::scrub`].
     pub fn found_in(&self, text: &str) -> bool {
-        self.forms().iter().any(|form| text.contains(form))
-    }
-
-    /// Plain, percent-encoded, JSON-escaped, and JSON-escaped with `\/`; longest first, so that a secret that is
-    /// part of another leaves no remainder.
-    fn forms(&self) -> Vec<String> {
-        let mut forms = Vec::new();
-        for value in self.values().filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
-            let json = serde_json::Value::from(value).to_string();
-            let escaped = json.trim_matches('"').to_owned();
-            forms.push(escaped.replace('/', "\\/"));
-            forms.push(escaped);
-            forms.push(percent::percent_encoded(value, ""));
-            forms.push(percent::percent_encoded(value, percent::SECRET_KEEPS));
-            forms.push(value.to_owned());
-        }
-        forms.sort_unstable_by_key(|form| std::cmp::Reverse(form.len()));
-        forms.dedup();
-        forms
+        !Echoes::of(self.values()).found(text).is_empty()
     }
 }
 
@@ -217,6 +179,24 @@ mod tests {
         }
         for echo in ["12:ab\\u002Fc\\u002b\\u0022d", "\\u0031\\u0032:ab/c+\\\"d", "12:ab\\/c\\u002B\\\"\\u0064"] {
             assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
+        }
+        for echo in [
+            // base64("kim:12:ab/c+\"d"), and the same behind one and two more characters.
+            "a2ltOjEyOmFiL2MrImQ=",
+            "eGtpbToxMjphYi9jKyJk",
+            "eHhraW06MTI6YWIvYysiZA==",
+            // base64url of the percent-encoded form.
+            "MTIlM0FhYiUyRmMlMkIlMjJk",
+            "31323a61622f632b2264",
+            "31323A61622F632B2264",
+            "12%3aab%2fc%2b%22d",
+            "12:ab/c+&quot;d",
+            "12&#58;ab&#x2f;c&plus;&#34;d",
+            "12:ab\\u002fc+\\\\\\\"d",
+        ] {
+            let clean = secrets.scrub(echo);
+            assert!(clean.contains("[REDACTED]") && clean.len() <= "[REDACTED]".len() + 11, "{echo}: {clean}");
+            assert!(secrets.found_in(echo), "{echo}");
         }
         assert_eq!(secrets.scrub("12:ab\\u002Fc+ \\ud83d\\ude00 \\u12"), "12:ab\\u002Fc+ \\ud83d\\ude00 \\u12");
         assert_eq!(format!("{secrets:?}"), r#"{"TOKEN"}"#);

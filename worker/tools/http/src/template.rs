@@ -137,13 +137,7 @@ fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
 fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
     match place {
         Place::Path => {
-            // Encoded or not, a service may resolve dots, and an empty segment is another address altogether.
-            if value.is_empty() {
-                return Err(format!("Argument '{name}' must not be empty."));
-            }
-            if value.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
-                return Err(format!("Argument '{name}' must not contain '.' or '..' as a path segment."));
-            }
+            one_segment(value).map_err(|why| format!("Argument '{name}' {why}: it is one segment of a path."))?;
             Ok(percent_encoded(value, ""))
         }
         Place::Query => Ok(percent_encoded(value, "")),
@@ -155,6 +149,47 @@ fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
         }
         Place::Text => Ok(value.to_owned()),
     }
+}
+
+/// Times that a value in a path may decode to something else.
+const DECODINGS_MAX: usize = 5;
+
+/// Checks that a value stays one segment of a path, whatever a proxy or a service does before it routes the request: many
+/// decode `%2F`, some decode twice, resolve dots, take `\\` for `/` or drop parameters behind `;`.
+fn one_segment(value: &str) -> Result<(), &'static str> {
+    if value.is_empty() {
+        return Err("must not be empty");
+    }
+    let mut decoded = value.to_owned();
+    for _ in 0..DECODINGS_MAX {
+        if decoded.contains(['/', '\\']) {
+            return Err("must not contain '/' or '\\', encoded or not");
+        }
+        if decoded.chars().any(char::is_control) {
+            return Err("must not contain control characters, encoded or not");
+        }
+        if matches!(decoded.split(';').next(), Some("" | "." | "..")) {
+            return Err("must not be '.' or '..', encoded or not");
+        }
+        let next = percent_decoded(&decoded);
+        if next == decoded {
+            return Ok(());
+        }
+        decoded = next;
+    }
+    Err("must not be percent-encoded again and again")
+}
+
+/// Decodes percent-encoding once. Bytes that are no UTF-8 become U+FFFD.
+fn percent_decoded(text: &str) -> String {
+    let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((byte, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|two| *byte == b'%' && two.iter().all(u8::is_ascii_hexdigit));
+        let value = digits.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
+        decoded.push(value.unwrap_or(*byte));
+        rest = if value.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
 }
 
 /// A parsed JSON body template.
@@ -265,18 +300,36 @@ mod tests {
 
     #[test]
     fn each_place_has_its_own_encoding() {
-        let nasty = r#"{"a":"x/y?z#&=;%2e \"q\""}"#;
-        let path = Ok(Some("/u/x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22/e".to_owned()));
+        let nasty = r#"{"a":"xy?z#&=;%2e \"q\""}"#;
+        let path = Ok(Some("/u/xy%3Fz%23%26%3D%3B%252e%20%22q%22/e".to_owned()));
         assert_eq!(render("/u/{{a}}/e", nasty, Place::Path), path);
-        assert_eq!(render("{{ a }}", nasty, Place::Query), Ok(Some("x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22".into())));
+        let query = r#"{"a":"x/y?z#&=;%2e \"q\""}"#;
+        assert_eq!(render("{{ a }}", query, Place::Query), Ok(Some("x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22".into())));
         assert_eq!(render("Bearer {{a}}", r#"{"a":"é b"}"#, Place::Header), Ok(Some("Bearer é b".into())));
         assert_eq!(render("/bot${TOKEN}/x", "{}", Place::Path), Ok(Some("/bot12:a%2Fb/x".into())));
     }
 
     #[test]
     fn arguments_that_would_leave_their_place_are_refused() {
-        for bad in ["..", ".", "a/../b", "..\\\\x", ""] {
+        for bad in ["..", ".", "a/../b", "..\\\\x", "", "c7/admin", "c7\\\\admin", "/", "c7%2fadmin", "c7%252Fadmin"]
+            .into_iter()
+            .chain([
+                "c7%5cadmin",
+                "%2e%2E",
+                "%252e.",
+                "..;x",
+                ";x",
+                "%3bx",
+                "c7%00",
+                "c7\\n",
+                "%25252e",
+                "%252525252525252e",
+            ])
+        {
             assert!(render("/u/{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Path).is_err(), "{bad}");
+        }
+        for good in ["...", "a.b", "c7%", "100%25", "a;b", "%zz", "%", "%c0%af"] {
+            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), Place::Path).is_ok(), "{good}");
         }
         for bad in [r"x\r\nEvil: 1", r"x\ny", r"\u0000", r"\u007f"] {
             assert!(render("{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Header).is_err(), "{bad}");

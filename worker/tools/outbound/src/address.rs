@@ -46,6 +46,8 @@ pub(crate) fn special(address: IpAddr) -> Option<Special> {
 fn special_v4(address: Ipv4Addr) -> Option<Special> {
     use Special::{Forbidden, Private};
     let known = match address.octets() {
+        // Alibaba's, inside a block that is otherwise merely private; Azure's, among public addresses.
+        [100, 100, 100, 200] | [168, 63, 129, 16] => Forbidden("an address of a cloud's own services"),
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
         [127, ..] => Private("a loopback address"),
         [100, 64..=127, ..] => Private("a carrier's private address"),
@@ -54,21 +56,25 @@ fn special_v4(address: Ipv4Addr) -> Option<Special> {
         [0, ..] => Forbidden("an unspecified address"),
         [224..=239, ..] => Forbidden("a multicast address"),
         [240..=255, ..] => Forbidden("a reserved address"),
-        // Alibaba's metadata is inside the carrier block above; Oracle's is in this one.
+        // Oracle's metadata is here.
         [192, 0, 0, _] => Forbidden("a protocol address"),
         [192, 88, 99, _] => Forbidden("a 6to4 relay"),
         [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Forbidden("a documentation address"),
         _ => return None,
     };
-    // 100.100.100.200 answers for the metadata of one cloud, inside a block that is otherwise merely private.
-    Some(if address.octets() == [100, 100, 100, 200] { Forbidden("a metadata address") } else { known })
+    Some(known)
 }
 
 fn special_v6(address: Ipv6Addr) -> Option<Special> {
     use Special::{Forbidden, Private};
     Some(match address.segments() {
-        // AWS keeps its metadata on a unique local address.
-        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Forbidden("a metadata address"),
+        // Clouds keep metadata, credentials of pods, DNS and time on unique local addresses: AWS (instances at ::254, pods
+        // at ::23), Google, Oracle, Linode, Scaleway.
+        [0xfd00, 0xec2, ..]
+        | [0xfd20, 0xce, ..]
+        | [0xfd00, 0xc1, ..]
+        | [0xfd00, 0xa9fe, 0xa9fe, ..]
+        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => Forbidden("an address of a cloud's own services"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Private("a loopback address"),
         [0xfc00..=0xfdff, ..] => Private("a private address"),
         [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
@@ -177,6 +183,14 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "fd00:ec2::254",
             "100.100.100.200",
+            "fd00:ec2::23",
+            "fd00:ec2::253",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:a9fe:a9fe::1",
+            "fd00:42::42",
+            "169.254.170.2",
+            "169.254.170.23",
             "0.0.0.0",
             "0.1.2.3",
             "::",
@@ -198,6 +212,33 @@ mod tests {
         ] {
             assert!(matches!(special(ip(forbidden)), Some(Special::Forbidden(_))), "{forbidden}");
         }
+    }
+
+    #[test]
+    fn an_address_of_a_clouds_services_is_forbidden_in_every_form_of_ipv6() {
+        for cloud in ["168.63.129.16", "100.100.100.200", "192.0.0.192", "169.254.169.254", "169.254.170.23"] {
+            let v4: Ipv4Addr = cloud.parse().unwrap();
+            let [a, b, c, d] = v4.octets().map(u16::from);
+            let (high, low) = ((a << 8) | b, (c << 8) | d);
+            let mapped = v4.to_ipv6_mapped();
+            let forms = [
+                IpAddr::V4(v4),
+                IpAddr::V6(mapped),
+                IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, high, low)),
+                IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low)),
+                IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low)),
+                IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, high, low)),
+                IpAddr::V6(Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1)),
+                // Teredo: as the server, and as the client, whose bits are inverted.
+                IpAddr::V6(Ipv6Addr::new(0x2001, 0, high, low, 0, 0, 0, 0)),
+                IpAddr::V6(Ipv6Addr::new(0x2001, 0, 0x4136, 0xe378, 0x8000, 0x63bf, !high, !low)),
+            ];
+            for form in forms {
+                assert!(matches!(special(form), Some(Special::Forbidden(_))), "{cloud} as {form}");
+            }
+        }
+        assert_eq!(special(ip("168.63.129.17")), None, "its neighbors are public");
+        assert!(matches!(special(ip("fd00:ec3::254")), Some(Special::Private(_))));
     }
 
     #[test]

@@ -182,6 +182,11 @@ mod tests {
             "http://[::ffff:127.0.0.1]/",
             "http://169.254.169.254/latest",
             "http://[fd00:ec2::254]/",
+            "http://[fd00:ec2::23]/",
+            "http://[fd20:ce::254]/",
+            "http://168.63.129.16/",
+            "http://0xa83f8110/",
+            "http://[::ffff:a83f:8110]/",
             "http://0/",
             "http://127.0.0.1./",
             "http://①②⑦.0.0.1/",
@@ -210,7 +215,9 @@ mod tests {
         let answers = |list: &[&str]| list.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
         let named = guard(&["crm.internal"]);
         let admitted = |list: &[&str], standing| named.admitted("crm.internal", answers(list), standing);
-        assert!(admitted(&[metadata], Standing::Named).is_err());
+        for cloud in [metadata, "168.63.129.16:0", "[fd00:ec2::23]:0", "[fd20:ce::254]:0"] {
+            assert!(admitted(&[cloud], Standing::Named).is_err(), "{cloud}");
+        }
         assert_eq!(admitted(&[private], Standing::Named), Ok(answers(&[private])));
         assert_eq!(admitted(&[private, public, metadata], Standing::Stranger), Ok(answers(&[public])));
         assert!(admitted(&[private, metadata], Standing::Stranger).is_err());
