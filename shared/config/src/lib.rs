@@ -13,6 +13,7 @@ mod files;
 pub mod fuzzing;
 mod limits;
 mod llm;
+mod mask;
 pub mod mcp;
 mod models;
 mod policy;

@@ -5,27 +5,36 @@ use std::fmt::Write;
 use super::Configuration;
 use crate::document::errors::Place;
 use crate::document::tree::{Node, Value, join};
-use crate::settings::redis_url::mask_url;
+use crate::mask::{MASK, follows_secret_name, hides_number, masked};
+use tickfleet_model::Redactor;
 
 /// Columns before a comment.
 const COMMENT_COLUMN: usize = 48;
 
 /// The configuration in force: valid YAML, every setting with its origin (`default`, file and line, or variable).
-/// Passwords and literal header values that look like secrets are masked.
+/// Whatever may be a literal secret is masked.
 #[must_use]
 pub fn print(configuration: &Configuration) -> String {
-    let mut out = format!("# Policy digest: {}\n", configuration.digest);
+    let (mut out, redactor) = (format!("# Policy digest: {}\n", configuration.digest), &redactor(configuration));
     let trees = &configuration.trees;
     for tree in trees.settings.iter() {
-        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: true }.member(&e.key, &e.node, "", 0));
+        tree.entries()
+            .iter()
+            .for_each(|e| Printer { out: &mut out, origins: true, redactor }.member(&e.key, &e.node, "", 0));
     }
     let files =
         [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
     for tree in files.into_iter().flatten() {
         let _ = write!(out, "\n# From {}\n", file(&tree.place));
-        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));
+        tree.entries()
+            .iter()
+            .for_each(|e| Printer { out: &mut out, origins: false, redactor }.member(&e.key, &e.node, "", 0));
     }
     out
+}
+
+fn redactor(configuration: &Configuration) -> Redactor {
+    Redactor::new(&configuration.settings.audit.redact_keys)
 }
 
 /// The configuration in force in parts, for whoever lays it out otherwise.
@@ -52,27 +61,29 @@ pub struct ShownSetting {
 #[must_use]
 pub fn shown(configuration: &Configuration) -> Shown {
     let trees = &configuration.trees;
-    let mut settings = Vec::new();
+    let (mut settings, redactor) = (Vec::new(), &redactor(configuration));
     for tree in trees.settings.iter() {
-        tree.entries().iter().for_each(|entry| leaves(&entry.key, &entry.node, "", &mut settings));
+        tree.entries().iter().for_each(|entry| leaves(&entry.key, &entry.node, "", redactor, &mut settings));
     }
     let others =
         [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
     let files = others.into_iter().flatten().map(|tree| {
         let mut out = String::new();
-        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));
+        tree.entries()
+            .iter()
+            .for_each(|e| Printer { out: &mut out, origins: false, redactor }.member(&e.key, &e.node, "", 0));
         (file(&tree.place), out)
     });
     Shown { files: files.collect(), settings }
 }
 
-fn leaves(key: &str, node: &Node, path: &str, settings: &mut Vec<ShownSetting>) {
+fn leaves(key: &str, node: &Node, path: &str, redactor: &Redactor, settings: &mut Vec<ShownSetting>) {
     let path = join(path, key);
     match &node.value {
         Value::Mapping(entries) if !entries.is_empty() => {
-            entries.iter().for_each(|entry| leaves(&entry.key, &entry.node, &path, settings));
+            entries.iter().for_each(|entry| leaves(&entry.key, &entry.node, &path, redactor, settings));
         }
-        _ => settings.push(ShownSetting { value: flow(node, &path), origin: origin(&node.place), path }),
+        _ => settings.push(ShownSetting { value: flow(node, &path, redactor), origin: origin(&node.place), path }),
     }
 }
 
@@ -88,6 +99,7 @@ struct Printer<'a> {
     out: &'a mut String,
     /// True if each value gets a comment with its origin.
     origins: bool,
+    redactor: &'a Redactor,
 }
 
 // Writing to a String cannot fail, so what `write!` says is dropped throughout.
@@ -102,7 +114,7 @@ impl Printer<'_> {
                 entries.iter().for_each(|entry| self.member(&entry.key, &entry.node, &path, depth + 1));
             }
             _ => {
-                let line = format!("{indent}{key}: {}", flow(node, &path));
+                let line = format!("{indent}{key}: {}", flow(node, &path, self.redactor));
                 match self.origins {
                     true => {
                         let _ = writeln!(self.out, "{line:COMMENT_COLUMN$} # {}", origin(&node.place));
@@ -125,15 +137,22 @@ fn origin(place: &Place) -> String {
 }
 
 /// A value on one line.
-fn flow(node: &Node, path: &str) -> String {
+fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     match &node.value {
-        Value::Text(text) => word(&masked(text, path)),
+        Value::Text(text) => word(&masked(text, path, redactor)),
         Value::List(items) => {
-            let items = items.iter().map(|item| flow(item, path));
+            let mut before = None;
+            let items = items.iter().map(|item| {
+                let text = if let Value::Text(text) = &item.value { Some(text.as_str()) } else { None };
+                let hidden = follows_secret_name(std::mem::replace(&mut before, text), path, redactor);
+                if hidden { word(MASK) } else { flow(item, path, redactor) }
+            });
             format!("[{}]", items.collect::<Vec<_>>().join(", "))
         }
+        Value::Integer(_) | Value::Float(_) if hides_number(path, redactor) => word(MASK),
         Value::Mapping(entries) => {
-            let members = entries.iter().map(|e| format!("{}: {}", word(&e.key), flow(&e.node, &join(path, &e.key))));
+            let members =
+                entries.iter().map(|e| format!("{}: {}", word(&e.key), flow(&e.node, &join(path, &e.key), redactor)));
             format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
         }
         Value::Null => "null".into(),
@@ -141,22 +160,6 @@ fn flow(node: &Node, path: &str) -> String {
         Value::Integer(value) => value.to_string(),
         Value::Float(value) => format!("{value:?}"),
     }
-}
-
-/// Hides what may be a secret: passwords in URLs, and texts of headers and queries that are no references.
-fn masked(text: &str, path: &str) -> String {
-    const TELLING: [&str; 6] = ["auth", "token", "secret", "password", "key", "cookie"];
-    if path == "redis.url" || path.ends_with(".base_url") || path.ends_with(".token_url") {
-        return mask_url(text);
-    }
-    // Whatever it is called, and wherever it stands: an address with a password in it.
-    if text.contains("://") && text.contains('@') && !text.contains(char::is_whitespace) {
-        return mask_url(text);
-    }
-    let name = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
-    let sent = path.contains(".headers.") || path.contains(".query.");
-    let telling = sent && TELLING.iter().any(|word| name.contains(word));
-    if telling && !text.contains("${") && !text.contains("{{") { "***".into() } else { text.to_owned() }
 }
 
 /// A text as YAML: bare where no parser could take it for anything else, quoted as JSON otherwise.

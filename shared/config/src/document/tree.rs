@@ -3,6 +3,7 @@
 
 use crate::document::errors::Place;
 use crate::settings::redis_url::mask_url;
+use tickfleet_model::Redactor;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
@@ -53,7 +54,8 @@ impl Node {
         }
     }
 
-    /// Describes the value for an error: cut to a readable length, and without a URL's password.
+    /// Describes the value for an error: cut to a readable length, without a URL's password and without what is
+    /// shaped or named like a secret.
     pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
@@ -62,10 +64,13 @@ impl Node {
             Value::Boolean(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
             Value::Float(value) => format!("{value:?}"),
-            Value::Text(text) if text.chars().count() > SHOWN => {
-                format!("{:?}…", text.chars().take(SHOWN).collect::<String>())
+            Value::Text(text) => {
+                let shown = Redactor::default().text(text).into_owned();
+                match shown.chars().count() > SHOWN {
+                    true => format!("{:?}…", shown.chars().take(SHOWN).collect::<String>()),
+                    false => format!("{shown:?}"),
+                }
             }
-            Value::Text(text) => format!("{text:?}"),
             Value::List(_) => "a list".into(),
             Value::Mapping(_) => "a mapping".into(),
         }

@@ -233,3 +233,40 @@ fn what_is_printed_can_be_loaded_and_means_the_same() {
         assert_eq!(tree.get(key).unwrap().to_json(), whole.to_json(), "{key}");
     }
 }
+
+/// What a field is decides whether its text is a secret, not what it is called.
+#[test]
+fn no_literal_secret_is_shown_whatever_field_it_stands_in() {
+    let tools = r#"
+tools:
+  notify:
+    description: "Posts. Sign in with password=hunter2 first."
+    effect: once
+    input_schema: {type: object, properties: {text: {type: string}}, required: [text]}
+    http:
+      method: POST
+      base_url: https://hooks.example.com
+      path: /services/T024BE7LD/B02AB3CDE/hunter2Qw7Lk3mN5xZr1tYb4d
+      query: {sig: hunter2, plain: hunter2}
+      headers: {X-Custom: hunter2, Authorization: Bearer hunter2, Accept: application/json}
+      body: {pin: hunter2, nested: [{deep: hunter2}], number: 5, text: "{{text}}"}
+      secrets: {SECRET: {env: CLIENT_SECRET}}
+"#;
+    let permissions = "permissions: {notify: {everyone: true}}";
+    let settings = "tracing: {otlp_endpoint: \"https://c.example.com/?key=hunter2\"}\n";
+    let configuration = given()
+        .file("tools.yaml", tools)
+        .file("permissions.yaml", permissions)
+        .file("tickfleet.yaml", settings)
+        .variable("REDIS_URL", "redis://:hunter2@redis/0")
+        .load()
+        .unwrap();
+    let (printed, parts) = (print(&configuration), format!("{:?}", crate::shown(&configuration)));
+    for shown in [&printed, &parts] {
+        let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hunter2")).collect();
+        assert!(lines.is_empty(), "{lines:#?}");
+        for plain in ["hooks.example.com", "T024BE7LD", "application/json", "{{text}}", "CLIENT_SECRET"] {
+            assert!(shown.contains(plain), "{plain} is no secret:\n{shown}");
+        }
+    }
+}

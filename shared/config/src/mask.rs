@@ -1,0 +1,238 @@
+//! Hides secrets that somebody wrote into a configuration, wherever it is shown.
+//!
+//! What a field is decides. Whatever a tool sends to a service or hands to a program (headers, query, body, defaults,
+//! environments, sign-in) may be a secret, so only references are shown. Addresses lose their user, the values of their
+//! query and segments that look random. Everything else loses what is shaped or named like a secret.
+
+use tickfleet_model::Redactor;
+use tickfleet_model::redaction::REDACTED;
+
+use crate::settings::redis_url::mask_url;
+
+/// The replacement for what may be a secret.
+pub(crate) const MASK: &str = "***";
+/// Headers that hold no secret.
+const PLAIN_HEADERS: [&str; 8] = [
+    "accept",
+    "accept-language",
+    "cache-control",
+    "content-language",
+    "content-type",
+    "origin",
+    "referer",
+    "user-agent",
+];
+/// Words that may stand before a reference in a header.
+const SCHEMES: [&str; 6] = ["apikey", "basic", "bearer", "bot", "digest", "token"];
+
+/// What a text of the configuration is, as far as secrets are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Sent to a service or handed to a program: a secret unless it is a reference.
+    Sent,
+    /// A URL, or a path of one.
+    Address,
+    /// The command line or input of a program.
+    Command,
+    /// A reference to a secret.
+    Reference,
+    /// Anything else.
+    Other,
+}
+
+fn kind(path: &str, text: &str) -> Kind {
+    const SENT: [&str; 6] =
+        [".http.headers.", ".http.query.", ".http.body", ".http.defaults.", ".oauth2.params.", ".shell.environment."];
+    const ADDRESSES: [&str; 6] = ["redis.url", ".base_url", ".token_url", ".url", ".otlp_endpoint", ".http.path"];
+    const COMMANDS: [&str; 4] = [".shell.command", ".shell.stdin", ".args", ".command"];
+    let of_server = path.starts_with("servers.") || path.starts_with("python.");
+    let sent = SENT.iter().any(|part| path.contains(part)) || of_server && has_any(path, &[".headers.", ".env."]);
+    let name = path.rsplit('.').next().unwrap_or_default();
+    let plain_header = path.contains(".headers.") && PLAIN_HEADERS.contains(&name.to_ascii_lowercase().as_str());
+    if path.contains(".secrets.") || path.contains(".key.") || text.starts_with("env:") || text.starts_with("file:") {
+        Kind::Reference
+    } else if path.ends_with(".oauth2.client_secret") || path.ends_with(".oauth2.refresh_token") {
+        Kind::Sent
+    } else if sent && !plain_header {
+        Kind::Sent
+    } else if ADDRESSES.iter().any(|end| path.ends_with(end)) {
+        Kind::Address
+    } else if COMMANDS.iter().any(|end| path.ends_with(end)) {
+        Kind::Command
+    } else {
+        Kind::Other
+    }
+}
+
+fn has_any(text: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| text.contains(part))
+}
+
+/// Returns the text of the field at `path` without what may be a secret in it.
+pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    match kind(path, text) {
+        Kind::Reference => text.to_owned(),
+        Kind::Sent => references_only(text),
+        Kind::Address => address(text, redactor),
+        Kind::Command => described(text, redactor).split(' ').map(without_random).collect::<Vec<_>>().join(" "),
+        Kind::Other if redactor.is_secret_key(name) && is_sent_by_name(path) => references_only(text),
+        Kind::Other => described(text, redactor),
+    }
+}
+
+/// Returns true if a number at `path` may be a secret: one that is sent under a name that says so.
+pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
+    kind(path, "") == Kind::Sent && redactor.is_secret_key(path.rsplit('.').next().unwrap_or_default())
+}
+
+/// Names of the policy files are names of tools, roles and facts, whatever they sound like.
+fn is_sent_by_name(path: &str) -> bool {
+    !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
+        && !path.contains(".input_schema.")
+        && !path.contains(".output_schema.")
+}
+
+/// Returns true if an argument of a program is the value of the option before it, and that may hold a secret.
+pub(crate) fn follows_secret_name(before: Option<&str>, path: &str, redactor: &Redactor) -> bool {
+    let flag = before.filter(|before| before.starts_with('-') && !before.contains('='));
+    kind(path, "") == Kind::Command
+        && flag.is_some_and(|flag| redactor.is_secret_key(flag.trim_start_matches('-')) || flag == "-H" || flag == "-u")
+}
+
+/// Returns the text with everything masked but references to arguments and secrets.
+fn references_only(text: &str) -> String {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(at) = [rest.find("{{"), rest.find("${")].into_iter().flatten().min() {
+        let (before, from) = rest.split_at(at);
+        let close = if from.starts_with("{{") { "}}" } else { "}" };
+        let Some(end) = from.find(close).map(|end| end + close.len()) else { break };
+        shown.push_str(&literal(before));
+        shown.push_str(&reference(&from[..end]));
+        rest = &from[end..];
+    }
+    shown + &literal(rest)
+}
+
+/// A reference, without the default that it may have.
+fn reference(text: &str) -> String {
+    match text.split_once(":-") {
+        Some((name, default)) if default.len() > 1 => format!("{name}:-{MASK}}}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// What stands beside references: separators and the names of schemes are shown.
+fn literal(text: &str) -> String {
+    let word = text.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_ascii_lowercase();
+    let plain = !text.chars().any(char::is_alphanumeric) || SCHEMES.contains(&word.as_str());
+    if plain { text.to_owned() } else { MASK.to_owned() }
+}
+
+/// A text without what is shaped or named like a secret, masked as everything here.
+fn redacted(text: &str, redactor: &Redactor) -> String {
+    redactor.text(text).replace(REDACTED, MASK)
+}
+
+/// A text without what is shaped or named like a secret, and without the passwords of addresses in it.
+fn described(text: &str, redactor: &Redactor) -> String {
+    let clean = redacted(text, redactor);
+    let is_address = |word: &str| word.contains("://") && (word.contains('@') || word.contains('?'));
+    if !clean.contains("://") {
+        return clean;
+    }
+    clean
+        .split(' ')
+        .map(|word| if is_address(word) { address(word, redactor) } else { word.to_owned() })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// An address without user, values of the query and segments that look random; also as the default of a reference.
+fn address(text: &str, redactor: &Redactor) -> String {
+    if let Some((name, default)) = text.strip_prefix("${").and_then(|rest| rest.split_once(":-"))
+        && let Some((default, after)) = default.split_once('}')
+    {
+        return format!("${{{name}:-{}}}{}", address(default, redactor), address(after, redactor));
+    }
+    let url = if has_any(text, &["@", "?"]) { mask_url(text) } else { text.to_owned() };
+    // A token may stand in the place of a user.
+    let url = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.starts_with("http") => match rest.rsplit_once('@') {
+            Some((_, host)) => format!("{scheme}://{MASK}@{host}"),
+            None => url,
+        },
+        _ => url,
+    };
+    let url = match url.split_once('#') {
+        Some((before, _)) => format!("{before}#{MASK}"),
+        None => url,
+    };
+    let clean = redacted(&url, redactor);
+    let (clean, query) = clean.split_once('?').map_or((clean.as_str(), None), |(before, query)| (before, Some(query)));
+    let path = clean.split('/').map(without_random).collect::<Vec<_>>().join("/");
+    query.map_or(path.clone(), |query| format!("{path}?{query}"))
+}
+
+/// A word, or the mask if it looks random: keys of web hooks have no other mark.
+fn without_random(word: &str) -> &str {
+    let digits = |text: &str| text.bytes().filter(u8::is_ascii_digit).count();
+    let letters = |text: &str| text.bytes().filter(u8::is_ascii_alphabetic).count();
+    let is_word = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_=+.~:".contains(&byte));
+    let runs = word.split(|c: char| !c.is_ascii_alphanumeric());
+    let random = runs.into_iter().any(|run| run.len() >= 16 && digits(run) >= 2 && letters(run) >= 2)
+        || word.len() >= 32 && digits(word) >= 4;
+    if is_word && random { MASK } else { word }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_secret_is_masked_wherever_it_may_stand() {
+        let redactor = Redactor::default();
+        for (path, text, shown) in [
+            ("tools.a.http.headers.X-Api-Key", "hunter2", "***"),
+            ("tools.a.http.headers.X-Custom", "hunter2", "***"),
+            ("tools.a.http.headers.Authorization", "Bearer hunter2", "***"),
+            ("tools.a.http.headers.Authorization", "Bearer ${TOKEN}", "Bearer ${TOKEN}"),
+            ("tools.a.http.headers.Authorization", "Bearer hunter2 ${TOKEN}", "***${TOKEN}"),
+            ("tools.a.http.headers.Accept", "application/json", "application/json"),
+            ("tools.a.http.query.sig", "hunter2", "***"),
+            ("tools.a.http.query.email", "{{email}}", "{{email}}"),
+            ("tools.a.http.query.k", "${KEY:-hunter2}", "${KEY:-***}"),
+            ("tools.a.http.defaults.chat_id", "${CHAT:-}", "${CHAT:-}"),
+            ("tools.a.http.body.password", "hunter2", "***"),
+            ("tools.a.http.body", "hunter2", "***"),
+            ("tools.a.http.defaults.pin", "hunter2", "***"),
+            ("tools.a.http.oauth2.client_secret", "hunter2", "***"),
+            ("tools.a.http.oauth2.client_secret", "${SECRET}", "${SECRET}"),
+            ("agents.a.task_handler.http.oauth2.refresh_token", "hunter2", "***"),
+            ("tools.a.http.oauth2.params.assertion", "hunter2", "***"),
+            ("tools.a.http.base_url", "https://hunter2@api.test/v1", "https://***@api.test/v1"),
+            ("tools.a.http.base_url", "${URL:-https://me:hunter2@api.test}/v1", "${URL:-https://***@api.test}/v1"),
+            ("tools.a.http.base_url", "https://api.test/v1?k=hunter2", "https://api.test/v1?k=***"),
+            ("tools.a.http.path", "/services/T0/B0/8cVJp2Qw7Lk3mN5xZr1tYb4d", "/services/T0/B0/***"),
+            ("tools.a.http.path", "/bot123456:AAbbccddeeff00112233/send", "/bot***/send"),
+            ("tools.a.http.path", "/v1/get_conversation_history_2", "/v1/get_conversation_history_2"),
+            ("tools.a.shell.environment.WHATEVER", "hunter2", "***"),
+            ("servers.a.env.WHATEVER", "hunter2", "***"),
+            ("servers.a.headers.X-Custom", "hunter2", "***"),
+            ("servers.a.url", "https://mcp.test/sse?api_key=hunter2", "https://mcp.test/sse?api_key=***"),
+            ("servers.a.args", "--api-key=hunter2", "--api-key=***"),
+            ("servers.a.args", "@scope/server-files", "@scope/server-files"),
+            ("servers.a.args", "redis://:hunter2@redis/0", "redis://:***@redis/0"),
+            ("python.a.env.WHATEVER", "hunter2", "***"),
+            ("redis.url", "redis://:hunter2@redis/0", "redis://:***@redis/0"),
+            ("tracing.otlp_endpoint", "https://c.test/v1?key=hunter2", "https://c.test/v1?key=***"),
+            ("tools.a.description", "Call it with password=hunter2 once.", "Call it with password=*** once."),
+            ("tools.a.http.secrets.KEY.env", "CRM_KEY_OF_PRODUCTION_2026", "CRM_KEY_OF_PRODUCTION_2026"),
+            ("seal.key", "env:SEAL_KEY", "env:SEAL_KEY"),
+            ("permissions.a.facts.sets", "token", "token"),
+        ] {
+            let masked = masked(text, path, &redactor);
+            assert_eq!(masked, shown, "{path}: {text}");
+        }
+    }
+}
