@@ -276,7 +276,7 @@ impl TaskQueues {
             return Ok(None);
         };
         let call = report::call_of(&meta, Some(&record.first_call.clone().unwrap_or_default()));
-        Ok(Some(Held { name, queue, meta, call, attempt: record.attempts }))
+        Ok(Some(Held { name, queue, meta, call, attempt: record.attempts, offered_ms: record.admitted_ms }))
     }
 
     /// Ends the task with one record and one reply.
@@ -285,13 +285,16 @@ impl TaskQueues {
         let call = CallId { turn: held.name.turn.clone(), position: 0 };
         let blank = CallError { code: String::new(), message: String::new(), details: None };
         let blank = CallResult::refused(&call, None, &held.call.tool, Outcome::Ok, blank);
-        let result = result(CallResult { attempts: held.attempt + 1, ..blank });
+        // Redis does not note when the runtime took it: since the offer, its stream and its lease are the runtime's.
+        let took_ms = held.offered_ms.map_or(0, |offered_ms| (self.clock.now_ms() - offered_ms).max(0).unsigned_abs());
+        let result = result(CallResult { attempts: held.attempt + 1, duration_ms: took_ms, ..blank });
         let reported = Reported {
             tenant: &held.name.tenant,
             agent: &held.meta.agent,
             delegated: report::delegated(&held.meta),
             turn: held.name.turn.as_str(),
             dialect: held.meta.dialect,
+            tool_name: None,
             tool_id: None,
             arguments: &held.call.arguments,
             result: &result,
@@ -379,6 +382,8 @@ struct Held {
     meta: SliceMeta,
     call: Call,
     attempt: u32,
+    /// When the task was offered, ms of shard time.
+    offered_ms: Option<i64>,
 }
 
 fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tickfleet_client::rules::RuleHere;
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
@@ -58,8 +59,8 @@ pub trait Desk: Send + Sync {
     fn overview(&self) -> Told<'_>;
 
     /// The story of a turn, call or task, `<turn>` or `<turn>/<position>`; without a tenant it is looked for at all.
-    /// `{"story": …, "lines": […]}`: as data, and line by line in words.
-    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a>;
+    /// `{"story": …, "lines": […]}`: as data, and line by line in words. Numbers in it keep their digits.
+    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a, Box<RawValue>>;
 
     /// Limits and caps with their fullest counters.
     fn limits<'a>(&'a self, asked: &'a LimitsAsked) -> Told<'a>;
@@ -79,6 +80,9 @@ pub trait Desk: Send + Sync {
 
     /// The roles of an approver as the configuration has them now; none where it names no such one.
     fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>>;
+
+    /// The name of a tool, given its name or its id.
+    fn tool_name(&self, given: &str) -> String;
 
     /// Takes secrets out of what is written down.
     fn redactor(&self) -> Arc<Redactor>;

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_config::{self as configuration, ConfigErrors, ConfigWarning};
 
+use crate::commands::config_warnings::{arguments_of_two_types, missing_secrets};
 use crate::failure::Failure;
 use crate::fleet::python;
 use crate::global::Global;
@@ -149,7 +150,10 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
         field: "agents".into(),
         message: "no agent is configured: every turn is refused".into(),
     });
-    written.chain(extensions).chain(hosts).chain(nobody).collect()
+    let (configuration, environment) = (&setup.configuration, setup.tool_environment());
+    let looked = missing_secrets(configuration, &environment).into_iter().chain(arguments_of_two_types(configuration));
+    let looked = looked.map(|(file, field, message)| Warning { place: file.to_owned(), field, message });
+    written.chain(extensions).chain(hosts).chain(nobody).chain(looked).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

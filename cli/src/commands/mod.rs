@@ -7,6 +7,7 @@ pub(crate) mod bench;
 pub(crate) mod cancel;
 pub(crate) mod chat;
 pub(crate) mod config;
+mod config_warnings;
 pub(crate) mod delegate;
 pub(crate) mod demo;
 pub(crate) mod deploy;

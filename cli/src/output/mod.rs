@@ -13,6 +13,9 @@ use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use tickfleet_model::hidden::visible;
+use tickfleet_model::numbers::number_across;
+
 use crate::failure::Failure;
 
 /// The way in which a command prints.
@@ -49,13 +52,15 @@ impl Output {
         self.colour
     }
 
-    /// Prints text, with a line break after it.
+    /// Prints text, with a line break after it. Characters that nobody sees, or that reorder others, are escaped: what a
+    /// terminal shows is what is there. JSON means the same with them escaped.
     ///
     /// # Errors
     /// Stdout cannot be written. A reader that has seen enough (`| head`) is no error.
     pub(crate) fn print(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = std::io::stdout().lock();
         let end = if text.ends_with('\n') { "" } else { "\n" };
+        let text = if self.colour { visible_in_colours(text) } else { visible(text).into_owned() };
         match write!(stdout, "{text}{end}").and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(|error| Failure::failed(anyhow::anyhow!("stdout cannot be written: {error}"))),
@@ -98,7 +103,7 @@ impl Output {
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         if let Some(message) = failure.message() {
             // Nothing is left to tell where even this cannot be written.
-            let _ = writeln!(std::io::stderr(), "tickfleet: {message}");
+            let _ = writeln!(std::io::stderr(), "tickfleet: {}", visible(&message));
         }
         ExitCode::from(failure.code())
     }
@@ -106,7 +111,7 @@ impl Output {
     /// Says something to people beside the result.
     pub(crate) fn note(&self, text: &str) {
         // A note that cannot be written changes no result.
-        let _ = writeln!(std::io::stderr(), "{text}");
+        let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }
 
     /// A sign of life on stderr while something takes its time; invisible where stderr is no terminal.
@@ -142,12 +147,76 @@ pub(crate) fn lines(mut table: Table) -> String {
     table.trim_fmt()
 }
 
-/// Text of at most `chars_max` characters on one line.
+/// As [`visible`], but that the colours of [`Output::paint`] and of tables stay.
+fn visible_in_colours(text: &str) -> String {
+    const COLOURS: [&str; 12] =
+        ["0", "1", "22", "31", "32", "33", "39", "38;5;9", "38;5;10", "38;5;11", "38;5;15", "49"];
+    let mut parts = text.split("\u{1b}[");
+    let mut shown = visible(parts.next().unwrap_or_default()).into_owned();
+    for part in parts {
+        match part.split_once('m').filter(|(code, _)| COLOURS.contains(code)) {
+            Some((code, rest)) => shown.push_str(&format!("\u{1b}[{code}m{}", visible(rest))),
+            None => shown.push_str(&visible(&format!("\u{1b}[{part}"))),
+        }
+    }
+    shown
+}
+
+/// Text of at most `chars_max` characters on one line. A number is never cut: it is shown whole or left out.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(chars_max + 1).collect();
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     match line.char_indices().nth(chars_max) {
-        Some((end, _)) => format!("{}…", &line[..end]),
+        Some((end, _)) => format!("{}…", &line[..beside_number(&line, end)]),
         None => line,
+    }
+}
+
+/// Where a text is cut that would be cut at `end`: before the number that lies there, or behind it if nothing is before.
+fn beside_number(text: &str, end: usize) -> usize {
+    match number_across(text, end) {
+        Some((0, behind)) => behind,
+        Some((before, _)) => before,
+        None => end,
+    }
+}
+
+/// Characters of a text within JSON that a summary keeps.
+const SUMMARY_TEXT_CHARS: usize = 16;
+/// Times of `chars_max` that a summary may have so that its numbers are whole.
+const SUMMARY_TIMES: usize = 16;
+
+/// JSON on one line, in about `chars_max` characters: long texts in it are cut, and say by how much, numbers never are.
+pub(crate) fn summary(json: &str, chars_max: usize) -> String {
+    if json.chars().count() <= chars_max {
+        return short(json, chars_max);
+    }
+    let (mut shown, mut rest) = (String::new(), json);
+    while let Some(at) = rest.find('"') {
+        let (before, from) = rest.split_at(at);
+        shown.push_str(before);
+        let mut is_escaped = false;
+        let end = from[1..].find(|character| {
+            let closes = character == '"' && !is_escaped;
+            is_escaped = character == '\\' && !is_escaped;
+            closes
+        });
+        let (quoted, after) = from.split_at(end.map_or(from.len(), |end| end + 2));
+        let is_name = after.trim_start().starts_with(':');
+        match serde_json::from_str::<String>(quoted) {
+            Ok(text) if !is_name && text.chars().count() > SUMMARY_TEXT_CHARS + 8 => {
+                let kept = short(&text, SUMMARY_TEXT_CHARS);
+                let cut = text.chars().count() + 1 - kept.chars().count();
+                shown.push_str(&serde_json::Value::from(format!("{kept} (+{cut})")).to_string());
+            }
+            _ => shown.push_str(quoted),
+        }
+        rest = after;
+    }
+    shown.push_str(rest);
+    let (all, most) = (shown.chars().count(), chars_max.saturating_mul(SUMMARY_TIMES));
+    match all > most {
+        true => format!("{} ({} characters more are not shown)", short(&shown, most), all - most),
+        false => short(&shown, all),
     }
 }
 
@@ -160,5 +229,36 @@ mod tests {
         assert_eq!(short("a\nb", 5), "a b");
         assert_eq!(short("äöüäöü", 3), "äöü…");
         assert_eq!(short("äöü", 3), "äöü");
+    }
+
+    #[test]
+    fn a_number_is_whole_or_not_there() {
+        assert_eq!(short(r#"{"amount":1000000}"#, 12), r#"{"amount":…"#);
+        assert_eq!(short("pays 1,250.75 to kim", 8), "pays …");
+        assert_eq!(short("1000000 to kim", 3), "1000000…");
+        assert_eq!(short("pays 12.", 7), "pays 12…", "a full stop is no part of it");
+        assert_eq!(short("f9e8d54345f4c0", 12), "f9e8d54345f4…", "a digest is no number");
+    }
+
+    #[test]
+    fn a_summary_of_json_cuts_texts_and_never_numbers() {
+        let json =
+            r#"{"reason":"a very long reason that goes on \"and\" on","to":"kim","amount":12345678901234567890.5}"#;
+        let short = summary(json, 48);
+        assert!(short.contains(r#""amount":12345678901234567890.5"#) && short.contains(r#""to":"kim""#), "{short}");
+        assert!(short.contains(r#""reason":"a very long reas… (+"#), "{short}");
+        let many = format!("[{}]", vec!["1234567"; 1_000].join(","));
+        let cut = summary(&many, 48);
+        assert!(cut.ends_with(" characters more are not shown)"), "{cut}");
+        let numbers = cut.split('…').next().unwrap_or_default().trim_matches(['[', ',']).split(',');
+        assert!(numbers.clone().count() > 50 && numbers.clone().all(|number| number == "1234567"), "{cut}");
+        assert_eq!(summary(r#"{"a":1}"#, 48), r#"{"a":1}"#);
+    }
+
+    #[test]
+    fn colours_stay_and_what_a_terminal_would_hide_shows() {
+        let text = "\u{1b}[32mok\u{1b}[0m \u{1b}[8mhidden\u{1b}]0;title\u{7} \u{202e}001";
+        let shown = visible_in_colours(text);
+        assert_eq!(shown, "\u{1b}[32mok\u{1b}[0m \\u001b[8mhidden\\u001b]0;title\\u0007 \\u202e001");
     }
 }

@@ -166,6 +166,19 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
+    /// The name of a tool, given its name or its id. What is neither stays as it is.
+    #[must_use]
+    pub fn tool_name<'a>(&'a self, given: &'a str) -> &'a str {
+        let declared = &self.tools.tools;
+        if declared.contains_key(given) {
+            return given;
+        }
+        let by_id = declared.iter().find(|(_, tool)| tool.id.as_deref() == Some(given)).map(|(name, _)| name.as_str());
+        // The id of one that declares none, and of those that come with the program.
+        let of_default = || given.strip_prefix("tool_").filter(|name| !name.is_empty() && !name.contains('@'));
+        by_id.or_else(of_default).unwrap_or(given)
+    }
+
     /// Forgets the text that it was read from, but for the settings': [`print()`](print()) shows no more of it. Whoever
     /// runs for long needs no more, and with many agents it takes as much memory as all the rest.
     #[must_use]

@@ -149,6 +149,8 @@ pub struct Reported<'a> {
     /// The dialect of the message.
     pub dialect: Dialect,
     /// The stable id of the tool, where it is known.
+    pub tool_name: Option<&'a str>,
+    /// And its id.
     pub tool_id: Option<&'a str>,
     /// The arguments as text.
     pub arguments: &'a str,
@@ -202,6 +204,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             agent: r.agent,
             delegated: r.delegated,
             turn: r.turn,
+            tool_name: r.tool_name,
             tool_id: r.tool_id,
             arguments: r.arguments,
             result: r.result,
@@ -293,7 +296,12 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
         ),
         EndReason::LimitReached | EndReason::OverLimit | EndReason::NoAmount => {
             let (message, details) = limit_met(reason, info, past);
-            (Outcome::Rejected, "limit_reached", message, Some(details))
+            // The limit cannot be counted because of the call's own arguments: these are to be corrected.
+            let outcome = match reason {
+                EndReason::NoAmount => (Outcome::InvalidArguments, "invalid_arguments"),
+                _ => (Outcome::Rejected, "limit_reached"),
+            };
+            (outcome.0, outcome.1, message, Some(details))
         }
         EndReason::Internal => (
             Outcome::Internal,
@@ -320,8 +328,8 @@ fn limit_met(reason: EndReason, info: i64, past: &Past<'_>) -> (String, serde_js
             (format!("This call asks for more than the limit {limit} ever allows. It was not executed."), details)
         }
         EndReason::NoAmount => {
-            let what = "counts an amount that this call does not say as a plain number";
-            (format!("The limit {limit} {what}. It was not executed."), details)
+            let what = "counts an argument that is missing from this call, or is not a plain number";
+            (format!("The limit {limit} {what}. Give it as a number; the call was not executed."), details)
         }
         // Places of calls that are out: when one of them ends nobody knows.
         _ if info == 0 => {
@@ -374,6 +382,19 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
                     waited: false,
                 },
             )
+        }
+    }
+}
+
+/// Returns true if a call of an ending may have run at a try of which no result was recorded.
+fn may_have_run(ending: &Ending, position: usize) -> bool {
+    match ending.begun.filter(|begun| begun.position == position) {
+        Some(begun) => matches!(begun.by, BegunBy::Worker | BegunBy::Runtime),
+        None if ending.marked.contains(&position) => true,
+        None => {
+            let is_open = matches!(ending.reason, EndReason::Expired | EndReason::Cancelled | EndReason::Internal);
+            let tries = if position == ending.first { ending.tries } else { 0 };
+            is_open && tries == 0 && ending.crashes > 0 && position < ending.admitted
         }
     }
 }
@@ -456,12 +477,17 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         if position == ending.first {
             result.attempts = ending.tries;
         }
+        // A call that may have run was tried.
+        if may_have_run(ending, position) {
+            result.attempts += 1;
+        }
         let reported = Reported {
             tenant: &ending.name.tenant,
             agent: &meta.agent,
             delegated: delegated(&meta),
             turn: ending.name.turn.as_str(),
             dialect: meta.dialect,
+            tool_name: None,
             tool_id: None,
             arguments: &call.arguments,
             result: &result,
@@ -522,10 +548,32 @@ mod tests {
             calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(); 3],
         };
         let settlement = ending(&ReportOptions::default(), &ending_of, 0).unwrap();
-        let outcomes = settlement.calls.iter().map(|call| {
-            let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
-            result["outcome"].as_str().unwrap().to_owned()
-        });
-        assert_eq!(outcomes.collect::<Vec<_>>(), ["outcome_unknown", "outcome_unknown", "expired"]);
+        let told = |settlement: &Settlement| -> Vec<(String, u64)> {
+            let told = settlement.calls.iter().map(|call| {
+                let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
+                (result["outcome"].as_str().unwrap().to_owned(), result["attempts"].as_u64().unwrap())
+            });
+            told.collect()
+        };
+        let pairs = |all: &[(&str, u64)]| {
+            all.iter().map(|(outcome, tries)| ((*outcome).to_owned(), *tries)).collect::<Vec<_>>()
+        };
+        let unknown = "outcome_unknown";
+        assert_eq!(told(&settlement), pairs(&[(unknown, 1), (unknown, 1), ("expired", 0)]));
+
+        // The one that was begun had failed before, and the holder of the others was lost.
+        let lost = Ending { tries: 2, crashes: 1, marked: Vec::new(), admitted: 3, ..ending_of };
+        let settlement = ending(&ReportOptions::default(), &lost, 0).unwrap();
+        assert_eq!(told(&settlement), pairs(&[(unknown, 3), ("expired", 1), ("expired", 0)]));
+    }
+
+    #[test]
+    fn an_argument_that_a_limit_needs_is_the_calls_own_fault() {
+        let limit = MetLimit { name: "spent".into(), words: "500 of /amount per agent in a day".into() };
+        let past = Past { limit: Some(&limit), ..Past::default() };
+        let (outcome, error) = ended(EndReason::NoAmount, 0, &past);
+        assert_eq!((outcome, error.code.as_str()), (Outcome::InvalidArguments, "invalid_arguments"));
+        assert!(error.message.contains("spent (500 of /amount"), "{}", error.message);
+        assert_eq!(ended(EndReason::OverLimit, 0, &past).0, Outcome::Rejected);
     }
 }

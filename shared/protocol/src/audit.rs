@@ -29,7 +29,9 @@ pub struct AuditInput<'a> {
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's id; the call's own is in the result.
     pub turn: &'a str,
-    /// The tool's stable id; none where no tool has the name that the model said.
+    /// The tool's name; none if no tool was looked up, or none has the name that the model used.
+    pub tool_name: Option<&'a str>,
+    /// The tool's stable id, which says which version ran; none as for its name.
     pub tool_id: Option<&'a str>,
     /// The arguments as the model wrote them.
     pub arguments: &'a str,
@@ -63,9 +65,10 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     entry.text("level", if result.success { "info" } else { "error" });
     entry.text("action", "TOOL_CALL");
     entry.text("entity_type", "tool");
-    // The tool's name is the model's own words: it may hold anything.
+    // One tool, one spelling: its name, whether a worker ran the call or a scheduler ended it. Where no tool was looked up
+    // it is the model's own words, which may hold anything.
     let tool = redactor.text(&result.tool);
-    entry.text("entity_id", input.tool_id.unwrap_or(&tool));
+    entry.text("entity_id", input.tool_name.unwrap_or(&tool));
     let (actor_type, actor) = match input.delegated {
         None => ("agent", input.agent.as_str()),
         Some(Some(delegator)) => ("agent", delegator.as_str()),
@@ -92,8 +95,8 @@ fn message(input: &AuditInput<'_>, tool: &str) -> String {
     format!("{what}: {}", result.outcome.as_str())
 }
 
-/// The tool that an agent called, as the model named it, from the `message` of an entry whose call failed: its `entity_id`
-/// may be the id of a tool, which calls do not name. None for tasks.
+/// The tool that an agent called, as the model named it, from the `message` of an entry whose call failed. None for
+/// tasks.
 #[must_use]
 pub fn called_tool<'a>(agent: &str, message: &'a str, outcome: &str) -> Option<&'a str> {
     let tool = message.strip_prefix(agent)?.strip_prefix(" called ")?;
@@ -105,6 +108,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     let mut meta = Object::new(512 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
     meta.text("call", &result.call);
     meta.text("turn", input.turn);
+    if let Some(id) = input.tool_id {
+        meta.text("tool_id", id);
+    }
     if input.delegated.is_some() {
         meta.text("agent", input.agent.as_str());
     }
@@ -256,6 +262,10 @@ mod tests {
     }
 
     fn entry(result: &CallResult, arguments: &str) -> Value {
+        entry_of(result, arguments, Some(("send", "tool_send")))
+    }
+
+    fn entry_of(result: &CallResult, arguments: &str, tool: Option<(&str, &str)>) -> Value {
         let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
         let text = audit_entry(&AuditInput {
             timestamp_ms: 1_767_225_600_123,
@@ -263,7 +273,8 @@ mod tests {
             agent: &agent,
             delegated: None,
             turn: "t",
-            tool_id: Some("tool_send"),
+            tool_name: tool.map(|(name, _)| name),
+            tool_id: tool.map(|(_, id)| id),
             arguments,
             result,
             shadow: &[],
@@ -282,10 +293,10 @@ mod tests {
         let entry = entry(&done(r#"{"id":7,"api_key":"k"}"#), r#"{"to":"x","password":"p"}"#);
         let expected = json!({
             "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_type": "tool",
-            "entity_id": "tool_send", "actor_type": "agent", "actor_id": "kelly", "tenant": "acme",
+            "entity_id": "send", "actor_type": "agent", "actor_id": "kelly", "tenant": "acme",
             "message": "kelly called send: ok in 12 ms",
             "meta": {
-                "call": "t/0", "turn": "t", "tool_call_id": "c1",
+                "call": "t/0", "turn": "t", "tool_id": "tool_send", "tool_call_id": "c1",
                 "arguments": {"to": "x", "password": "[REDACTED]"},
                 "result": r#"{"id":7,"api_key":"[REDACTED]"}"#,
                 "duration_ms": 12, "success": true, "error": null, "retry_count": 1, "outcome": "ok", "policy_version": 3,
@@ -293,6 +304,15 @@ mod tests {
             },
         });
         assert_eq!(entry, expected);
+    }
+
+    #[test]
+    fn one_tool_has_one_spelling_whoever_ends_its_call() {
+        let (ran, ended) = (entry(&done("{}"), "{}"), entry_of(&done("{}"), "{}", None));
+        assert_eq!((&ran["entity_id"], &ended["entity_id"]), (&json!("send"), &json!("send")));
+        // A dialect may show a tool under another spelling.
+        let shown = CallResult { tool: "se_nd".into(), ..done("{}") };
+        assert_eq!(entry(&shown, "{}")["entity_id"], "send");
     }
 
     #[test]

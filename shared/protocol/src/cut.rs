@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
+use tickfleet_model::numbers::number_across;
+
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 
 /// Room for the marker and the braces around it, bytes.
@@ -70,12 +72,16 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let head: usize = text.chars().map_while(&mut fits).sum();
+    // Half a number is another number: it is left out whole.
+    let head = number_across(text, head).map_or(head, |(before, _)| before);
     let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
     left = room - head_room;
     let mut fits = |character: char| {
         left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
     };
     let tail: usize = rest.chars().rev().map_while(&mut fits).sum();
+    let begins = text.len() - tail;
+    let tail = number_across(text, begins).map_or(tail, |(_, behind)| text.len() - behind);
     (head, rest.get(rest.len() - tail..).unwrap_or_default())
 }
 
@@ -87,7 +93,10 @@ pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     // The sign that something is missing counts too: the bound is a bound.
     let mut kept = text.char_indices().skip(chars_max.saturating_sub(1));
     match (kept.next(), kept.next()) {
-        (Some((end, _)), Some(_)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        (Some((end, _)), Some(_)) => {
+            let end = number_across(text, end).map_or(end, |(before, _)| before);
+            Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()))
+        }
         _ => Cow::Borrowed(text),
     }
 }
@@ -112,6 +121,22 @@ mod tests {
         assert_eq!(cut["bytes"], list.len());
         let shown = cut["head"].as_str().unwrap().len() + cut["tail"].as_str().unwrap().len();
         assert_eq!(cut["cut_bytes"], list.len() - shown);
+    }
+
+    #[test]
+    fn a_number_is_cut_nowhere() {
+        for filler in 0..24 {
+            let json = format!(r#"{{"t":"{}","rows":[{}]}}"#, "x".repeat(filler), vec!["1234567"; 200].join(","));
+            let cut: serde_json::Value = serde_json::from_str(&cut_output(&json, 400)).unwrap();
+            for piece in ["head", "tail"] {
+                let text = cut[piece].as_str().unwrap();
+                let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+                assert!(numbers.clone().all(|digits| digits == "1234567"), "{piece}: {text}");
+            }
+            let text = format!("{} pays 1250000.75 to kim, who waits", "x".repeat(filler));
+            let short = cut_chars(&text, 20);
+            assert!(!short.contains("pays 1") || short.contains("1250000.75"), "{short}");
+        }
     }
 
     proptest! {

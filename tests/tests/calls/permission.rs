@@ -229,7 +229,8 @@ async fn an_agent_gets_the_version_that_it_selects_under_the_one_name_and_the_au
         let reply = fleet.reply().await;
         let message = reply["results"][0]["error"]["message"].as_str().unwrap();
         assert!(message.contains(missing), "{agent}: {message}");
-        assert_eq!(reply["tool_call_audits"][0]["entity_id"], id);
+        let audit = &reply["tool_call_audits"][0];
+        assert_eq!((&audit["entity_id"], &audit["meta"]["tool_id"]), (&json!("find"), &json!(id)));
         let shown = &reply["results"][1]["output"]["tools"];
         assert_eq!((shown.as_array().unwrap().len(), &shown[0]["name"]), (1, &json!("find")));
     }

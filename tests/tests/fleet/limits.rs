@@ -235,9 +235,9 @@ async fn sums_are_exact_and_what_says_no_amount_is_refused() {
         ])
         .await;
     let reply = fleet.reply().await;
-    assert_eq!(outcomes(&reply), ["limit_reached", "limit_reached", "ok", "limit_reached"], "{reply}");
+    assert_eq!(outcomes(&reply), ["invalid_arguments", "limit_reached", "ok", "limit_reached"], "{reply}");
     let message = |at: usize| reply["results"][at]["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message(0).contains("does not say as a plain number"), "{}", message(0));
+    assert!(message(0).contains("is not a plain number"), "{}", message(0));
     assert!(
         message(1).contains("more than the limit spent (1 of /amount per /to in a day) ever allows"),
         "{}",

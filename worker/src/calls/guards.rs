@@ -110,6 +110,11 @@ impl Admitted {
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
                 Disposition::Ended(Box::new(result), self.passed.shadow)
             }
+            // What it ends as unless somebody finds out.
+            Disposition::Reconciles(wait, why, attempt, unknown) => {
+                let unknown = CallResult { approval, entered_ms: self.entered_ms, ..*unknown };
+                Disposition::Reconciles(wait, why, attempt, Box::new(unknown))
+            }
             other => other,
         }
     }

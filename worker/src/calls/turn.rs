@@ -244,12 +244,18 @@ impl Pipeline {
     ) -> SettledCall {
         let call = &slice.calls[index];
         let selectors = config.active.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
-        let tool = config.registry.resolve(&call.tool).and_then(|tool| {
+        let named = config.registry.resolve(&call.tool);
+        let tool = named.and_then(|tool| {
             config.registry.select(tool, selectors.and_then(|all| all.get(&tool.spec.name)).map(String::as_str))
         });
         if result.attempts == 0 {
-            self.metrics.call_ended(&call.tool, result.outcome, None);
+            let tool = named.map_or(call.tool.as_str(), |tool| tool.spec.name.as_str());
+            self.metrics.call_ended(tool, result.outcome, None);
         }
+        // Somebody who is gone had begun it: a call that may have run was tried. One that repeats another was not.
+        let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
+        let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
+        let result = tried.as_ref().unwrap_or(result);
         let mut all = Vec::new();
         let shadow = if slice.shades.is_empty() {
             shadow
@@ -265,7 +271,8 @@ impl Pipeline {
             delegated: report::delegated(&slice.meta),
             turn: slice.name.turn.as_str(),
             dialect: slice.meta.dialect,
-            tool_id: tool.map(|t| t.spec.id.as_str()),
+            tool_name: named.map(|tool| tool.spec.name.as_str()),
+            tool_id: tool.map(|tool| tool.spec.id.as_str()),
             arguments: &call.arguments,
             result,
             shadow,

@@ -1,3 +1,5 @@
+import { parse, write } from "./json.js";
+
 // The gateway's API with the key of this tab. The key is kept for the tab alone, and sent as a header: no other page can
 // make a browser send it.
 
@@ -18,7 +20,7 @@ export const may = (verb) => me?.verbs.includes(verb) ?? false;
 /** Asks; answers the JSON, or throws what was refused, in words. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
-  const sent = body === undefined ? undefined : JSON.stringify(body);
+  const sent = body === undefined ? undefined : write(body);
   let answer;
   try {
     answer = await fetch(`../v1/operate/${path}`, { method, headers, body: sent, signal, cache: "no-store" });
@@ -26,9 +28,18 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "The gateway does not answer.");
   }
-  const json = await answer.json().catch(() => ({}));
+  const json = await read(answer);
   if (!answer.ok) throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
   return json;
+}
+
+/** The JSON of an answer, with every digit. */
+async function read(answer) {
+  try {
+    return parse(await answer.text());
+  } catch {
+    return {};
+  }
 }
 
 /** Server-sent events, one after the other as {event, data}, until the stream ends; throws what was refused. */
@@ -36,7 +47,7 @@ export async function* stream(path, signal) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem(STORED) ?? ""}` };
   const answer = await fetch(`../v1/operate/${path}`, { headers, signal, cache: "no-store" });
   if (!answer.ok) {
-    const json = await answer.json().catch(() => ({}));
+    const json = await read(answer);
     throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);
   }
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -49,7 +60,7 @@ export async function* stream(path, signal) {
     for (const part of parts) {
       const lines = part.split("\n");
       const of = (name) => lines.filter((line) => line.startsWith(`${name}:`)).map((line) => line.slice(name.length + 1).trimStart()).join("\n");
-      if (of("event")) yield { event: of("event"), data: JSON.parse(of("data") || "null") };
+      if (of("event")) yield { event: of("event"), data: parse(of("data") || "null") };
     }
   }
 }

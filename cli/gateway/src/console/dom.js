@@ -1,4 +1,16 @@
-// Elements from data. Text is only ever text: what agents and tools wrote is never read as HTML.
+// Elements from data. Text is only ever text: what agents and tools wrote is never read as HTML, and what would not show in it
+// is escaped and marked.
+
+import { parts, visible } from "./text.js";
+
+/** A text as nodes: characters that nobody would see stand there escaped. */
+function nodes(child) {
+  if (child instanceof Node) return [child];
+  return parts(String(child)).map(({ text, hidden }) => (hidden ? h("mark", { class: "hidden", title: "a hidden character" }, hidden) : text));
+}
+
+// Attributes that are read to people.
+const SHOWN = new Set(["aria-label", "title"]);
 
 /** An element: `h("p", {class: "soft"}, "text", element)`. Functions among the attributes are listeners. */
 export function h(name, attributes = {}, ...children) {
@@ -6,9 +18,9 @@ export function h(name, attributes = {}, ...children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (typeof value === "function") element.addEventListener(key, value);
-    else element.setAttribute(key, value === true ? "" : String(value));
+    else element.setAttribute(key, value === true ? "" : SHOWN.has(key) ? visible(String(value)) : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false).flatMap(nodes));
   return element;
 }
 
@@ -47,7 +59,7 @@ export const storyLink = (id) => h("a", { href: `#/find?id=${encodeURIComponent(
 
 /** Says something to everybody, also to those who do not see it. */
 export function say(text) {
-  document.getElementById("said").textContent = text;
+  document.getElementById("said").textContent = visible(text);
 }
 
 /** A labelled field. */
@@ -77,13 +89,13 @@ export function confirm({ title, text, fields = [], button, stop = "Close", act 
     function draw(isRunning, error) {
       go.disabled = isRunning;
       cancel.textContent = isRunning ? stop : "Keep as it is";
-      wrong.textContent = error;
+      wrong.textContent = visible(error);
       state.textContent = "";
     }
     async function run() {
       draw(true, "");
       try {
-        await act(new FormData(form), { signal: closed.signal, show: (said) => (state.textContent = said) });
+        await act(new FormData(form), { signal: closed.signal, show: (said) => (state.textContent = visible(said)) });
       } catch (error) {
         draw(false, error.message);
         if (!dialog.open) say(error.message);

@@ -13,12 +13,14 @@ use crate::problem::Problem;
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Name, type and text of each file.
-const FILES: [(&str, &str, &str); 22] = [
+const FILES: [(&str, &str, &str); 24] = [
     ("", "text/html; charset=utf-8", include_str!("index.html")),
     ("console.css", "text/css; charset=utf-8", include_str!("console.css")),
     ("icon.svg", "image/svg+xml", include_str!("icon.svg")),
     ("main.js", SCRIPT, include_str!("main.js")),
     ("dom.js", SCRIPT, include_str!("dom.js")),
+    ("json.js", SCRIPT, include_str!("json.js")),
+    ("text.js", SCRIPT, include_str!("text.js")),
     ("api.js", SCRIPT, include_str!("api.js")),
     ("live.js", SCRIPT, include_str!("live.js")),
     ("views/overview.js", SCRIPT, include_str!("views/overview.js")),

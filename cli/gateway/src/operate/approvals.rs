@@ -8,11 +8,10 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, Needed, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Counted, Verdict};
-use tickfleet_model::approval::Narrowed;
+use tickfleet_model::approval::{Narrowed, is_same};
 use tickfleet_model::{TenantId, limits};
 use utoipa::{IntoParams, ToSchema};
 
@@ -72,7 +71,7 @@ pub(crate) async fn list(
     let wanted = query(wanted)?;
     let filter = ApprovalFilter {
         agent: optional("agent", wanted.agent)?,
-        tool: wanted.tool.filter(|tool| !tool.is_empty()),
+        tool: wanted.tool.filter(|tool| !tool.is_empty()).map(|tool| shared.desk.tool_name(&tool)),
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };
@@ -129,7 +128,7 @@ pub(crate) struct Agrees {
     /// answer is a 409.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    narrowed: Option<Value>,
+    narrowed: Option<Box<RawValue>>,
 }
 
 /// Why a call is denied.
@@ -205,7 +204,7 @@ async fn decide(
         agrees,
         reason: reason.trim(),
         narrow: said.set.clone().unwrap_or_default(),
-        seen: seen(&approval, said.narrowed.as_ref())?,
+        seen: seen(&approval, said.narrowed.as_deref())?,
         redactor: &shared.desk.redactor(),
     };
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
@@ -215,13 +214,12 @@ async fn decide(
     Ok(Json(counted))
 }
 
-/// What had been changed of the arguments when the approver looked, as the record has it. Values are compared, for a
-/// reader of JSON writes them in its own way; the script compares what is given here with what is there then.
-fn seen<'a>(approval: &'a Approval, shown: Option<&Value>) -> Result<Option<&'a RawValue>, Problem> {
+/// What had been changed of the arguments when the approver looked, as the record has it. Values are compared to the last
+/// digit, for a reader of JSON writes them in its own way; the script compares what is given here with what is there then.
+fn seen<'a>(approval: &'a Approval, shown: Option<&RawValue>) -> Result<Option<&'a RawValue>, Problem> {
     let Some(shown) = shown else { return Ok(None) };
     let now = approval.narrowed.as_deref();
-    let is_same = now.and_then(|now| serde_json::from_str::<Value>(now.get()).ok()).as_ref() == Some(shown);
-    if is_same { Ok(now) } else { Err(refused(ApprovalError::Changed, approval)) }
+    if now.is_some_and(|now| is_same(now, shown)) { Ok(now) } else { Err(refused(ApprovalError::Changed, approval)) }
 }
 
 fn refused(error: ApprovalError, approval: &Approval) -> Problem {

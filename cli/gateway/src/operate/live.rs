@@ -211,6 +211,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use futures::{FutureExt, StreamExt};
+    use serde_json::value::RawValue;
     use tickfleet_client::rules::RuleHere;
     use tickfleet_model::day::Tz;
     use tickfleet_model::{Redactor, TenantId};
@@ -228,8 +229,8 @@ mod tests {
             let looks = self.0.fetch_add(1, Ordering::SeqCst);
             async move { Ok(json!({"backlog": [{"count": looks / 2}], "paused": 0})) }.boxed()
         }
-        fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a> {
-            async { Ok(Value::Null) }.boxed()
+        fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a, Box<RawValue>> {
+            async { Ok(RawValue::NULL.to_owned()) }.boxed()
         }
         fn limits<'a>(&'a self, _: &'a LimitsAsked) -> Told<'a> {
             async { Ok(Value::Null) }.boxed()
@@ -248,6 +249,9 @@ mod tests {
         }
         fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()
+        }
+        fn tool_name(&self, given: &str) -> String {
+            given.to_owned()
         }
         fn redactor(&self) -> Arc<Redactor> {
             Arc::default()

@@ -7,6 +7,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use utoipa::IntoParams;
 
 use super::{Operator, optional, within};
@@ -76,7 +77,7 @@ pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
     asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Box<RawValue>>, Problem> {
     operator.may(Verb::View)?;
     let Asked { id } = query(asked)?;
     let (tenant, id) = operator.parted(id.trim())?;

@@ -186,7 +186,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     };
     let filter = ApprovalFilter {
         agent: args.agent.clone(),
-        tool: args.tool.clone(),
+        tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
         older_than: args.older_than,
         limit: args.limit,
     };

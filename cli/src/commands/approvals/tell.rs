@@ -7,7 +7,7 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::Needed;
 
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Mood, Output, lines, short, table};
+use crate::output::{Mood, Output, lines, summary, table};
 
 /// Characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
@@ -25,7 +25,7 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
             Cell::new(format!("{}:{}", approval.tenant, approval.id)),
             Cell::new(&approval.agent),
             Cell::new(&approval.tool),
-            Cell::new(short(approval.arguments.get(), ARGUMENTS_CHARS)),
+            Cell::new(summary(approval.arguments.get(), ARGUMENTS_CHARS)),
             Cell::new(needs(approval)),
             Cell::new(from_now(approval.until_ms, now_ms)),
         ]);
@@ -82,7 +82,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     let _ = writeln!(text, "Approval {id} {}", output.paint(mood, word));
     let call = (&approval.agent, &approval.tool, &approval.version);
     let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);
-    let _ = writeln!(text, "  Arguments: {}", short(approval.arguments.get(), ARGUMENTS_TOLD_CHARS));
+    let _ = writeln!(text, "  Arguments: {}", summary(approval.arguments.get(), ARGUMENTS_TOLD_CHARS));
     if let Some(narrowed) = &approval.narrowed {
         let _ = writeln!(text, "  Changed: {}", narrowed.get());
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, BufWriter, Write};
 use std::path::PathBuf;
 
-use anyhow::Context as _;
 use clap::Args;
 use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_model::TenantId;
@@ -80,13 +79,19 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
         None | Some(To::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
         Some(To::Otlp(_)) => return Err(Failure::usage("--to otlp:… is for an export that follows: --follow")),
         Some(To::File(path)) => {
-            let (resume, file) = opened(path).with_context(|| path.display().to_string()).map_err(Failure::failed)?;
+            let failed = |error: anyhow::Error| Failure::failed(error.context(path.display().to_string()));
+            let (resume, kept, file) = opened(path).map_err(|error| failed(error.into()))?;
+            resume.check(client.stores(), &header).await.map_err(|error| match error {
+                ExportError::Store(error) => Failure::from(error),
+                other => failed(other.into()),
+            })?;
+            let file = cut(file, kept).map_err(|error| failed(error.into()))?;
             (resume, Box::new(BufWriter::new(file)))
         }
     };
     let made = Export::new(client.stores(), range, resume, out).write(&header).await.map_err(|error| match error {
         ExportError::Store(error) => Failure::from(error),
-        ExportError::Write(error) => Failure::failed(error),
+        other => Failure::failed(other),
     })?;
     output.note(&format!("{} entries and {} seals were exported.", made.entries, made.seals));
     Ok(())
@@ -104,10 +109,9 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
-/// The file, cut behind the last line that is whole, and what is in it.
-fn opened(path: &PathBuf) -> std::io::Result<(Resume, std::fs::File)> {
-    use std::io::Seek as _;
-    let mut file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+/// The file, what is in it, and the bytes of its lines that are whole.
+fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let (mut resume, mut kept, mut line) = (Resume::default(), 0_u64, String::new());
     let mut reader = BufReader::new(&file);
     while reader.read_line(&mut line)? > 0 {
@@ -117,7 +121,13 @@ fn opened(path: &PathBuf) -> std::io::Result<(Resume, std::fs::File)> {
         kept += line.len() as u64;
         line.clear();
     }
+    Ok((resume, kept, file))
+}
+
+/// The file, cut behind its last line that is whole.
+fn cut(mut file: std::fs::File, kept: u64) -> std::io::Result<std::fs::File> {
+    use std::io::Seek as _;
     file.set_len(kept)?;
     file.seek(std::io::SeekFrom::End(0))?;
-    Ok((resume, file))
+    Ok(file)
 }

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 use tickfleet_client::audit::{AuditQuery, Found};
 use tickfleet_model::TenantId;
 
@@ -73,7 +74,7 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
         let query = AuditQuery {
             tenant: args.tenant.clone(),
             agent: args.agent.clone(),
-            tool: args.tool.clone(),
+            tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
             outcome: args.outcome.clone(),
             text: args.text.clone(),
             from_ms: args.since.map(|since| since.at(now_ms)),
@@ -92,10 +93,10 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
 
 fn shown(searched: &Searched) -> String {
     let mut table = table(&["TIME", "TENANT", "ENTRY", "MESSAGE"]);
-    let text = |found: &Found, at: &str| found.audit.pointer(at).and_then(|v| v.as_str()).unwrap_or("-").to_owned();
     for found in &searched.entries {
-        let message = short(&text(found, "/message"), 80);
-        table.add_row([text(found, "/timestamp"), text(found, "/tenant"), found.id.clone(), message]);
+        let entry: Value = serde_json::from_str(found.audit.get()).unwrap_or_default();
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or("-").to_owned();
+        table.add_row([text("timestamp"), text("tenant"), found.id.clone(), short(&text("message"), 80)]);
     }
     let mut shown = lines(table);
     shown.push_str(&format!("\n{} entries were read.", searched.read));

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
 use tickfleet_client::tasks::TaskStory;
 use tickfleet_engine::active_policy::short_digest;
@@ -171,7 +171,14 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
     output.show(&story, |story| story::tell(story, output))
 }
 
-/// The same for whoever asks from elsewhere: as data, and line by line in words.
+/// A story as data, and line by line in words.
+#[derive(Debug, Serialize)]
+pub(crate) struct ToldStory {
+    story: Box<RawValue>,
+    pub(crate) lines: Vec<String>,
+}
+
+/// The same for whoever asks from elsewhere.
 ///
 /// # Errors
 /// Nothing of that name is known.
@@ -180,13 +187,13 @@ pub(crate) async fn told(
     redis: (&Client, &Pool),
     tenant: Option<&TenantId>,
     id: &str,
-) -> Result<(Value, Vec<String>), Failure> {
+) -> Result<ToldStory, Failure> {
     // Whose it is stands before the first colon: were it left out, one within `id` would name somebody else's.
     let id = tenant.map_or_else(|| id.to_owned(), |tenant| format!("{tenant}:{id}"));
     let args = Explain { id, tenant: None, since: None, until: None };
     let story = gather(setup, redis, &asked(&args)?, &args).await?;
     let lines = story::told(&story);
-    Ok((serde_json::to_value(story).map_err(Failure::failed)?, lines))
+    Ok(ToldStory { story: to_raw_value(&story).map_err(Failure::failed)?, lines })
 }
 
 /// Everything known of what is asked about.

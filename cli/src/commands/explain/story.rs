@@ -14,7 +14,7 @@ use crate::commands::approvals::tell as approvals;
 use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
-use crate::output::{Mood, Output, short};
+use crate::output::{Mood, Output, short, summary};
 
 /// Audit entries that are told.
 const AUDIT_TOLD: usize = 20;
@@ -137,9 +137,10 @@ fn life(story: &Story) -> Vec<String> {
     }
     lines.extend(story.task.iter().flat_map(tasks::tell::steps));
     // Those that are noted are told above.
-    let unnoted = story.retries.saturating_sub(u64::try_from(story.tries.len()).unwrap_or(u64::MAX));
+    let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
+    let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
-        (unnoted, if story.tries.is_empty() { "failed try" } else { "more failed try" }, "repeated after a wait"),
+        (unnoted, if noted == 0 { "failed try" } else { "more failed try" }, "repeated after a wait"),
         (story.crashes, "lost worker", "taken over by another"),
     ];
     for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
@@ -218,7 +219,7 @@ fn consents(story: &Story) -> Vec<String> {
         let (by, id) = (approval.by.join(" and "), &approval.id);
         let call = result.call.rsplit('/').next().unwrap_or_default();
         let others =
-            approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", short(given.get(), 200)));
+            approval.arguments.as_ref().map(|given| format!(", with other arguments: {}", summary(given.get(), 200)));
         Some(format!("{by} approved call /{call} ({id}){}", others.unwrap_or_default()))
     };
     story.results.iter().filter_map(|result| consent(result).or_else(|| denial(result))).collect()
@@ -311,6 +312,13 @@ fn admission(a: &AdmissionNote) -> String {
 
 fn failed_try(failed: &FailedTry) -> String {
     let cause = if failed.cause.is_empty() { "no cause was noted" } else { &failed.cause };
+    if failed.attempt == 0 {
+        let (at, next) = (clock(failed.at_ms), span(failed.delay_ms));
+        return format!(
+            "{at}  whether call /{} took effect was asked: {cause}. Asked again after {next}",
+            failed.position
+        );
+    }
     format!(
         "{}  try {} of call /{} failed: {cause} Tried again after {}",
         clock(failed.at_ms),

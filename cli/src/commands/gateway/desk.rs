@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::{RuleHere, rules_of};
@@ -145,11 +146,11 @@ impl Desk for HereDesk {
         .boxed()
     }
 
-    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a> {
+    fn explain<'a>(&'a self, tenant: Option<&'a TenantId>, id: &'a str) -> Told<'a, Box<RawValue>> {
         async move {
             let setup = self.known().await;
-            let told = explain::told(&setup, (&self.client, &self.pool), tenant, id).await;
-            told.map(|(story, lines)| json!({"story": story, "lines": lines})).map_err(refused)
+            let told = explain::told(&setup, (&self.client, &self.pool), tenant, id).await.map_err(refused)?;
+            to_raw_value(&told).map_err(|error| DeskError::Unavailable(error.to_string()))
         }
         .boxed()
     }
@@ -211,6 +212,10 @@ impl Desk for HereDesk {
             Ok(setup.configuration.policy.permissions.approvers.get(name).cloned())
         }
         .boxed()
+    }
+
+    fn tool_name(&self, given: &str) -> String {
+        self.setup.load().configuration.tool_name(given).to_owned()
     }
 
     fn redactor(&self) -> Arc<Redactor> {

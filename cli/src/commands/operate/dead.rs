@@ -170,7 +170,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Filter {
-    fn wanted(&self, now_ms: i64, limit: usize) -> DeadFilter {
+    fn wanted(&self, setup: &Setup, now_ms: i64, limit: usize) -> DeadFilter {
         DeadFilter {
             kind: self.kind.map(|kind| match kind {
                 KindArg::Letter => Kind::Letter,
@@ -179,7 +179,7 @@ impl Filter {
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: self.tool.clone(),
+            tool: self.tool.as_deref().map(|tool| setup.tool_name(tool)),
             cause: self.cause.clone(),
             error: self.error.clone(),
             told: self.told.clone(),
@@ -204,7 +204,7 @@ impl Filter {
 pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.what {
-        What::List(args) => list(&client, args, output).await,
+        What::List(args) => list(setup, &client, args, output).await,
         What::Show(args) => show(&client, args, output).await,
         What::Replay(args) => {
             let message = args.message.as_ref().map(read).transpose()?;
@@ -253,9 +253,9 @@ struct Listed<'a> {
     next: Option<String>,
 }
 
-async fn list(client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
     let now_ms = now_ms(client).await?;
-    let filter = args.filter.wanted(now_ms, args.limit);
+    let filter = args.filter.wanted(setup, now_ms, args.limit);
     if args.by_cause {
         return causes::show(client, &filter, now_ms, output).await;
     }
@@ -351,7 +351,7 @@ async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, outpu
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);
     }
-    let mut filter = wish.filter.wanted(now_ms(client).await?, LISTED);
+    let mut filter = wish.filter.wanted(setup, now_ms(client).await?, LISTED);
     filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadAt::default());
     while let Some(at) = from {

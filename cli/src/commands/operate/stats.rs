@@ -141,7 +141,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     let query = StatsQuery {
         tenant: args.tenant.clone(),
         agent: args.agent.as_ref().map(ToString::to_string),
-        tool: args.tool.clone(),
+        tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
         by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),

@@ -134,11 +134,11 @@ fn id(text: &str) -> Result<TurnName, String> {
 }
 
 impl Filter {
-    fn wanted(&self, limit: usize) -> TurnFilter {
+    fn wanted(&self, setup: &Setup, limit: usize) -> TurnFilter {
         TurnFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: self.tool.clone(),
+            tool: self.tool.as_deref().map(|tool| setup.tool_name(tool)),
             state: self.state.map(Into::into),
             older_than: self.older_than,
             limit,
@@ -179,7 +179,7 @@ impl std::fmt::Display for Filter {
 pub(crate) async fn run(setup: &Setup, args: &Turns, output: &Output) -> Result<(), Failure> {
     let client = setup.client().await?;
     match &args.what {
-        What::List(args) => list(&client, args, output).await,
+        What::List(args) => list(setup, &client, args, output).await,
         What::Cancel(args) => cancel(setup, &client, args, output).await,
     }
 }
@@ -192,8 +192,9 @@ struct Listed<'a> {
     next: Option<String>,
 }
 
-async fn list(client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
-    let page = list_turns(client.stores(), &args.filter.wanted(args.limit), args.from.unwrap_or_default()).await?;
+async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+    let page =
+        list_turns(client.stores(), &args.filter.wanted(setup, args.limit), args.from.unwrap_or_default()).await?;
     let mut now_ms = 0;
     for store in client.stores().iter().take(1) {
         now_ms = store.now_ms().await?;
@@ -265,7 +266,8 @@ async fn cancel(setup: &Setup, client: &Client, args: &Many, output: &Output) ->
     }
     let mut from = TurnsAt::default();
     loop {
-        let TurnPage { turns, next } = list_turns(client.stores(), &args.filter.wanted(LISTED_MAX), from).await?;
+        let TurnPage { turns, next } =
+            list_turns(client.stores(), &args.filter.wanted(setup, LISTED_MAX), from).await?;
         if args.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();

@@ -11,6 +11,7 @@ use super::tools::ToolRow;
 use super::trend::Trend;
 use crate::output::short;
 use crate::output::time_format::{clock, span};
+use tickfleet_model::hidden::visible;
 
 /// Rows of a table that is printed, at most.
 const PRINTED_ROWS_MAX: usize = 20;
@@ -385,7 +386,7 @@ fn draw_story(story: &Story, style: Style, area: Rect, buffer: &mut Buffer) {
     // What is wider than the window goes on below.
     let columns = usize::from(area.width.saturating_sub(4)).max(1);
     let wrapped = story.lines.iter().skip(story.at).flat_map(|line| {
-        let chars: Vec<char> = line.chars().filter(|c| !c.is_control()).collect();
+        let chars: Vec<char> = visible(line).chars().filter(|c| !c.is_control()).collect();
         let parts: Vec<String> = chars.chunks(columns).map(|part| part.iter().collect()).collect();
         parts
     });

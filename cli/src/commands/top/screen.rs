@@ -166,7 +166,7 @@ impl Asker {
         let tell = tell.clone();
         tokio::spawn(async move {
             let found = explain::told(&setup, (&client, &pool), None, &turn).await;
-            let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |(_, lines)| lines);
+            let lines = found.map_or_else(|failure| vec![failure.message().unwrap_or_default()], |told| told.lines);
             // Nobody may wait for it any more.
             drop(tell.send(Story { title: turn, lines, at: 0 }).await);
         });

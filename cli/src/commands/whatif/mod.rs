@@ -183,7 +183,7 @@ async fn live(global: &Global, args: &WhatIf, wanted: &Wanted) -> Result<File, F
     let made = Export::new(client.stores(), range, Resume::default(), Box::new(out)).write(&header).await;
     made.map_err(|error| match error {
         ExportError::Store(error) => Failure::from(error),
-        ExportError::Write(error) => Failure::failed(error),
+        other => Failure::failed(other),
     })?;
     file.rewind().map_err(Failure::failed)?;
     Ok(file)

@@ -353,7 +353,7 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
         let meta = json!({"call": "t/0", "turn": "t", "arguments": {"value": 600}, "outcome": outcome,
             "error": {"code": outcome, "message": "lost", "details": null}, "premises": premises});
         let entry = json!({"timestamp": "2026-01-01T00:00:01.000Z", "level": "error", "action": "TOOL_CALL",
-            "entity_type": "tool", "entity_id": "tool_echo", "actor_type": "agent", "actor_id": "kelly", "tenant": "demo",
+            "entity_type": "tool", "entity_id": "echo", "actor_type": "agent", "actor_id": "kelly", "tenant": "demo",
             "message": format!("kelly called echo: {outcome} in 0 ms"), "meta": meta});
         let admitted = "A1767225600000,1,1,3,1767225601000,1,500";
         let header = json!({"export": 1, "fleet": "tickfleet", "made_ms": 1_767_225_700_000_u64});

@@ -36,6 +36,12 @@ pub struct Resume {
     seals: BTreeMap<(u32, String), u64>,
     /// What is there.
     counted: End,
+    /// The fleet that the file is of, as its header says.
+    fleet: Option<String>,
+    /// The tenant that it is of; none where it is of all.
+    tenant: Option<String>,
+    /// The last entry of each shard, as it is there.
+    last: BTreeMap<u32, String>,
 }
 
 impl Resume {
@@ -43,6 +49,7 @@ impl Resume {
     pub fn take(&mut self, line: &str) -> bool {
         match Line::read(line) {
             Some(Line::Entry(entry)) => {
+                self.last.insert(entry.shard, entry.text.to_string());
                 if let Ok(id) = entry.id.parse::<EntryId>() {
                     let last = self.entries.entry(entry.shard).or_default();
                     *last = id.max(*last);
@@ -58,9 +65,54 @@ impl Resume {
                 self.counted.seals += 1;
                 true
             }
-            Some(Line::Header(_) | Line::Gone(_)) => true,
+            Some(Line::Header(header)) => {
+                self.fleet.get_or_insert(header.fleet);
+                self.tenant = header.tenant;
+                true
+            }
+            Some(Line::Gone(_)) => true,
             Some(Line::End(_)) | None => false,
         }
+    }
+}
+
+impl Resume {
+    /// Checks that what is there is of this fleet, as `header` says it, so that what is written behind it belongs to it.
+    ///
+    /// # Errors
+    /// [`ExportError::Other`] says what differs; [`StoreError`].
+    pub async fn check(&self, stores: &[Store], header: &Header) -> Result<(), ExportError> {
+        let differs = |what: &str, theirs: &str, ours: &str| {
+            let why = format!("it is an export of the {what} {theirs:?}, and this one is of {ours:?}");
+            ExportError::Other(format!("{why}: write to another file"))
+        };
+        if let Some(fleet) = self.fleet.as_ref().filter(|fleet| **fleet != header.fleet) {
+            return Err(differs("fleet", fleet, &header.fleet));
+        }
+        if self.fleet.is_some() && self.tenant != header.tenant {
+            let all = |tenant: &Option<String>| tenant.clone().unwrap_or_else(|| "all".to_owned());
+            return Err(differs("tenant", &all(&self.tenant), &all(&header.tenant)));
+        }
+        for store in stores {
+            let shard = store.shard();
+            let (Some(id), Some(text)) = (self.entries.get(&shard), self.last.get(&shard)) else { continue };
+            let id = id.to_string();
+            let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
+                Some(entry) => entry.text == *text,
+                // It may have left the log since; but what follows an export is newer than it.
+                None => match store.log_entries_back("+", "-", 1).await?.first() {
+                    Some(newest) => {
+                        newest.id.parse::<EntryId>().is_ok_and(|newest| newest > id.parse().unwrap_or_default())
+                    }
+                    None => false,
+                },
+            };
+            if !is_ours {
+                let why = format!("its last entry of shard {shard}, {id}, is not in the log of this fleet");
+                return Err(ExportError::Other(format!("{why}: write to another file")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -217,4 +269,7 @@ pub enum ExportError {
     /// What was to be written could not be.
     #[error("the export cannot be written: {0}")]
     Write(#[from] io::Error),
+    /// The file that is there is no part of this export.
+    #[error("nothing was exported: {0}")]
+    Other(String),
 }

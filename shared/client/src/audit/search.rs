@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tickfleet_model::TenantId;
 use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_store::{Store, StoreError};
@@ -17,7 +18,7 @@ pub struct AuditQuery {
     pub tenant: Option<TenantId>,
     /// Of this agent.
     pub agent: Option<String>,
-    /// Of this tool, by name or id.
+    /// Of this tool, by its name.
     pub tool: Option<String>,
     /// With this outcome.
     pub outcome: Option<String>,
@@ -43,7 +44,7 @@ pub struct Found {
     /// Its id.
     pub id: String,
     /// What it says.
-    pub audit: Value,
+    pub audit: Box<RawValue>,
 }
 
 /// What a search came to.
@@ -89,7 +90,7 @@ impl AuditQuery {
         Ok(result)
     }
 
-    fn fits(&self, text: &str) -> Option<Value> {
+    fn fits(&self, text: &str) -> Option<Box<RawValue>> {
         if self.text.as_ref().is_some_and(|wanted| !text.contains(wanted.as_str())) {
             return None;
         }
@@ -102,6 +103,7 @@ impl AuditQuery {
             && is(self.agent.as_deref(), &["/actor_id", "/meta/agent"])
             && is(self.tool.as_deref(), &["/entity_id"])
             && is(self.outcome.as_deref(), &["/meta/outcome"]);
-        fits.then_some(entry)
+        // The text itself: numbers keep their digits.
+        fits.then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
     }
 }

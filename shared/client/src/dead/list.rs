@@ -368,6 +368,7 @@ mod tests {
             agent: &agent,
             delegated: Some(None),
             turn: "job-7",
+            tool_name: None,
             tool_id: None,
             arguments,
             result: &result,

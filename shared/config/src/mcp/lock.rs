@@ -14,6 +14,7 @@ use crate::document::errors::Errors;
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value};
 use tickfleet_model::Effect;
+use tickfleet_model::hidden::is_hidden;
 
 /// The name of the file in the configuration folder.
 pub const MCP_LOCK_FILE: &str = "mcp.lock.yaml";
@@ -213,13 +214,18 @@ fn line(out: &mut String, depth: usize, key: &str, value: Option<&Json>) {
     }
 }
 
-/// JSON leaves some characters as they are that YAML does not take in a text. They only stand within strings.
+/// JSON leaves some characters as they are that YAML does not take in a text, or that a reader of the file does not see.
+/// They only stand within strings.
 fn yaml_safe(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for c in json.chars() {
         match u32::from(c) {
-            code @ (0x7f..=0x9f | 0x2028 | 0x2029 | 0xfeff | 0xfffe | 0xffff) => {
-                let _ = write!(safe, "\\u{code:04x}");
+            // Line breaks are those of the layout: JSON escapes any other.
+            code if matches!(code, 0xfffe | 0xffff) || is_hidden(c) => {
+                let _ = match code {
+                    ..=0xffff => write!(safe, "\\u{code:04x}"),
+                    _ => write!(safe, "\\U{code:08x}"),
+                };
             }
             _ => safe.push(c),
         }
@@ -366,6 +372,17 @@ mod tests {
         assert_eq!(effect(None, Some(true)), Effect::Idempotent);
         assert_eq!(effect(Some(false), Some(false)), Effect::Once);
         assert_eq!(effect(None, None), Effect::Once);
+    }
+
+    #[test]
+    fn hidden_characters_show_in_the_file() {
+        let hidden = "Reads.\u{202e}drawkcab\u{200b}\u{e0041}";
+        let written = pins(vec![McpDefinition { description: Some(hidden.into()), ..tool() }]);
+        let text = written.to_yaml();
+        assert!(
+            text.contains(r"Reads.\u202edrawkcab\u200b\U000e0041") && !text.contains(|c| c != '\n' && is_hidden(c))
+        );
+        assert_eq!(reread(&text), (written, 0));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ mod binding;
 mod narrowed;
 
 pub use binding::ApprovalBinding;
-pub use narrowed::{Narrowed, NotNarrowed, narrow};
+pub use narrowed::{Narrowed, NotNarrowed, is_same, narrow};
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::value::RawValue;
 
-use crate::tool::effect_key::at;
+use crate::tool::effect_key::{at, canonical};
 
 /// What an approver gives a call instead: JSON pointer → value.
 pub type Narrowed = BTreeMap<String, Box<RawValue>>;
@@ -68,6 +68,12 @@ pub fn narrow(arguments: &str, may: &BTreeSet<String>, values: &Narrowed) -> Res
         text = [before, value.get(), behind].concat();
     }
     Ok(text)
+}
+
+/// Returns true if two JSON values are the same: numbers as exact decimals, objects without regard to order.
+#[must_use]
+pub fn is_same(one: &RawValue, other: &RawValue) -> bool {
+    canonical(one).is_some_and(|one| canonical(other) == Some(one))
 }
 
 fn not_allowed(pointer: String, may: &BTreeSet<String>) -> NotNarrowed {
@@ -229,6 +235,14 @@ mod tests {
         ] {
             assert!(!is_narrower(was, now), "{was} -> {now}");
         }
+    }
+
+    #[test]
+    fn values_are_the_same_by_every_digit() {
+        let same =
+            |one: &str, other: &str| is_same(serde_json::from_str(one).unwrap(), serde_json::from_str(other).unwrap());
+        assert!(same(r#"{"/amount": 5.10, "/to": "kim"}"#, r#"{"/to":"kim","/amount":5.1}"#));
+        assert!(!same("9007199254740993", "9007199254740992") && !same("0.1", "0.10000000000000000001"));
     }
 
     #[test]

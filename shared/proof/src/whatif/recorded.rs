@@ -355,7 +355,7 @@ impl Recorded {
     }
 }
 
-/// The tool as the model named it: the entity is the tool's id, where there is such a tool.
+/// The tool as the model named it.
 fn called(said: &Said<'_>, is_task: bool) -> Option<String> {
     let rest = said.message.strip_prefix(&format!("{} called ", said.actor_id)).filter(|_| !is_task)?;
     Some(rest.rsplit_once(": ")?.0.to_owned())
@@ -366,7 +366,7 @@ fn refused(meta: &Meta<'_>, at_ms: impl Fn(&str) -> Option<i64>) -> Option<Refus
     let error = meta.error.as_ref()?;
     let by = match error.code.as_str() {
         "daily_cap_reached" => Some(super::DAY.to_owned()),
-        "limit_reached" => error.detail("limit").map(super::limit),
+        "limit_reached" | "invalid_arguments" => error.detail("limit").map(super::limit),
         "task_budget_reached" => Some(super::TASK.to_owned()),
         _ => return None,
     };
@@ -382,6 +382,8 @@ fn fate(meta: &Meta<'_>) -> Fate {
         // Somebody who is gone had begun it, or its turn was lost too often; whether people had agreed to that, nobody says.
         ("outcome_unknown" | "internal", _) if is_told_by_others && meta.approval.is_none() => Fate::NotReached,
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
+        // A limit could not count it.
+        ("invalid_arguments", _) if !detail("limit").is_empty() => Fate::NotReached,
         ("denied", "loop" | "fact_missing" | "fact_forbidden" | "facts_full") => Fate::Stopped { reason, rule },
         ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => Fate::Asked,
         (outcome @ ("unknown_tool" | "denied" | "invalid_arguments" | "approval_refused"), _) => {

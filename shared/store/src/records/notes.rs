@@ -15,7 +15,7 @@ pub struct FailedTry {
     pub at_ms: i64,
     /// Position of the call.
     pub position: usize,
-    /// The number of the try, from 1.
+    /// The number of the try, from 1; 0 for a question about a call that was begun, which is no try of it.
     pub attempt: u32,
     /// The time by which the next one was put off, ms.
     pub delay_ms: i64,

@@ -84,6 +84,7 @@ async fn an_external_runtime_leases_makes_turns_and_finishes() {
     fleet.say(leased.message("finish", json!({"output": {"n": 12345678901234567890u64}}))).await;
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
+    assert!(result(&reply)["duration_ms"].as_u64().unwrap() > 0, "since the task was offered: {reply:#}");
     // It has ended: nothing that is said of it changes anything, and no turn runs under it.
     fleet.say(leased.message("finish", json!({"output": 2}))).await;
     fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;

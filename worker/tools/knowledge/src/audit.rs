@@ -22,7 +22,7 @@ const OF_AGENT_MAX: usize = 500;
 /// Bytes of an entry's words.
 const TEXT_BYTES_MAX: usize = 1_500;
 /// Calls that look things up repeat the question: they would be found before what was asked for.
-const LOOKUPS: [&str; 3] = ["tool_search_my_memories", "tool_search_atlasux_knowledge", "tool_remember"];
+const LOOKUPS: [&str; 3] = ["search_my_memories", "search_atlasux_knowledge", "remember"];
 
 /// What an agent did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +162,7 @@ fn deed(entry: &Entry<'_>, is_task: bool) -> Deed {
         }
     }
     let arguments = meta.arguments.map_or("", RawValue::get);
-    let tool = entry.entity_id.strip_prefix("tool_").unwrap_or(&entry.entity_id);
+    let tool = &entry.entity_id;
     Deed {
         turn: meta.turn.clone(),
         is_task,
@@ -180,7 +180,7 @@ mod tests {
 
     fn entry(tenant: &str, actor: (&str, &str), agent: Option<&str>, turn: usize) -> String {
         serde_json::json!({
-            "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_id": "tool_send",
+            "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_id": "send",
             "actor_type": actor.0, "actor_id": actor.1, "tenant": tenant, "message": "called send: ok in 12 ms",
             "meta": {"turn": format!("t{turn}"), "agent": agent, "arguments": {"to": "x"}, "result": "{}",
                 "error": null, "outcome": "ok"},

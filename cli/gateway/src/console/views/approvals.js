@@ -2,6 +2,7 @@
 
 import { ask, may, whoami, withQuery } from "../api.js";
 import { clock, confirm, field, fromNow, h, reasonField, say, storyLink } from "../dom.js";
+import { parse, write } from "../json.js";
 
 const needed = ({ approvers, roles }) => {
   const who = roles.length ? `of ${roles.join(", ")}` : approvers === 1 ? "approver of any role" : "approvers of any role";
@@ -16,7 +17,7 @@ function changes(approval, data) {
     const text = (data.get(`set ${pointer}`) ?? "").trim();
     if (!text) continue;
     try {
-      set[pointer] = JSON.parse(text);
+      set[pointer] = parse(text);
     } catch {
       set[pointer] = text;
     }
@@ -34,7 +35,7 @@ async function decide(approval, agrees, refresh) {
     say(counted.missing ? `${name}: noted; ${counted.missing} more have to agree` : `${name} is ${counted.state}`);
   };
   const narrow = agrees ? approval.may_narrow.map((pointer) => field(`Another value for ${pointer} (empty: as it is)`, { name: `set ${pointer}` })) : [];
-  const text = `${approval.agent} calls ${approval.tool} with ${JSON.stringify(approval.arguments)}. You decide as ${whoami().approver}.`;
+  const text = `${approval.agent} calls ${approval.tool} with ${write(approval.arguments)}. You decide as ${whoami().approver}.`;
   const title = agrees ? `Approve ${name}?` : `Deny ${name}?`;
   const button = agrees ? "Approve" : "Deny";
   if (await confirm({ title, text, fields: [...narrow, reasonField(!agrees)], button, act })) refresh();
@@ -56,8 +57,8 @@ export function card(approval, nowMs, refresh) {
   return h("section", { class: "card", "aria-label": `Approval ${nameOf(approval)}` },
     h("h2", {}, `${approval.agent} calls ${approval.tool}`),
     h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
-    h("pre", {}, JSON.stringify(approval.arguments, null, 2)),
-    approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, JSON.stringify(approval.narrowed, null, 2))] : null,
+    h("pre", {}, write(approval.arguments, 2)),
+    approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : null,
     h("p", {}, `Asked for by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
     said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
     h("p", { class: "soft" }, `Asked ${clock(approval.asked_ms)}; until ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),

@@ -2,6 +2,7 @@
 
 import { ask, withQuery } from "../api.js";
 import { field, h, table } from "../dom.js";
+import { write } from "../json.js";
 
 const NAMES = ["tenant", "agent", "tool", "outcome", "text", "since_s"];
 
@@ -25,7 +26,7 @@ function draw(found, view, refresh) {
   const columns = [
     ["Time", (entry) => say(entry, "timestamp")], ["Tenant", (entry) => say(entry, "tenant")],
     ["Message", (entry) => say(entry, "message")],
-    ["Entry", (entry) => h("details", { id: `entry-${entry.shard}-${entry.id}` }, h("summary", {}, entry.id), h("pre", {}, JSON.stringify(entry.audit, null, 2)))],
+    ["Entry", (entry) => h("details", { id: `entry-${entry.shard}-${entry.id}` }, h("summary", {}, entry.id), h("pre", {}, write(entry.audit, 2)))],
   ];
   return [
     found.entries.length ? table(`${found.entries.length} entries found, the newest first`, columns, found.entries) : h("p", {}, "Nothing was found."),

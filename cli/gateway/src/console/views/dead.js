@@ -2,6 +2,8 @@
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+import { parse } from "../json.js";
+import { cut, visible } from "../text.js";
 import { allButton, byCause } from "./causes.js";
 
 const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since_s"];
@@ -40,7 +42,7 @@ function told(done, verb) {
 async function handle(ids, { path, verb, button, text, fields = [] }, view, refresh) {
   const act = async (data) => {
     const body = { ids, reason: data.get("reason") };
-    if (data.has("message")) body.message = JSON.parse(data.get("message"));
+    if (data.has("message")) body.message = parse(data.get("message"));
     if (data.get("may") === "yes") body.although_it_may_have_run = true;
     say(told(await ask(path, { method: "POST", body }), verb));
     view.chosen.clear();
@@ -65,7 +67,8 @@ async function edit(id, view, refresh) {
   const whole = await ask(`dead/${id}`).catch((error) => say(error.message));
   if (!whole) return;
   const area = h("textarea", { name: "message", rows: 8, required: true, spellcheck: "false" });
-  area.value = whole.message ?? "";
+  // JSON with what is hidden escaped: it means the same.
+  area.value = visible(whole.message ?? "");
   const fields = [h("label", {}, "The message that is sent (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
   const text = whole.needs_message ? `It cannot be sent as it is: ${whole.needs_message}.` : `It becomes ${whole.becomes}.`;
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
@@ -97,7 +100,7 @@ function draw(page, view, wanted, refresh) {
   const columns = [
     ["When", (one) => fromNow(one.at_ms, page.now_ms)], ["Tenant", (one) => one.tenant], ["Agent", (one) => one.agent],
     ["What", (one) => h("span", {}, what(one))], ["Cause", (one) => one.cause],
-    ["Told", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, (one.error ?? "").slice(0, 60) || "nothing"), h("pre", {}, one.error ?? ""))],
+    ["Told", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, cut(one.error ?? "", 60) || "nothing"), h("pre", {}, one.error ?? ""))],
     ["Replay", replay],
   ];
   if (may("operate")) {

@@ -2,6 +2,8 @@
 
 import { ask, may, withQuery } from "../api.js";
 import { clock, confirm, h, reasonField, say, table } from "../dom.js";
+import { write } from "../json.js";
+import { cut } from "../text.js";
 import { card } from "./approvals.js";
 
 const isApproval = (id) => /^(?:[^:]+:)?apr-/.test(id);
@@ -19,11 +21,11 @@ const results = (found) => table("Results", [
   ["Outcome", (result) => h("span", { class: result.success ? "good" : "bad" }, result.outcome)],
   ["Tries", (result) => result.attempts, true],
   ["Took", (result) => `${result.duration_ms ?? 0} ms`, true],
-  ["Output or error", (result) => (result.error ? result.error.message : JSON.stringify(result.output)?.slice(0, 400))],
+  ["Output or error", (result) => (result.error ? result.error.message : cut(write(result.output ?? null), 400))],
 ], found);
 
 function auditOf(found) {
-  const lines = found.entries.map((entry) => h("li", {}, `${entry.timestamp ?? ""}  ${entry.message ?? JSON.stringify(entry)}`));
+  const lines = found.entries.map((entry) => h("li", {}, `${entry.timestamp ?? ""}  ${entry.message ?? write(entry)}`));
   const more = found.complete ? "" : " (there may be more)";
   return h("details", { id: "audit-of-story" }, h("summary", {}, `${lines.length} audit ${lines.length === 1 ? "entry" : "entries"}${more}`), h("ul", {}, lines));
 }

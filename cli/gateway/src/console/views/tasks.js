@@ -2,6 +2,7 @@
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
+import { cut } from "../text.js";
 
 const STATES = ["waiting", "running", "ended"];
 const NAMES = ["tenant", "agent", "state", "outcome", "older_than_s"];
@@ -48,7 +49,7 @@ function draw(page, view, refresh) {
   const columns = [
     ["Task", (task) => storyLink(nameOf(task))], ["Agent", (task) => task.agent], ["State", (task) => task.outcome ?? task.state],
     ["Accepted", (task) => fromNow(task.accepted_ms, page.now_ms)], ["Ended", (task) => fromNow(task.ended_ms, page.now_ms)],
-    ["Waits for", (task) => task.waits_for], ["What", (task) => (task.description ?? "").slice(0, 80)],
+    ["Waits for", (task) => task.waits_for], ["What", (task) => cut(task.description ?? "", 80)],
   ];
   if (may("operate")) columns.unshift(["Choose", (task) => choose(task) || null]);
   const next = page.next ? h("button", { id: "more-tasks", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;

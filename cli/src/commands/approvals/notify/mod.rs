@@ -12,9 +12,11 @@ use std::time::Duration;
 use clap::Args;
 use futures::StreamExt as _;
 use reqwest::{Url, header};
-use serde_json::{Value, json};
+use serde_json::Value;
+use serde_json::value::RawValue;
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_duration;
+use tickfleet_model::hidden::{is_hidden, visible};
 use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::metrics::{Metrics, Part, Told};
 use tickfleet_ops::progress::{LoopHandle, Progress};
@@ -304,7 +306,7 @@ impl Teller<'_> {
             self.metrics.told(Told::GivenUp);
             return Came::Left;
         }
-        let body = message(tenant, event, &notice.fields).to_string();
+        let body = message(tenant, event, &notice.fields);
         // Receivers hold it against their own clock, of which shard time may be ahead for good.
         let (timestamp_s, url) = (wall_ms() / 1_000, self.args.to.clone());
         let request = self
@@ -344,26 +346,57 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
 }
 
 /// What is sent: arguments are without secrets, as they lie in the stream.
-fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> Value {
+/// The message about an event. Numbers keep their digits. Characters that no reader sees are escaped twice, so that whoever
+/// shows a text of the message shows the escape, and `hidden_characters` says so.
+fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
-    let parsed = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone()));
     let time = |text: &String| Some(rfc3339(text.parse().ok()?));
-    let mut data = json!({ "tenant": tenant, "event": event });
-    data["approval"] = json!(text("approval").map(|id| format!("{tenant}:{id}")));
+    let quoted = |text: &str| Value::from(&*visible(text)).to_string();
+    let mut data = vec![("tenant", quoted(tenant.as_str())), ("event", quoted(event))];
+    let approval = text("approval").map_or_else(|| "null".to_owned(), |id| quoted(&format!("{tenant}:{id}")));
+    data.push(("approval", approval));
     for name in ["call", "agent", "tool", "version", "by", "reason"] {
-        if let Some(value) = text(name) {
-            data[name] = json!(value);
-        }
+        data.extend(text(name).map(|value| (name, quoted(value))));
     }
     for name in ["arguments", "why", "missing", "changed"] {
-        if let Some(value) = text(name) {
-            data[name] = parsed(value);
+        let json = |text: &String| match serde_json::from_str::<&RawValue>(text) {
+            Ok(_) => visible_in_strings(text),
+            Err(_) => quoted(text),
+        };
+        data.extend(text(name).map(|value| (name, json(value))));
+    }
+    data.extend(text("until_ms").and_then(time).map(|until| ("until", quoted(&until))));
+    if fields.values().any(|text| text.contains(is_hidden) || visible_in_strings(text) != *text) {
+        data.push(("hidden_characters", "true".to_owned()));
+    }
+    let data: Vec<String> = data.into_iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    let at = text("at_ms").and_then(time).map_or_else(|| "null".to_owned(), |at| quoted(&at));
+    format!("{{\"type\":{},\"timestamp\":{at},\"data\":{{{}}}}}", quoted(&format!("approval.{event}")), data.join(","))
+}
+
+/// JSON whose strings show their hidden characters. Everything else stays as it was written, to the last digit.
+fn visible_in_strings(json: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(json.len()), json);
+    while let Some((before, from)) = rest.find('"').map(|at| rest.split_at(at)) {
+        shown.push_str(before);
+        let mut is_escaped = false;
+        let end = from[1..].find(|character| {
+            let closes = character == '"' && !is_escaped;
+            is_escaped = character == '\\' && !is_escaped;
+            closes
+        });
+        let Some(end) = end else {
+            rest = from;
+            break;
+        };
+        let (quoted, after) = from.split_at(end + 2);
+        match serde_json::from_str::<String>(quoted) {
+            Ok(text) if text.contains(is_hidden) => shown.push_str(&Value::from(&*visible(&text)).to_string()),
+            _ => shown.push_str(quoted),
         }
+        rest = after;
     }
-    if let Some(until) = text("until_ms").and_then(time) {
-        data["until"] = json!(until);
-    }
-    json!({ "type": format!("approval.{event}"), "timestamp": text("at_ms").and_then(time), "data": data })
+    shown + rest
 }
 
 fn rfc3339(ms: i64) -> String {
@@ -374,6 +407,24 @@ fn rfc3339(ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_keeps_every_digit_and_shows_what_nobody_would_see() {
+        let fields = |arguments: &str| {
+            let fields = [("approval", "apr-1"), ("tool", "pay"), ("arguments", arguments), ("at_ms", "1000")];
+            fields.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let tenant = TenantId::new("acme").unwrap();
+        let plain = message(&tenant, "asked", &fields(r#"{"amount":12345678901234567890.10,"to":"kim \\\"x\\\""}"#));
+        assert!(plain.contains(r#""arguments":{"amount":12345678901234567890.10,"to":"kim \\\"x\\\""}"#), "{plain}");
+        assert!(serde_json::from_str::<Value>(&plain).unwrap()["data"].get("hidden_characters").is_none(), "{plain}");
+        for hidden in ["\u{202e}001", "\\u202e001", "\u{e0041}", "\\udb40\\udc41"] {
+            let text = message(&tenant, "asked", &fields(&format!(r#"{{"to":"kim {hidden}"}}"#)));
+            let read: Value = serde_json::from_str(&text).unwrap();
+            assert!(!read["data"]["arguments"]["to"].as_str().unwrap().contains(is_hidden), "{text}");
+            assert_eq!(read["data"]["hidden_characters"], true, "{text}");
+        }
+    }
 
     #[test]
     fn what_happened_is_as_old_as_the_clock_says_that_has_not_stepped() {

@@ -35,15 +35,19 @@ struct Found {
 }
 
 impl Files {
-    /// Opens the file, or makes it; gives how far each shard is there.
-    pub(super) fn open(path: &Path, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
+    /// Opens the file of a fleet, or makes it; gives how far each shard is there. A file of another fleet, and one that is no
+    /// export, stay as they are.
+    pub(super) fn open(path: &Path, fleet: &str, size_max: u64, files_max: u32) -> io::Result<(Self, Positions)> {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(beside(path, ".lock"))?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => io::Error::other("another process exports to this file"),
             TryLockError::Error(error) => error,
         })?;
         let files = Self { path: path.to_owned(), size_max, files_max, current: None, _lock: lock };
-        let here = if path.exists() { found(path)? } else { None };
+        let here = if path.exists() { found(path, fleet)? } else { None };
+        if here.is_none() && path.exists() && std::fs::read(path)?.contains(&b'\n') {
+            return Err(io::Error::other("the file is no export that follows: name another file"));
+        }
         if path.exists() {
             let length = here.as_ref().map_or(0, |found| found.length);
             let file = OpenOptions::new().write(true).open(path)?;
@@ -58,7 +62,7 @@ impl Files {
         }
         // It was just closed when its writer died.
         for (_, closed) in files.closed()?.into_iter().rev() {
-            if let Some(found) = found(&closed)? {
+            if let Some(found) = found(&closed, fleet)? {
                 return Ok((files, found.positions));
             }
         }
@@ -148,7 +152,10 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 /// How far a file goes; none where it has no header.
-fn found(path: &Path) -> io::Result<Option<Found>> {
+///
+/// # Errors
+/// It cannot be read, or is another fleet's.
+fn found(path: &Path, fleet: &str) -> io::Result<Option<Found>> {
     let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, File::open(path)?), Vec::new());
     let (mut found, mut read) = (None, 0_u64);
     loop {
@@ -160,6 +167,12 @@ fn found(path: &Path) -> io::Result<Option<Found>> {
         let text = String::from_utf8_lossy(&line);
         let parsed = Line::read(text.trim_end());
         match (&mut found, &parsed) {
+            (_, Some(Line::Header(header))) if header.fleet != fleet => {
+                let theirs = &header.fleet;
+                let why =
+                    format!("the file is an export of the fleet {theirs:?}, and this is {fleet:?}: name another file");
+                return Err(io::Error::other(why));
+            }
             (None, Some(Line::Header(header))) if !header.follows.is_empty() => {
                 let positions = header.follows.iter().filter_map(|(shard, text)| Some((*shard, text.parse().ok()?)));
                 found = Some(Found { positions: positions.collect(), length: read });
@@ -179,5 +192,39 @@ fn found(path: &Path) -> io::Result<Option<Found>> {
             // What is no line of ours is left where it is, unless it is the end.
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeMap;
+
+    use tickfleet_proof::lines;
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_fleet_or_no_export_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let header = |fleet: &str| {
+            let follows = BTreeMap::from([(0, "0-0 0-0".to_owned())]);
+            lines::header(&Header { fleet: fleet.to_owned(), follows, ..Header::default() })
+        };
+        for (text, why) in [
+            (format!("{}\n", header("north")), "the fleet \"north\", and this is \"south\""),
+            ("notes of somebody\n".to_owned(), "no export that follows"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error =
+                Files::open(&path, "south", 1 << 20, 2).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(why), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        // A header that was cut off is written again.
+        std::fs::write(&path, "{\"export\":").unwrap();
+        assert!(Files::open(&path, "south", 1 << 20, 2).is_ok());
     }
 }

@@ -112,7 +112,7 @@ pub(super) async fn run(setup: &Setup, args: &Follow, to: &To, header: Header) -
     let stores: Vec<Store> = setup.stores()?.into_iter().map(|store| store.observed_by(metrics.clone())).collect();
     // It may not be set.
     let headers = setup.secret("--to", &SealKey::Env("OTEL_EXPORTER_OTLP_HEADERS".into())).unwrap_or_default();
-    let (sink, positions) = to.open(args.max_size, args.max_files, &headers)?;
+    let (sink, positions) = to.open(&header.fleet, args.max_size, args.max_files, &headers)?;
     let progress = Progress::default();
     let stopped = CancellationToken::new();
     let address = serve_probes(setup, &metrics, &progress, &stores, &stopped).await?;

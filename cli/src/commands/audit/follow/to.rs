@@ -63,6 +63,7 @@ impl To {
     /// It cannot be used.
     pub(super) fn open(
         &self,
+        fleet: &str,
         size_max: u64,
         files_max: u32,
         headers: &str,
@@ -71,7 +72,7 @@ impl To {
             Self::File(path) => {
                 let failed = |error| anyhow::anyhow!("{}: {error}", path.display());
                 let (files, positions) =
-                    Files::open(path, size_max, files_max).map_err(failed).map_err(Failure::failed)?;
+                    Files::open(path, fleet, size_max, files_max).map_err(failed).map_err(Failure::failed)?;
                 (Sink::File(files), positions)
             }
             Self::Stdout => (Sink::Stdout(Standard::default()), BTreeMap::new()),

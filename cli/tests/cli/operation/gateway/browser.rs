@@ -15,6 +15,9 @@ fn an_operator_does_a_days_work_in_the_console_and_axe_finds_nothing() {
         return;
     }
     let Some(packages) = Packages::unless_skipped() else { return };
+    let pure = packages.node().arg("tests/console/text.mjs").output().unwrap();
+    let said = String::from_utf8_lossy(&pure.stderr);
+    assert!(pure.status.success() && pure.stdout.ends_with(b"no findings\n"), "{said}");
     let output = packages
         .node()
         .arg("tests/console/play.mjs")

@@ -18,8 +18,6 @@ pub struct EndedCall {
 #[derive(Deserialize)]
 struct AuditEntry {
     entity_id: String,
-    #[serde(default)]
-    message: String,
     meta: AuditMeta,
 }
 
@@ -34,12 +32,9 @@ struct AuditMeta {
 pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
     let audit: AuditEntry = serde_json::from_slice(audit).ok()?;
     let known = audit.meta.outcome != "unknown_tool";
-    // `<agent> called <tool>: …` names the tool as agents know it; the entity is its stable id.
-    let named = audit.message.split_once(" called ").and_then(|(_, rest)| Some(rest.rsplit_once(": ")?.0.to_owned()));
-    let tool = named.unwrap_or(audit.entity_id);
     Some(EndedCall {
         at_ms: id.split('-').next()?.parse().ok()?,
-        tool: if known { tool } else { "(unknown)".to_owned() },
+        tool: if known { audit.entity_id } else { "(unknown)".to_owned() },
         outcome: audit.meta.outcome,
         duration_ms: audit.meta.duration_ms,
     })
@@ -55,7 +50,7 @@ mod tests {
         let audit = |outcome: &str| {
             let message = format!("kelly called echo: {outcome} in 7 ms");
             format!(
-                r#"{{"entity_id":"t1","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
+                r#"{{"entity_id":"echo","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
             )
         };
         let call = ended_call("1700000000000-3", audit("ok").as_bytes()).unwrap();

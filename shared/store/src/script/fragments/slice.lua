@@ -274,7 +274,7 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body) 
   if begun == '' and waited and num(waited) == rec.done then begun = waited .. ':waiter' end
   if now < marks_ms then begun = begun .. marked(tt, rec.done, upto, known) end
   -- The tries are those of the call that was parked last, which may have its result by now.
-  local tries = (not attempts_at or num(attempts_at) == rec.done) and attempts or '0'
+  local tries = (not attempts_at or num(attempts_at) == rec.done) and string.format('%d', num(attempts or 0) % 1000) or '0'
   if lost and num(crashes or 0) == 0 then crashes = '1' end
   local reply = { tt, fence, reason, tostring(rec.done), tostring(upto), tostring(info), begun, tries, crashes or '0',
     admitted or '0', reason == 'cancelled' and (rec.why or cancelled) or '', body.meta }

@@ -12,7 +12,8 @@ local now = clock(ARGV[1])
 local log_max = num(ARGV[2])
 local acked = {}
 
--- What the log of a turn says of a try that failed: when, which, and why. A log that is full takes no more.
+-- What the log of a turn says of a try that failed: when, which, and why. Of a question about a call that stays begun, the
+-- try is 0: the call itself was not tried. A log that is full takes no more.
 local function note(log, position, tries, delay, cause)
   local text = string.format('R%.0f,%d,%d,%.0f,%s', now, position, tries, delay, cause)
   if log then text = log .. ';' .. text end
@@ -27,9 +28,9 @@ local function retry(tenant, turn, fence, queue, position, delay, tries, beside,
   local mark = begun == '1' and call('HGET', key, TURN.begun)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.awaits)
   call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
-    TURN.log, note(log, position, num(tries) % 1000, delay, cause))
+    TURN.log, note(log, position, begun == '1' and 0 or num(tries) % 1000, delay, cause))
   if mark then call('HSET', key, TURN.begun, mark) end
-  call('HINCRBY', key, TURN.retries, 1)
+  if begun ~= '1' then call('HINCRBY', key, TURN.retries, 1) end
   -- Rule 25: what was read and dropped is not told as not executed.
   if beside == '1' then call('HSET', key, TURN.lost, now .. ' ' .. fence) end
   park(tenant, tt, fence, queue, now + delay, deadline, now, acked)

@@ -55,11 +55,12 @@ impl Ask {
 
     /// What becomes of the call where nobody knows whether X did what it was asked.
     fn lost(&self, message: String) -> ToolError {
-        if self.is_effect {
-            ToolError::Transient(message)
-        } else {
-            ToolError::NotExecuted { message, retry_after: None }
-        }
+        self.lost_for(message, None)
+    }
+
+    /// As [`Self::lost`], where X says how long to wait.
+    fn lost_for(&self, message: String, retry_after: Option<Duration>) -> ToolError {
+        if self.is_effect { ToolError::Transient(message) } else { ToolError::NotExecuted { message, retry_after } }
     }
 }
 
@@ -159,7 +160,7 @@ impl Answered {
                 let message = format!("{}.{when}", message.trim_end_matches('.'));
                 Err(ToolError::NotExecuted { message, retry_after: wait })
             }
-            408 | 425 | 500..=599 => Err(ask.lost(message)),
+            408 | 425 | 500..=599 => Err(ask.lost_for(message, retry_after(&self.headers, None))),
             _ => Err(ToolError::Refused { message, details: json!({ "status": status }) }),
         }
     }
@@ -219,6 +220,9 @@ mod tests {
             assert!(matches!(of(&effect), ToolError::Transient(_)), "{status}");
             assert!(matches!(of(&harmless), ToolError::NotExecuted { .. }), "{status}");
         }
+        let busy = Answered { headers: headers(&[("retry-after", "7")]), ..answered(503, Some("{}")) };
+        let wait = |error| if let ToolError::NotExecuted { retry_after, .. } = error { retry_after } else { None };
+        assert_eq!(wait(busy.judged(&harmless).unwrap_err()), Some(Duration::from_secs(7)));
         let refused = answered(403, Some(r#"{"detail":"duplicate\ncontent","title":"Forbidden"}"#)).judged(&effect);
         let expected = "X answered with status 403: duplicate content";
         assert!(matches!(refused, Err(ToolError::Refused { message, .. }) if message == expected));

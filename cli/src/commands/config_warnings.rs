@@ -1,0 +1,139 @@
+//! What `config check` warns of beside the configuration's own warnings: secrets that are not set where it runs, and
+//! arguments that are a number or a text where they are compared or summed up.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tickfleet_config::Configuration;
+use tickfleet_config::tools::{SecretRef, TENANT, ToolDef};
+use tickfleet_model::limit::{LimitBound, fits};
+use tickfleet_tools::Environment;
+
+/// A place of the configuration's files, a field, and what to look at.
+pub(super) type Found = (&'static str, String, String);
+
+/// Secrets of tools, MCP servers and models whose variable is not set, or whose file is not there.
+pub(super) fn missing_secrets(configuration: &Configuration, environment: &Environment) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut look = |file: &'static str, field: String, secret: &SecretRef| {
+        let what = match secret {
+            SecretRef::Env(name) if !name.contains(TENANT) && environment.get(name).is_none() => {
+                format!("the variable {name} is not set here")
+            }
+            SecretRef::File(path) if !path.contains(TENANT) && !std::path::Path::new(path).exists() => {
+                format!("the file {path} is not here")
+            }
+            SecretRef::Env(_) | SecretRef::File(_) => return,
+        };
+        found.push((
+            file,
+            field,
+            format!("{what}: where a worker has no such secret either, calls end as not_configured"),
+        ));
+    };
+    // Nobody has to set the secrets of the sample business.
+    let own_tools =
+        if configuration.samples().contains(&"tools.yaml") { None } else { Some(&configuration.tools.tools) };
+    for (tool, def) in own_tools.into_iter().flatten() {
+        for (name, secret) in def.http.iter().flat_map(|http| &http.secrets) {
+            look("tools.yaml", format!("tools.{tool}.http.secrets.{name}"), secret);
+        }
+    }
+    for (server, def) in &configuration.mcp.servers {
+        for (name, secret) in &def.connection.secrets {
+            look("mcp.yaml", format!("servers.{server}.secrets.{name}"), secret);
+        }
+    }
+    found
+}
+
+/// Arguments that may be a number and may be a text under effect keys, sums and rules. `5` and `"5"` are two effects there,
+/// a text has no sum, and a comparison with one cannot be decided.
+pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Found> {
+    let mut found = Vec::new();
+    let policy = &configuration.policy;
+    for (tool, def) in &configuration.tools.tools {
+        let mut warn = |file: &'static str, field: String, pointer: &str, why: &str| {
+            if is_of_two_types(def, pointer) {
+                let what = format!("{pointer} of {tool} may be a number or a text, and {why}: declare one type");
+                found.push((file, field, what));
+            }
+        };
+        for pointer in def.effect_key.iter().flat_map(|key| &key.arguments) {
+            warn("tools.yaml", format!("tools.{tool}.effect_key"), pointer, "5 and \"5\" are two effects");
+        }
+        for limit in policy.limits.iter() {
+            let is_counted = limit.matches.tools.is_empty() || limit.matches.tools.iter().any(|one| fits(one, tool));
+            if let (LimitBound::Sum { argument, .. }, true) = (&limit.bound, is_counted) {
+                warn("limits.yaml", format!("limits.{}.sum.argument", limit.name), argument, "a text has no sum");
+            }
+        }
+        let rules = policy.permissions.matrix.get(tool).into_iter().flat_map(|row| row.rules.iter().enumerate());
+        for (at, rule) in rules {
+            let pointers: BTreeSet<String> =
+                rule.when.iter().chain([&rule.require]).flat_map(|text| arguments_of(text)).collect();
+            for pointer in pointers {
+                let field = format!("permissions.{tool}.rules[{at}]");
+                warn("permissions.yaml", field, &pointer, "a rule compares it as what it is");
+            }
+        }
+    }
+    found
+}
+
+/// The arguments that a rule names, as JSON pointers.
+fn arguments_of(rule: &str) -> Vec<String> {
+    let path =
+        |rest: &str| -> String { rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '.')).collect() };
+    let named = rule.split("args.").skip(1).map(path).filter(|path| !path.is_empty());
+    named.map(|path| format!("/{}", path.trim_end_matches('.').replace('.', "/"))).collect()
+}
+
+fn is_of_two_types(tool: &ToolDef, pointer: &str) -> bool {
+    let mut schema = Some(&tool.input_schema);
+    for name in pointer.split('/').skip(1) {
+        let name = name.replace("~1", "/").replace("~0", "~");
+        schema = schema.and_then(|schema| schema.get("properties")?.get(&name));
+    }
+    let Some(schema) = schema else { return false };
+    let mut types = BTreeSet::new();
+    types_of(schema, &mut types);
+    types.contains("string") && (types.contains("number") || types.contains("integer"))
+}
+
+fn types_of<'a>(schema: &'a Value, types: &mut BTreeSet<&'a str>) {
+    match schema.get("type") {
+        Some(Value::String(one)) => drop(types.insert(one)),
+        Some(Value::Array(all)) => types.extend(all.iter().filter_map(Value::as_str)),
+        _ => {}
+    }
+    for word in ["anyOf", "oneOf"] {
+        schema.get(word).and_then(Value::as_array).into_iter().flatten().for_each(|one| types_of(one, types));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_number_or_a_text_is_seen_in_every_way_of_saying_it() {
+        let of = |amount: Value| -> ToolDef {
+            let schema = json!({"type": "object", "properties": {"amount": amount, "to": {"properties": {"id": {"type": ["integer", "string"]}}}}});
+            serde_json::from_value(json!({"description": "Pays.", "input_schema": schema})).unwrap()
+        };
+        for two in [json!({"type": ["number", "string"]}), json!({"anyOf": [{"type": "string"}, {"type": "integer"}]})]
+        {
+            assert!(is_of_two_types(&of(two.clone()), "/amount"), "{two}");
+        }
+        for one in [json!({"type": "number"}), json!({"type": ["string", "null"]}), json!({})] {
+            assert!(!is_of_two_types(&of(one.clone()), "/amount"), "{one}");
+        }
+        assert!(is_of_two_types(&of(json!({})), "/to/id") && !is_of_two_types(&of(json!({})), "/none"));
+        assert_eq!(arguments_of("args.amount <= 5 && args.to.id == session.args.x"), ["/amount", "/to/id", "/x"]);
+    }
+}

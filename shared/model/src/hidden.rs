@@ -1,0 +1,68 @@
+//! Characters that a reader does not see, or that change the order of those around them, made visible.
+//!
+//! A call that a person approves, a definition that is pinned and a log that is read may hold text of strangers. A
+//! right-to-left override or a zero-width letter in it shows something else than what is carried out.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Returns true for a character that shows nothing or reorders text: controls but tab and line feed, bidirectional marks,
+/// zero-width and filler characters, variation selectors and tags.
+#[must_use]
+pub const fn is_hidden(character: char) -> bool {
+    matches!(character,
+        '\0'..='\u{8}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{ad}' | '\u{34f}' | '\u{61c}'
+        | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// `text` with each hidden character written as JSON escapes it: `\u202e`, and a pair of surrogates beyond U+FFFF. JSON
+/// stays JSON that means the same.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if is_hidden(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn hidden_characters_show_and_all_others_stay() {
+        for (text, shown) in [
+            ("pay \u{202e}001\u{202c} eur", "pay \\u202e001\\u202c eur"),
+            ("ev\u{200b}e\u{2066}\u{feff}", "ev\\u200be\\u2066\\ufeff"),
+            ("tag \u{e0041}\u{1b}[8m\r", "tag \\udb40\\udc41\\u001b[8m\\u000d"),
+        ] {
+            assert_eq!(visible(text), shown);
+        }
+        let plain = "Zażółć gęślą, שלום, 你好 🙂\n\ttab";
+        assert!(matches!(visible(plain), Cow::Borrowed(same) if same == plain));
+    }
+
+    #[test]
+    fn json_stays_json_and_means_the_same() {
+        let json = serde_json::to_string("a\u{202e}b\u{e0041}").unwrap();
+        let shown = visible(&json);
+        assert!(shown.is_ascii());
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), "a\u{202e}b\u{e0041}");
+    }
+}
