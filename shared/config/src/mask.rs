@@ -40,20 +40,19 @@ enum Kind {
     Other,
 }
 
-fn kind(path: &str, text: &str) -> Kind {
+fn kind(path: &str) -> Kind {
     const SENT: [&str; 6] =
         [".http.headers.", ".http.query.", ".http.body", ".http.defaults.", ".oauth2.params.", ".shell.environment."];
     const ADDRESSES: [&str; 6] = ["redis.url", ".base_url", ".token_url", ".url", ".otlp_endpoint", ".http.path"];
     const COMMANDS: [&str; 4] = [".shell.command", ".shell.stdin", ".args", ".command"];
     let of_server = path.starts_with("servers.") || path.starts_with("python.");
     let sent = SENT.iter().any(|part| path.contains(part)) || of_server && has_any(path, &[".headers.", ".env."]);
+    let is_sign_in = path.ends_with(".oauth2.client_secret") || path.ends_with(".oauth2.refresh_token");
     let name = path.rsplit('.').next().unwrap_or_default();
     let plain_header = path.contains(".headers.") && PLAIN_HEADERS.contains(&name.to_ascii_lowercase().as_str());
-    if path.contains(".secrets.") || path.contains(".key.") || text.starts_with("env:") || text.starts_with("file:") {
+    if path.contains(".secrets.") || path.contains(".key.") || path.starts_with("seal.") {
         Kind::Reference
-    } else if path.ends_with(".oauth2.client_secret") || path.ends_with(".oauth2.refresh_token") {
-        Kind::Sent
-    } else if sent && !plain_header {
+    } else if is_sign_in || sent && !plain_header {
         Kind::Sent
     } else if ADDRESSES.iter().any(|end| path.ends_with(end)) {
         Kind::Address
@@ -71,7 +70,7 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
 /// Returns the text of the field at `path` without what may be a secret in it.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
-    match kind(path, text) {
+    match kind(path) {
         Kind::Reference => text.to_owned(),
         Kind::Sent => references_only(text),
         Kind::Address => address(text, redactor),
@@ -83,7 +82,7 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
 
 /// Returns true if a number at `path` may be a secret: one that is sent under a name that says so.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
-    kind(path, "") == Kind::Sent && redactor.is_secret_key(path.rsplit('.').next().unwrap_or_default())
+    kind(path) == Kind::Sent && redactor.is_secret_key(path.rsplit('.').next().unwrap_or_default())
 }
 
 /// Names of the policy files are names of tools, roles and facts, whatever they sound like.
@@ -96,7 +95,7 @@ fn is_sent_by_name(path: &str) -> bool {
 /// Returns true if an argument of a program is the value of the option before it, and that may hold a secret.
 pub(crate) fn follows_secret_name(before: Option<&str>, path: &str, redactor: &Redactor) -> bool {
     let flag = before.filter(|before| before.starts_with('-') && !before.contains('='));
-    kind(path, "") == Kind::Command
+    kind(path) == Kind::Command
         && flag.is_some_and(|flag| redactor.is_secret_key(flag.trim_start_matches('-')) || flag == "-H" || flag == "-u")
 }
 
@@ -229,6 +228,7 @@ mod tests {
             ("tools.a.description", "Call it with password=hunter2 once.", "Call it with password=*** once."),
             ("tools.a.http.secrets.KEY.env", "CRM_KEY_OF_PRODUCTION_2026", "CRM_KEY_OF_PRODUCTION_2026"),
             ("seal.key", "env:SEAL_KEY", "env:SEAL_KEY"),
+            ("tools.a.http.headers.X-Custom", "env:hunter2", "***"),
             ("permissions.a.facts.sets", "token", "token"),
         ] {
             let masked = masked(text, path, &redactor);
