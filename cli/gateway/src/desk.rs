@@ -36,6 +36,17 @@ impl From<DeskError> for Problem {
     }
 }
 
+/// What an operator names.
+#[derive(Debug, Clone, Copy)]
+pub enum Named<'a> {
+    /// A tenant.
+    Tenant(&'a TenantId),
+    /// An agent of a tenant.
+    Agent(&'a TenantId, &'a AgentId),
+    /// A tool, by its name or id.
+    Tool(&'a str),
+}
+
 /// An answer of a desk.
 pub type Told<'a, T = Value> = BoxFuture<'a, Result<T, DeskError>>;
 
@@ -83,6 +94,9 @@ pub trait Desk: Send + Sync {
 
     /// The name of a tool, given its name or its id.
     fn tool_name(&self, given: &str) -> String;
+
+    /// Says that the fleet has nothing of that name, with the nearest names; none where it has, or that cannot be known.
+    fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>>;
 
     /// Takes secrets out of what is written down.
     fn redactor(&self) -> Arc<Redactor>;

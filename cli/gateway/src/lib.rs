@@ -50,7 +50,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use caller::Credentials;
-pub use desk::{Desk, DeskError, LimitsAsked, Told};
+pub use desk::{Desk, DeskError, LimitsAsked, Named, Told};
 pub use doc::openapi;
 pub use keys::{ApiKeys, KeyError, KeyRow, KeysFile, NewKey};
 pub use mcp::{META, serve_stdio};

@@ -4,16 +4,18 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::end_many;
 use tickfleet_client::operate::Operator;
+use tickfleet_gateway::Named;
 use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::{Cancelled, TurnName};
 
 use crate::commands::limits::{by_environment, who};
+use crate::commands::operate::known;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`. What
-/// has not come yet is waited for: when it comes, it ends without running.
+/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`. An id that
+/// nothing has is refused; with --early, what has not come yet is waited for, and ends without running when it comes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,6 +31,9 @@ pub(crate) struct Cancel {
     /// Why, for the record.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
+    /// Also an id that nothing has so far: what comes with it within 24 h ends without running.
+    #[arg(long)]
+    early: bool,
     /// Who, for the audit log. Without it, what the variable USER says.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
@@ -63,6 +68,13 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     // An emergency is not kept from its end by a variable that is not set.
     let by = args.by.clone().map_or_else(by_environment, Ok).unwrap_or_else(|_| "somebody".into());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
+    known::check(setup, &client, Named::Tenant(&name.tenant), output).await?;
+    if !args.early && !end_many::is_there(&client, &name).await? {
+        return Err(Failure::failed(anyhow::anyhow!(
+            "there is no turn or task {name}: it has not come, was refused, or ended longer ago than records are kept. \
+             tickfleet turns list and tickfleet tasks list say what there is; --early ends what comes with this id later"
+        )));
+    }
     end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
     let cancelled = client.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {

@@ -6,13 +6,16 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_client::operate::{self, Operator};
 use tickfleet_config::units::format_duration;
+use tickfleet_gateway::Named;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
+use tickfleet_model::suggest::list as listed_names;
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use tickfleet_protocol::{Prompts, about, define, define_strict};
 use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::commands::import::Import;
+use crate::commands::operate::known;
 use crate::commands::operate::said::Said;
 use crate::commands::try_tool::Try;
 use crate::failure::Failure;
@@ -87,21 +90,21 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
     let (client, report) = (setup.client().await?, setup.report());
     let by = args.said.by();
     let operator = Operator { by: &by, reason: args.said.reason(), redactor: &report.redactor };
-    let changed = operate::switch_tool(client.stores(), &args.tool, on, operator).await?;
     let tool = &args.tool;
+    if !on {
+        known::check(setup, &client, Named::Tool(tool), output).await?;
+    }
+    let changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
     match (on, changed) {
-        (true, false) => Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time"))),
+        (true, false) => {
+            let off = operate::switched_off(client.stores()).await?;
+            let off = listed_names(off.keys().map(String::as_str));
+            Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time. Switched off: {off}")))
+        }
         (true, true) => {
             output.print(&format!("{tool} is as the configuration has it again, within a quarter of worker.lease"))
         }
-        (false, _) => {
-            let known = setup.configuration.tools.tools.contains_key(tool)
-                || setup.configuration.policy.permissions.matrix.contains_key(tool);
-            if !known {
-                output.note(&format!("the configuration here knows no tool {tool}; see tickfleet tools for the names"));
-            }
-            output.print(&format!("nobody may call {tool} any more, within a quarter of worker.lease"))
-        }
+        (false, _) => output.print(&format!("nobody may call {tool} any more, within a quarter of worker.lease")),
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tickfleet_model::policy::Pause;
+use tickfleet_model::suggest::{list, nearest};
 use tickfleet_protocol::{OperatorAct, act_entry};
 use tickfleet_store::{PauseSet, ShardWorkers, Slots, Store, StoreError, worker_of};
 
@@ -100,6 +101,22 @@ fn meant<'a>(known: &'a [ShardWorkers], said: &'a str) -> Option<&'a str> {
         })
     };
     [Some(said), worker_of(said)].into_iter().flatten().find(|name| is_known(name))
+}
+
+/// Says that there is no such worker, with the nearest names of those that there are.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreError> {
+    let (found, _) = workers(shards).await?;
+    let names = || found.iter().map(|worker| worker.name.as_str());
+    let near = nearest(worker, names());
+    let near = if near.is_empty() {
+        format!("Workers: {}", list(names()))
+    } else {
+        format!("The nearest: {}", near.join(", "))
+    };
+    Ok(format!("there is no worker {worker:?}. {near}."))
 }
 
 /// Has a worker take no new work, in all shards: it ends what it holds, and stays. It hears of it with its next heartbeat.

@@ -217,7 +217,7 @@ mod tests {
     use tickfleet_model::{Redactor, TenantId};
 
     use super::*;
-    use crate::desk::{LimitsAsked, Told};
+    use crate::desk::{LimitsAsked, Named, Told};
     use crate::verbs::{Held, Whose};
 
     /// A desk that counts how often somebody looks.
@@ -252,6 +252,9 @@ mod tests {
         }
         fn tool_name(&self, given: &str) -> String {
             given.to_owned()
+        }
+        fn unknown<'a>(&'a self, _: Named<'a>) -> Told<'a, Option<String>> {
+            async { Ok(None) }.boxed()
         }
         fn redactor(&self) -> Arc<Redactor> {
             Arc::default()

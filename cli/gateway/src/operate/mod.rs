@@ -32,6 +32,7 @@ use utoipa::ToSchema;
 
 use crate::Shared;
 use crate::caller::asked_by;
+use crate::desk::Named;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::{optional, placed, within};
 use crate::verbs::{Grant, Holder, Verb};
@@ -196,6 +197,17 @@ pub(crate) async fn me(operator: Operator) -> Json<Me> {
         expires: grant.expires.map(|end| end.to_rfc3339_opts(SecondsFormat::Secs, true)),
         approver: grant.approver.clone(),
     })
+}
+
+/// Lets a name pass that the fleet has.
+///
+/// # Errors
+/// 404, with the nearest names.
+async fn known(shared: &Shared, named: Named<'_>) -> Result<(), Problem> {
+    match shared.desk.unknown(named).await? {
+        Some(message) => Err(Problem::not_found(message)),
+        None => Ok(()),
+    }
 }
 
 /// Reads a body.

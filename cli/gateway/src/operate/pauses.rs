@@ -13,8 +13,9 @@ use tickfleet_model::{AgentId, limits};
 use tickfleet_store::PauseSet;
 use utoipa::ToSchema;
 
-use super::{Operator, because, body, optional};
+use super::{Operator, because, body, known, optional};
 use crate::Shared;
+use crate::desk::Named;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::whole;
 use crate::verbs::Verb;
@@ -109,6 +110,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
         (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
         (status = 409, description = "Too many are paused already: of a tool for all tenants, it says in which shards", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is away", body = ProblemBody)))]
@@ -121,6 +123,7 @@ pub(crate) async fn pause(
     let (who, reason) = asked(&operator, bytes)?;
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
+    who.is_known(&shared).await?;
     let set = match &who {
         Whose::Caller(who) => operate::pause(shared.client.store(&who.tenant), who, by).await?,
         Whose::Tool(tool) => {
@@ -143,6 +146,7 @@ pub(crate) async fn pause(
         (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is away", body = ProblemBody)))]
 pub(crate) async fn resume(
@@ -158,6 +162,10 @@ pub(crate) async fn resume(
         Whose::Caller(who) => operate::resume(shared.client.store(&who.tenant), who, by).await?,
         Whose::Tool(tool) => operate::resume_tool(shared.client.stores(), tool, by).await?,
     };
+    // What is paused may be configured no longer.
+    if set != PauseSet::Ok {
+        who.is_known(&shared).await?;
+    }
     Ok(Json(Done { changed: set == PauseSet::Ok }))
 }
 
@@ -165,6 +173,26 @@ pub(crate) async fn resume(
 enum Whose {
     Caller(Paused),
     Tool(PausedTool),
+}
+
+impl Whose {
+    /// Lets pass what the fleet has.
+    ///
+    /// # Errors
+    /// 404.
+    async fn is_known(&self, shared: &Shared) -> Result<(), Problem> {
+        match self {
+            Self::Caller(Paused { tenant, agent: Some(agent) }) => known(shared, Named::Agent(tenant, agent)).await,
+            Self::Caller(Paused { tenant, agent: None }) => known(shared, Named::Tenant(tenant)).await,
+            Self::Tool(PausedTool { tenant, tool }) => {
+                known(shared, Named::Tool(tool)).await?;
+                match tenant {
+                    Some(tenant) => known(shared, Named::Tenant(tenant)).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
 }
 
 fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(Whose, String), Problem> {

@@ -11,8 +11,9 @@ use tickfleet_client::operate::{self, Operator as Who, SWITCHED_BYTES_MAX};
 use utoipa::ToSchema;
 
 use super::pauses::Done;
-use super::{Operator, because, body};
+use super::{Operator, because, body, known};
 use crate::Shared;
+use crate::desk::Named;
 use crate::problem::{Problem, ProblemBody};
 use crate::turns::whole;
 use crate::verbs::Verb;
@@ -67,6 +68,7 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
         (status = 400, description = "That is no name, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
 pub(crate) async fn disable(
@@ -83,6 +85,7 @@ pub(crate) async fn disable(
         (status = 400, description = "That is no name, or no reason", body = ProblemBody),
         (status = 401, description = "No key, or one that is not good", body = ProblemBody),
         (status = 403, description = "The key is not for this", body = ProblemBody),
+        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
         (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
 pub(crate) async fn enable(
@@ -106,6 +109,9 @@ async fn switch(
         return Err(Problem::invalid(format!(
             "tool: expected its name or id, at most {SWITCHED_BYTES_MAX} of A-Z a-z 0-9 _ . - @"
         )));
+    }
+    if !on {
+        known(shared, Named::Tool(&which.tool)).await?;
     }
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: because(&which.reason)?, redactor: &redactor };

@@ -133,8 +133,9 @@ pub(crate) struct Ends {
 pub(crate) struct Ended {
     /// Which.
     id: String,
-    /// `ok` (it ends now), `flagged` (it ends as soon as its worker has heard of it), `ended` (it had), `waiting` (when it
-    /// comes, it ends), `full` (too many cancels wait already: this one was not kept), `unknown`.
+    /// `ok` (it ends now), `flagged` (it ends as soon as its worker has heard of it), `ended` (it had), `waiting` (it was taken
+    /// in, and ends when it is decided about), `full` (too many cancels wait already: this one was not kept), `unknown`
+    /// (nothing of this name is there: nothing was kept).
     #[schema(value_type = String, example = "ok")]
     answer: Word,
 }

@@ -73,7 +73,8 @@ pub(crate) async fn drain(
     let which = asked(&operator, bytes)?;
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: &which.reason, redactor: &redactor };
-    done(workers::drain(shared.client.stores(), &which.worker, by).await?)
+    let set = workers::drain(shared.client.stores(), &which.worker, by).await?;
+    done(&shared, &which.worker, set).await
 }
 
 /// Let a worker take new work again.
@@ -93,7 +94,8 @@ pub(crate) async fn resume(
     let which = asked(&operator, bytes)?;
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: &which.reason, redactor: &redactor };
-    done(workers::resume(shared.client.stores(), &which.worker, by).await?)
+    let set = workers::resume(shared.client.stores(), &which.worker, by).await?;
+    done(&shared, &which.worker, set).await
 }
 
 fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<Which, Problem> {
@@ -107,13 +109,11 @@ fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<Wh
     Ok(Which { reason, ..which })
 }
 
-fn done(set: DrainSet) -> Result<Json<Done>, Problem> {
+async fn done(shared: &Shared, worker: &str, set: DrainSet) -> Result<Json<Done>, Problem> {
     match set {
         DrainSet::Ok => Ok(Json(Done { changed: true })),
         DrainSet::None => Ok(Json(Done { changed: false })),
-        DrainSet::Unknown => {
-            Err(Problem::not_found("there is no such worker: GET /v1/operate/workers says who there is"))
-        }
+        DrainSet::Unknown => Err(Problem::not_found(workers::no_worker(shared.client.stores(), worker).await?)),
         DrainSet::Full => Err(Problem::conflict("too many workers are drained: resume some first")),
     }
 }

@@ -11,9 +11,9 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::RuleHere;
-use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, NewKey, TlsFiles, Told};
+use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, Named, NewKey, TlsFiles, Told};
 use tickfleet_model::day::Tz;
-use tickfleet_model::{Redactor, TenantId};
+use tickfleet_model::{AgentId, Redactor, TenantId};
 use tickfleet_tests::fleet::Fleet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,9 +23,10 @@ use tokio_util::sync::CancellationToken;
 /// The longest wait for an answer.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// A desk that knows tenants, and nothing else.
+/// A desk that has tenants, their agents and the tool echo, and nothing else.
 pub struct PlainDesk {
     pub tenants: BTreeSet<TenantId>,
+    pub agents: BTreeSet<AgentId>,
 }
 
 fn away<'a, T: Send + 'a>() -> Told<'a, T> {
@@ -64,6 +65,16 @@ impl Desk for PlainDesk {
 
     fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
         async { Ok(Some(BTreeSet::new())) }.boxed()
+    }
+
+    fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>> {
+        let found = match named {
+            Named::Tenant(tenant) | Named::Agent(tenant, _) if !self.tenants.contains(tenant) => Some("no such tenant"),
+            Named::Agent(_, agent) if !self.agents.contains(agent) => Some("no such agent"),
+            Named::Tool(tool) if tool != "echo" => Some("no such tool"),
+            _ => None,
+        };
+        async move { Ok(found.map(str::to_owned)) }.boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {
@@ -117,7 +128,8 @@ impl Front {
         let client = Client::over(vec![fleet.store.clone()]);
         let draining = CancellationToken::new();
         let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
-        let desk = Arc::new(PlainDesk { tenants });
+        let agents = fleet.active.load().policy.agents.keys().cloned().collect();
+        let desk = Arc::new(PlainDesk { tenants, agents });
         let gateway = Gateway::new(client.clone(), keys, desk, Arc::clone(&fleet.metrics), draining.clone(), None);
         let (address, _) = gateway.serve("127.0.0.1:0".parse().unwrap(), tls).await.unwrap();
         Self { address, client, draining }

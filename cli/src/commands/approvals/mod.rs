@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use tickfleet_client::approvals::{APPROVALS_LISTED_MAX, ApprovalFilter, ApprovalsAt, approval_page};
 use tickfleet_client::{Approval, ApprovalError, Client, Verdict};
 use tickfleet_model::approval::Narrowed;
-use tickfleet_model::suggest::{closest, list as listed_names};
+use tickfleet_model::suggest::{closest, list as listed_names, nearest};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
@@ -174,9 +174,13 @@ pub(crate) async fn run(setup: &Setup, args: &Approvals, output: &Output) -> Res
 async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Failure> {
     let name = named(&which.tenant, which.id.as_ref())?;
     let found = client.approval(&name.tenant, name.turn.as_str()).await?;
-    let unknown = || Failure::failed(anyhow::anyhow!("{name}: {}", ApprovalError::Unknown));
-    let approval = found.ok_or_else(unknown)?;
-    Ok((name, approval))
+    if let Some(approval) = found {
+        return Ok((name, approval));
+    }
+    let waiting = client.approvals(&name.tenant, APPROVALS_LISTED_MAX).await?;
+    let near = nearest(name.turn.as_str(), waiting.iter().map(|approval| approval.id.as_str()));
+    let near = if near.is_empty() { String::new() } else { format!(". The nearest that wait: {}", near.join(", ")) };
+    Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
 async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {

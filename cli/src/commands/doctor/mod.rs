@@ -13,6 +13,7 @@ mod server;
 
 use clap::Args;
 use serde::Serialize;
+use tickfleet_model::suggest::list;
 use tickfleet_model::{Durability, TenantId};
 use tickfleet_store::{Keys, Pool, Store};
 
@@ -259,13 +260,28 @@ async fn tool_lists(store: &Store) -> Result<Option<Finding>, Failure> {
     Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)))
 }
 
-/// Tenants that nothing is decided about.
+/// Tenants that nothing is decided about, and whose calls operators hold back.
 async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
         Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
     };
-    Ok(crate::commands::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
+    let set = store.at_run_time().await?;
+    let mut findings: Vec<Finding> = crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect();
+    let callers = set.pauses.iter().map(|(who, _)| match &who.agent {
+        Some(agent) => format!("{}:{agent}", who.tenant),
+        None => who.tenant.to_string(),
+    });
+    let tools = set.tool_pauses.iter().map(|(who, _)| match &who.tenant {
+        Some(tenant) => format!("{} for {tenant}", who.tool),
+        None => format!("{} for all", who.tool),
+    });
+    let paused: Vec<String> = callers.chain(tools).collect();
+    if !paused.is_empty() {
+        let says = format!("their calls wait: {}", list(paused.iter().map(String::as_str)));
+        findings.push(Finding::warn("paused", says, "tickfleet pause says by whom and why, tickfleet resume ends it"));
+    }
+    Ok(findings)
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]

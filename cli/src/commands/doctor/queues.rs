@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::Redactor;
+use tickfleet_model::suggest::list;
 use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
@@ -187,6 +188,13 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
             count => Finding::ok(what, format!("{count} alive")),
         });
     }
+    let mut lost: Vec<&str> =
+        facts.beats.iter().filter(|(_, until)| **until <= facts.now_ms).map(|(name, _)| name.as_str()).collect();
+    if !lost.is_empty() {
+        lost.sort_unstable();
+        let says = format!("ended without a word, or hang: {}", list(lost));
+        findings.push(Finding::warn("lost", says, "their logs and their orchestrator's say why; others take over"));
+    }
     let gone: Vec<_> = facts
         .consumers
         .iter()
@@ -301,6 +309,8 @@ mod tests {
         let facts = ShardFacts { consumers: vec![holds("w-a"), holds("w-b")], ..facts() };
         let findings = consumers(&facts);
         assert_eq!(worst(&findings), Level::Warn);
+        let lost = findings.iter().find(|finding| finding.what == "lost").unwrap();
+        assert!(lost.says.ends_with(": w-b"), "{}", lost.says);
         let said = &findings.last().unwrap().says;
         assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
     }

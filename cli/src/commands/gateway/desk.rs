@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::{RuleHere, rules_of};
-use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Told};
+use tickfleet_gateway::{Desk, DeskError, LimitsAsked, Named, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::policy::Policy;
 use tickfleet_model::{Redactor, TenantId};
@@ -18,6 +18,7 @@ use tickfleet_store::{Pool, StoreError};
 use tokio::sync::Mutex;
 
 use super::shown;
+use crate::commands::operate::known;
 use crate::commands::top::{Frame, Poller};
 use crate::commands::{explain, limits, tasks, usage};
 use crate::failure::Failure;
@@ -216,6 +217,15 @@ impl Desk for HereDesk {
 
     fn tool_name(&self, given: &str) -> String {
         self.setup.load().configuration.tool_name(given).to_owned()
+    }
+
+    fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>> {
+        async move {
+            let setup = self.known().await;
+            let found = known::unknown(&setup, &self.client, named).await.map_err(refused)?;
+            Ok(found.filter(|unknown| unknown.is_sure).map(|unknown| unknown.message))
+        }
+        .boxed()
     }
 
     fn redactor(&self) -> Arc<Redactor> {

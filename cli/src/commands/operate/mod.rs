@@ -3,6 +3,7 @@
 
 mod causes;
 pub(crate) mod dead;
+pub(crate) mod known;
 pub(crate) mod pause;
 pub(crate) mod said;
 pub(crate) mod stats;

@@ -5,10 +5,12 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::Client;
 use tickfleet_client::operate::{self, Operator};
+use tickfleet_gateway::Named;
 use tickfleet_model::policy::{Pause, Paused, PausedTool};
 use tickfleet_model::{AgentId, TenantId, limits};
 use tickfleet_store::PauseSet;
 
+use super::known;
 use crate::commands::limits::{by_environment, reason, who};
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
@@ -118,11 +120,15 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     let Some(reason) = &args.reason else { return list(&client, output).await };
     let by = args.rest.by.clone().map_or_else(by_environment, Ok)?;
     if let Some(tool) = &args.tool {
+        known::check(setup, &client, Named::Tool(tool), output).await?;
+        if let Some(tenant) = &args.tenant {
+            known::check(setup, &client, Named::Tenant(tenant), output).await?;
+        }
         return pause_tool(setup, &client, (tool, args.tenant.as_ref()), (&by, reason), output).await;
     }
     let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
-    warn_of_unknown(setup, &who, output);
+    known::check(setup, &client, named(&who), output).await?;
     let report = setup.report();
     let operator = Operator { by: &by, reason, redactor: &report.redactor };
     let set = operate::pause(client.store(tenant), &who, operator).await?;
@@ -148,6 +154,9 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     if let Some(tool) = &args.tool {
         let paused = PausedTool { tenant: args.tenant.clone(), tool: tool.clone() };
         let set = operate::resume_tool(client.stores(), &paused, operator).await?;
+        if set != PauseSet::Ok {
+            known::check(setup, &client, Named::Tool(tool), output).await?;
+        }
         return done_tool(&paused, set == PauseSet::Ok, output, |changed| match changed {
             true => format!("calls to {tool} go out again, those that wait within a minute"),
             false => format!("{tool} was not paused; tickfleet pause shows what is"),
@@ -156,6 +165,10 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
+    // What is paused may be configured no longer.
+    if set != PauseSet::Ok {
+        known::check(setup, &client, named(&who), output).await?;
+    }
     done(&who, set, output, |name, changed| {
         if changed {
             return format!("calls of {name} go out again, the next within a tick");
@@ -204,13 +217,8 @@ fn name(tenant: &TenantId, agent: Option<&AgentId>) -> String {
     agent.map_or_else(|| format!("tenant {tenant}"), |agent| format!("agent {agent} of {tenant}"))
 }
 
-/// A pause of nobody is taken: whoever it is may be declared later.
-fn warn_of_unknown(setup: &Setup, who: &Paused, output: &Output) {
-    let policy = &setup.configuration.policy;
-    let is_unknown = who.agent.as_ref().is_some_and(|agent| !policy.agents.contains_key(agent));
-    if is_unknown || !policy.tenants.contains_key(&who.tenant) {
-        output.note(&format!("the configuration here knows no {}", name(&who.tenant, who.agent.as_ref())));
-    }
+fn named(who: &Paused) -> Named<'_> {
+    who.agent.as_ref().map_or(Named::Tenant(&who.tenant), |agent| Named::Agent(&who.tenant, agent))
 }
 
 async fn list(client: &Client, output: &Output) -> Result<(), Failure> {

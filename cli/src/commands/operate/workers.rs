@@ -86,8 +86,7 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
         DrainSet::Ok => true,
         DrainSet::None => false,
         DrainSet::Unknown => {
-            let unknown = anyhow::anyhow!("there is no worker {worker:?}: tickfleet workers list says who there is");
-            return Err(Failure::failed(unknown));
+            return Err(Failure::failed(anyhow::anyhow!(workers::no_worker(stores, worker).await?)));
         }
         DrainSet::Full => {
             let many = anyhow::anyhow!("too many workers are drained: resume some first (tickfleet workers list)");

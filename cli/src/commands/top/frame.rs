@@ -1,7 +1,10 @@
 //! A frame: one picture of the fleet, made of two polls. Pure.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use tickfleet_model::policy::Policy;
+use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
@@ -10,6 +13,10 @@ use super::tools::Tools;
 
 /// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
+/// States in which work waits for somebody to read it, and how long is longer than it takes, ms.
+const UNREAD_STATES: [&str; 3] = ["inbound turns", "inbound tasks", "ready"];
+/// See [`UNREAD_STATES`].
+const UNREAD_MS_MAX: i64 = 10_000;
 
 /// The heading of a picture: where and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -211,6 +218,7 @@ impl Frame {
             warnings: Vec::new(),
         };
         frame.warnings = warnings(&now.server, shards, &frame.nodes);
+        frame.warnings.extend(waiting(&frame));
         frame.sort(Sort::Count);
         frame
     }
@@ -369,6 +377,33 @@ fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
     now.shards.iter().enumerate().map(row).collect()
 }
 
+/// What keeps turns waiting, or has gone: while there is such a thing, nothing says that all is well.
+fn waiting(frame: &Frame) -> Vec<String> {
+    let mut warnings = Vec::new();
+    match frame.paused {
+        0 => {}
+        1 => warnings.push("one tenant, agent or tool is paused: its calls wait (tickfleet pause)".to_owned()),
+        paused => {
+            warnings.push(format!("{paused} tenants, agents or tools are paused: their calls wait (tickfleet pause)"))
+        }
+    }
+    for kind in ["scheduler", "worker"] {
+        let lost: BTreeSet<&str> =
+            frame.nodes.iter().filter(|node| node.kind == kind && !node.alive).map(|node| node.name.as_str()).collect();
+        if !lost.is_empty() {
+            warnings.push(format!("{kind} lost, without a heartbeat: {}", list(lost)));
+        }
+    }
+    for state in &frame.backlog {
+        let is_unread = UNREAD_STATES.contains(&state.state);
+        if let Some(oldest_ms) = state.oldest_ms.filter(|oldest_ms| is_unread && *oldest_ms > UNREAD_MS_MAX) {
+            let age = crate::output::time_format::span(oldest_ms);
+            warnings.push(format!("{} {} wait ({}), the oldest for {age}", state.count, state.unit, state.state));
+        }
+    }
+    warnings
+}
+
 fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
     let mut warnings = Vec::new();
     let memory = Memory { used: server.used_memory, max: server.maxmemory };
@@ -477,16 +512,36 @@ mod tests {
         let shard = |nodes| ShardView { nodes, ..view(0) };
         let living =
             frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-a", 10), node("w-b", -1), scheduler.clone()])]));
-        assert_eq!((living.slots, living.warnings.len()), (Slots { busy: 2, all: 16 }, 0));
+        assert_eq!(living.slots, Slots { busy: 2, all: 16 });
+        assert_eq!(living.warnings, ["worker lost, without a heartbeat: w-b"], "others work, and still it was lost");
         assert_eq!(living.nodes[0].name, "w-b", "who is gone stands first");
         let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler.clone()])]));
-        assert_eq!(dead.warnings, ["no worker is alive on shard 0: nothing is carried out"]);
+        assert_eq!(dead.warnings[0], "no worker is alive on shard 0: nothing is carried out");
         let quiet = NodeView { drained: true, ..node("w-a", 10) };
         let one_works =
             frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet.clone(), node("w-b", 10), scheduler.clone()])]));
         assert!(one_works.warnings.is_empty(), "{:?}", one_works.warnings);
         let all = frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet, node("w-b", -1), scheduler])]));
         assert!(all.warnings[0].starts_with("every worker that is alive is drained"), "{:?}", all.warnings);
+    }
+
+    #[test]
+    fn nothing_is_well_while_a_tenant_is_paused_or_turns_wait_for_somebody_to_read_them() {
+        let node = |name: &str| NodeView {
+            name: name.into(),
+            beat_age_ms: Some(1),
+            lease_left_ms: 10,
+            slots: None,
+            drained: false,
+        };
+        let shard = || ShardView { nodes: vec![node("s-a"), node("w-a")], ..view(0) };
+        let of = |shard| frame(None, &seen(Duration::ZERO, vec![shard])).warnings;
+        assert_eq!(of(shard()), Vec::<String>::new());
+        let paused = of(ShardView { paused: 2, ..shard() });
+        assert_eq!(paused, ["2 tenants, agents or tools are paused: their calls wait (tickfleet pause)"]);
+        let late = of(ShardView { streams: vec![stream("ready:normal", 11, 0, 0)], ..shard() });
+        assert_eq!(late.len(), 1);
+        assert!(late[0].starts_with("11 slices wait (ready), the oldest for 11"), "{late:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub enum Word {
     Waiting,
     /// As `waiting`, but too many cancels wait already: this one was not kept.
     Full,
-    /// It was admitted once, and its record is lost.
+    /// Nothing of that name is there, or its record is lost.
     Unknown,
 }
 

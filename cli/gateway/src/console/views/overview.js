@@ -20,9 +20,14 @@ function tiles(fleet) {
     tile("memory of Redis", megabytes(server.used_bytes), bound));
 }
 
-function warnings(found) {
-  if (!found.length) return h("p", { class: "good" }, "Nothing that somebody should look at.");
-  return h("ul", {}, found.map((warning) => h("li", { class: "doubt" }, warning)));
+/** States in which turns and tasks wait. While some do, nothing is shown as well. */
+const WAITS = ["inbound turns", "inbound tasks", "ready", "capped", "delayed"];
+
+function warnings({ warnings: found, backlog }) {
+  if (found.length) return h("ul", {}, found.map((warning) => h("li", { class: "doubt" }, warning)));
+  const waiting = backlog.filter((one) => one.count && WAITS.includes(one.state));
+  if (!waiting.length) return h("p", { class: "good" }, "No warnings.");
+  return h("p", {}, `No warnings. Waiting: ${waiting.map((one) => `${one.count} ${one.unit} (${one.state})`).join(", ")}.`);
 }
 
 const nodes = (found) => table("Schedulers and workers", [
@@ -51,7 +56,7 @@ const fleet = (failed) => ({
   is_fleet: true,
   load: () => ask("overview"),
   draw: (found) => [
-    tiles(found), h("h2", {}, "To look at"), warnings(found.warnings),
+    tiles(found), h("h2", {}, "To look at"), warnings(found),
     h("h2", {}, "Errors by cause"), failed(),
     h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No agent's turns wait for a tick, a day or a limit."),
     h("h2", {}, "Processes"), nodes(found.nodes),
