@@ -14,7 +14,7 @@ pub fn reserved(id: &str) -> Option<&'static str> {
         return Some("calls that a tool makes");
     }
     let is_step = |part: &&str| is_numbered(part, "step-");
-    if rest.iter().any(|part| is_step(part)) || !rest.is_empty() && is_step(&first) {
+    if rest.iter().any(is_step) || !rest.is_empty() && is_step(&first) {
         return Some("steps of tasks");
     }
     if id.strip_prefix("ses-").and_then(|rest| rest.rsplit_once('-')).is_some_and(|(_, number)| is_number(number)) {
