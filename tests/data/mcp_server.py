@@ -2,7 +2,8 @@
 
 It speaks the protocol on standard input and output and keeps everything in the folder that is its one argument:
 `effects` (a line per effect: tool and key), `starts` (a line per start), `cancelled` (a line per cancellation). While
-the file `definition` is there, its text is the description of the tool `look`. Calls run side by side.
+the file `definition` is there, its text is the description of the tool `look`. `lists` has a line per list of tools.
+Calls run side by side.
 """
 
 import json
@@ -39,6 +40,7 @@ def tools() -> list[dict]:
         {"name": "plod", "description": "Takes its time and says so.", "inputSchema": KEYED, "annotations": READ},
         {"name": "environment", "description": "Its environment.", "inputSchema": {"type": "object"}, "annotations": READ},
         {"name": "announce", "description": "Says that its tools changed.", "inputSchema": {"type": "object"}},
+        {"name": "nag", "description": "From now on, says so after each list.", "inputSchema": {"type": "object"}},
         # It dies of the first call of its second start: the first is that of whoever pins it.
         {"name": "die_reading", "description": "Dies once.", "inputSchema": KEYED, "annotations": READ},
         {"name": "die_sending", "description": "Dies with every call.", "inputSchema": KEYED},
@@ -71,7 +73,9 @@ def call(name: str, arguments: dict, meta: dict) -> dict:
         return text("no, with s3cret-value in it", failed=True)
     if name == "environment":
         return {**text("see the structured content"), "structuredContent": {**os.environ, "_meta": meta, "_arguments": arguments}}
-    if name == "announce":
+    if name == "nag":
+        (FOLDER / "nagging").touch()
+    if name in ("announce", "nag"):
         say({"method": "notifications/tools/list_changed"})
         return text("said")
     note("effects", f"{name} {key}")
@@ -94,7 +98,11 @@ def answer(request: dict) -> None:
                 "serverInfo": {"name": "for-tests", "version": "1.2.3"},
             }
         case "tools/list":
-            result = {"tools": tools()}
+            note("lists", "")
+            say({"id": request["id"], "result": {"tools": tools()}})
+            if (FOLDER / "nagging").exists():
+                say({"method": "notifications/tools/list_changed"})
+            return
         case "tools/call":
             result = call(params["name"], params.get("arguments") or {}, params.get("_meta") or {})
         case "ping":

@@ -444,6 +444,12 @@ impl Fleet {
 
     /// The next reply of an inbox (`<tenant>:<inbox>`), or none within `wait`.
     pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
+        let reply = self.raw_reply_in(inbox, wait).await?;
+        Some(serde_json::from_str(&reply).unwrap())
+    }
+
+    /// As [`Self::reply_in`], as the text that it is: a value has no numbers beyond 64 bits.
+    pub async fn raw_reply_in(&mut self, inbox: &str, wait: Duration) -> Option<String> {
         let mut connection = self.server.connection().await;
         let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());
         let mut command = redis::cmd("XREAD");
@@ -451,9 +457,9 @@ impl Fleet {
         command.arg("STREAMS").arg(self.store.keys().key(format!("replies:{inbox}"))).arg(&*last);
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let found: Option<Vec<(String, Entries)>> = command.query_async(&mut connection).await.unwrap();
-        let (id, fields) = found?.remove(0).1.remove(0);
+        let (id, mut fields) = found?.remove(0).1.remove(0);
         *last = id;
-        Some(serde_json::from_str(&fields["reply"]).unwrap())
+        fields.remove("reply")
     }
 
     /// A reader of inbox `name` of tenant `acme`, from its beginning.

@@ -134,6 +134,8 @@ pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a result that are checked against the tool's output schema; what is longer does not fit it. As much as
 /// an MCP server may send at once.
 pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Values in JSON that is read whole: each takes some seventy bytes of memory, however short its text is.
+pub const JSON_VALUES_MAX: usize = 200_000;
 /// Bytes of all outputs of one turn: its reply and its record are written in one script, with its last result.
 pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
 
@@ -177,6 +179,14 @@ pub const SALVAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const MCP_MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Tools that one MCP server may list; the largest public ones have about a hundred.
 pub const MCP_TOOLS_MAX: usize = 512;
+/// Bytes of the whole list, over all of its pages.
+pub const MCP_LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Values in all schemas of the list: each takes some seventy bytes of memory once it is read.
+pub const MCP_LIST_VALUES_MAX: usize = 200_000;
+/// Pages of the list without a single tool.
+pub const MCP_EMPTY_PAGES_MAX: usize = 8;
+/// Blocks of content in one result of an MCP server: further ones are counted, not shown.
+pub const MCP_BLOCKS_MAX: usize = 1_000;
 /// Bytes of one tool's definition by an MCP server: models read all of it.
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
 /// Nesting of a schema in it. It is pinned in a file five levels deep, and files of a configuration have 64 levels.

@@ -196,12 +196,27 @@ async fn arguments_refusals_and_secrets_are_minded() {
 
     let turn = format!(
         r#"{{"tenant":"acme","agent":"kelly","reply_to":"box","calls":[
-        {{"id":"1","name":"t__look","arguments":{{"key":"a","ms":0,"n":{big}}}}}]}}"#
+        {{"id":"1","name":"t__environment","arguments":{{"n":{big}}}}}]}}"#
     );
     fleet.xadd("turns", "turn", turn.as_bytes()).await;
-    let reply = reply_of(&mut fleet).await;
-    assert_eq!(outcomes(&reply), ["permanent"], "{reply:#}");
-    assert!(error(&reply, 0)["message"].as_str().unwrap().contains(big), "a number is never rounded: {reply:#}");
+    let reply = fleet.raw_reply_in("acme:box", Duration::from_secs(10)).await.unwrap();
+    assert!(reply.contains(&format!(r#""_arguments":{{"n":{big}}}"#)), "digits are kept there and back: {reply}");
+    fleet.stop().await;
+    servers.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_announces_changes_after_each_list_is_not_listed_again_and_again() {
+    let notes = Notes::new().unwrap();
+    let (mut fleet, servers) = fleet(pinned("t", notes.server()).await.unwrap()).await;
+    assert_eq!(outcomes(&run(&mut fleet, &[("t__nag", json!({}))]).await), ["ok"]);
+    fleet.until("it is listed a few times", async |_| notes.lines("lists").len() >= 5).await;
+    let before = notes.lines("lists").len();
+    // A server that was followed at once would be listed hundreds of times in these two seconds.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(notes.lines("lists").len() <= before + 2, "{} lists, then {}", before, notes.lines("lists").len());
+    let reply = run(&mut fleet, &[("t__look", json!({"key": "a"})), ("t__send", json!({"key": "b"}))]).await;
+    assert_eq!(outcomes(&reply), ["ok", "ok"], "calls do not wait for the pause: {reply:#}");
     fleet.stop().await;
     servers.stop().await;
 }

@@ -1,35 +1,22 @@
-//! A tool as the protocol carries it, to a tool as it is pinned.
+//! Whether a definition can be pinned.
 
-use rmcp::model::Tool;
 use serde_json::Value;
-use tickfleet_config::{McpAnnotations, McpDefinition};
+use tickfleet_config::McpDefinition;
 use tickfleet_model::limits;
 
-use super::outcome;
-
-/// Returns what of a tool counts. Icons and metadata are for programs that show tools to people.
-pub(super) fn of(tool: &Tool) -> McpDefinition {
-    let annotations = tool.annotations.clone().unwrap_or_default();
-    McpDefinition {
-        name: tool.name.to_string(),
-        title: tool.title.clone(),
-        description: tool.description.as_deref().map(str::to_owned),
-        input_schema: Value::Object((*tool.input_schema).clone()),
-        output_schema: tool.output_schema.as_ref().map(|schema| Value::Object((**schema).clone())),
-        annotations: McpAnnotations {
-            title: annotations.title,
-            read_only_hint: annotations.read_only_hint,
-            destructive_hint: annotations.destructive_hint,
-            idempotent_hint: annotations.idempotent_hint,
-            open_world_hint: annotations.open_world_hint,
-        },
+/// Returns how deep values nest.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
     }
 }
 
 /// Why the file of pins cannot hold a definition, if it cannot.
 pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
-    if schemas.iter().flatten().any(|schema| outcome::depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {
+    if schemas.iter().flatten().any(|schema| depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {
         return Some(format!("a schema of it nests deeper than {} levels", limits::MCP_SCHEMA_DEPTH_MAX));
     }
     let long = schemas.iter().flatten().any(|schema| has_long_key(schema));

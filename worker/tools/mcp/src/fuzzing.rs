@@ -1,13 +1,16 @@
 //! Doors for the fuzz targets: messages of servers, without a server.
 
-use rmcp::model::{JsonRpcMessage, ServerJsonRpcMessage, ServerResult};
+use rmcp::model::{CustomResult, JsonRpcMessage, ServerResult};
 use rmcp::service::ServiceError;
+use serde_json::Value;
 use tickfleet_config::mcp::McpServerDef;
 use tickfleet_model::Effect;
 use tickfleet_tools::{Secrets, ToolFailure, ToolOutput};
 
+use super::listing::Listing;
 use super::look::{Offer, offered};
-use super::{definition, outcome};
+use super::outcome;
+use super::wire::{Decoded, Decoder};
 
 /// A message of a server, as it is understood.
 #[derive(Debug)]
@@ -23,13 +26,23 @@ pub enum Heard {
 /// Reads one message of the server that `def` describes; none where it is no message.
 #[must_use]
 pub fn heard(def: &McpServerDef, message: &[u8], secrets: &Secrets) -> Option<Heard> {
-    Some(match serde_json::from_slice::<ServerJsonRpcMessage>(message).ok()? {
-        JsonRpcMessage::Response(response) => match response.result {
-            ServerResult::ListToolsResult(list) => {
-                Heard::Offer(offered(def, list.tools.iter().map(definition::of).collect(), None))
+    let message = match Decoder::default().decode(message) {
+        Decoded::Message(message) => message,
+        Decoded::Ignored => return Some(Heard::Other),
+        Decoded::Unreadable(_) => return None,
+    };
+    Some(match message {
+        JsonRpcMessage::Response(response) => {
+            let mut listing = Listing::default();
+            let is_list = match &response.result {
+                ServerResult::CustomResult(CustomResult(Value::String(text))) => listing.take(text).is_ok(),
+                _ => false,
+            };
+            match is_list {
+                true => Heard::Offer(offered(def, listing, None)),
+                false => Heard::Outcome(outcome::output(response.result, Effect::Once, false, secrets)),
             }
-            result => Heard::Outcome(outcome::output(result, Effect::Once, secrets)),
-        },
+        }
         JsonRpcMessage::Error(error) => {
             let failed = outcome::failure("server", &ServiceError::McpError(error.error), Effect::Once, secrets);
             Heard::Outcome(Err(failed.failure))

@@ -1,39 +1,269 @@
-//! The HTTP client of a connection. It adds one thing to that of the protocol library: an error that names no request
-//! is the answer to the request that it came back for.
+//! The HTTP client of a connection: requests with every digit, and answers under bounds.
 //!
-//! A server that has been restarted answers so to a session that it does not know. Without a name, nobody would be told,
-//! and every call on the connection would wait until its time is over.
+//! Every request that is answered at all gets an answer: an error that names no request is for the one that it came back
+//! for (a server that has been restarted answers so to a session that it does not know), and so is an answer that cannot
+//! be read.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use futures::stream::BoxStream;
-use reqwest::header::{HeaderName, HeaderValue};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::{Response, StatusCode};
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{
-    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+    AuthRequiredError, HttpStatusError, InsufficientScopeError, SseError, StreamableHttpClient, StreamableHttpError,
+    StreamableHttpPostResponse,
 };
 use sse_stream::Sse;
+use tickfleet_model::limits;
+use tickfleet_tools::Secrets;
+
+use super::events::{Data, Events};
+use super::wire::{self, Decoded, Decoder};
 
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Outcome<T> = Result<T, StreamableHttpError<reqwest::Error>>;
 
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+/// Bytes of a session's id: every request carries it.
+const SESSION_BYTES_MAX: usize = 1_024;
+/// Bytes of an answer that is no success.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
 /// A client that answers every request that it was given.
 #[derive(Clone)]
-pub(super) struct Answering(pub(super) reqwest::Client);
+pub(super) struct Answering {
+    client: reqwest::Client,
+    reader: Arc<Reader>,
+}
 
-/// The answer, with the name of the request where it has none of its own.
-fn named(answer: StreamableHttpPostResponse, asked: &ClientJsonRpcMessage) -> StreamableHttpPostResponse {
-    match (answer, asked) {
-        (
-            StreamableHttpPostResponse::Json(JsonRpcMessage::Error(mut error), session),
-            JsonRpcMessage::Request(request),
-        ) if error.id.is_none() => {
-            error.id = Some(request.id.clone());
-            StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), session)
-        }
-        (answer, _) => answer,
+/// Reads what a server sends.
+struct Reader {
+    server: String,
+    secrets: Arc<Secrets>,
+    decoder: Decoder,
+}
+
+impl Answering {
+    pub(super) fn new(client: reqwest::Client, server: &str, secrets: Arc<Secrets>) -> Self {
+        let reader = Reader { server: server.to_owned(), secrets, decoder: Decoder::default() };
+        Self { client, reader: Arc::new(reader) }
     }
+
+    async fn post(
+        &self,
+        uri: &str,
+        message: &ClientJsonRpcMessage,
+        session_id: Option<&str>,
+        auth_header: Option<String>,
+        custom_headers: Headers,
+    ) -> Outcome<Response> {
+        let mut request = self.client.post(uri).header(ACCEPT, format!("{EVENTS}, {JSON}"));
+        if let Some(token) = auth_header {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in custom_headers {
+            if [ACCEPT, SESSION, LAST_EVENT].contains(&name) {
+                return Err(StreamableHttpError::ReservedHeaderConflict(name.to_string()));
+            }
+            request = request.header(name, value);
+        }
+        if let Some(session) = session_id {
+            request = request.header(SESSION, session);
+        }
+        let body = wire::encoded(message)?;
+        request.header(CONTENT_TYPE, JSON).body(body).send().await.map_err(StreamableHttpError::Client)
+    }
+
+    async fn answer(
+        &self,
+        response: Response,
+        message: &ClientJsonRpcMessage,
+        has_session: bool,
+    ) -> Outcome<StreamableHttpPostResponse> {
+        let (status, asked) = (response.status(), wire::request_id(message));
+        if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        if status == StatusCode::NOT_FOUND && has_session {
+            return Err(StreamableHttpError::SessionExpired);
+        }
+        if !status.is_success() {
+            return self.refusal(response, asked).await;
+        }
+        let session = session(response.headers())?;
+        let kind = kind(response.headers());
+        let Some(asked) = asked else {
+            // What we do not ask is not answered.
+            return Ok(StreamableHttpPostResponse::Accepted);
+        };
+        match kind.as_deref() {
+            Some(kind) if kind.starts_with(EVENTS) => {
+                Ok(StreamableHttpPostResponse::Sse(events(response, Arc::clone(&self.reader), asked), session))
+            }
+            Some(kind) if kind.starts_with(JSON) => {
+                let answer = match body(response, limits::MCP_MESSAGE_BYTES_MAX).await? {
+                    Some(body) => self.reader.answer(&body, asked),
+                    None => self.reader.too_large(asked),
+                };
+                Ok(StreamableHttpPostResponse::Json(answer, session))
+            }
+            kind => Err(StreamableHttpError::UnexpectedContentType(kind.map(str::to_owned))),
+        }
+    }
+
+    /// An answer whose status is no success: it may carry an error of the protocol.
+    async fn refusal(&self, response: Response, asked: Option<u64>) -> Outcome<StreamableHttpPostResponse> {
+        let status = response.status();
+        let challenge =
+            response.headers().get(WWW_AUTHENTICATE).map(|header| String::from_utf8_lossy(header.as_bytes()));
+        match (status, challenge.map(Cow::into_owned)) {
+            (StatusCode::UNAUTHORIZED, Some(challenge)) => {
+                return Err(StreamableHttpError::AuthRequired(AuthRequiredError::new(challenge)));
+            }
+            (StatusCode::FORBIDDEN, Some(challenge)) => {
+                return Err(StreamableHttpError::InsufficientScope(InsufficientScopeError::new(challenge, None)));
+            }
+            _ => {}
+        }
+        let passes = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+        let after = response.headers().get(RETRY_AFTER).and_then(|header| header.to_str().ok()).map(str::to_owned);
+        let failed = || HttpStatusError::new(status.as_u16(), after.clone()).into();
+        let is_json = kind(response.headers()).is_some_and(|kind| kind.starts_with(JSON));
+        if passes && (!is_json || status == StatusCode::TOO_MANY_REQUESTS) {
+            return Err(failed());
+        }
+        let body = body(response, REFUSAL_BYTES_MAX).await.ok().flatten().unwrap_or_default();
+        // Without credentials, whatever the body says is no answer to the request.
+        let is_about_credentials = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        if is_json
+            && !is_about_credentials
+            && let Decoded::Message(JsonRpcMessage::Error(mut error)) = self.reader.decoder.decode(body.trim_ascii())
+        {
+            error.id = error.id.or(asked.map(wire::id_of));
+            return Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(error), None));
+        }
+        if passes {
+            return Err(failed());
+        }
+        let said = format!("HTTP {}: {}", status.as_u16(), String::from_utf8_lossy(&body));
+        Err(StreamableHttpError::UnexpectedServerResponse(said.into()))
+    }
+}
+
+impl Reader {
+    /// The answer to a request that came back alone. Whatever it calls itself, it is the answer to that request.
+    fn answer(&self, body: &[u8], asked: u64) -> ServerJsonRpcMessage {
+        match self.decoder.decode(body.trim_ascii()) {
+            Decoded::Message(JsonRpcMessage::Response(mut response)) => {
+                response.id = wire::id_of(asked);
+                ServerJsonRpcMessage::Response(response)
+            }
+            Decoded::Message(JsonRpcMessage::Error(mut error)) => {
+                error.id = Some(wire::id_of(asked));
+                ServerJsonRpcMessage::Error(error)
+            }
+            Decoded::Unreadable(flaw) => self.unreadable(asked, &flaw.why),
+            Decoded::Message(_) | Decoded::Ignored => self.unreadable(asked, "it is not an answer"),
+        }
+    }
+
+    /// A message of a stream; none where it changes nothing here. `asked` is the request that the stream answers.
+    fn message(&self, data: Data, asked: Option<u64>) -> Option<ServerJsonRpcMessage> {
+        let bytes = match data {
+            Data::Bytes(bytes) => bytes,
+            Data::TooLarge => return asked.map(|asked| self.too_large(asked)),
+        };
+        // Some servers keep a stream alive with empty events.
+        if bytes.trim_ascii().is_empty() {
+            return None;
+        }
+        match self.decoder.decode(bytes.trim_ascii()) {
+            Decoded::Message(JsonRpcMessage::Error(mut error)) => {
+                error.id = error.id.or(asked.map(wire::id_of));
+                Some(ServerJsonRpcMessage::Error(error))
+            }
+            Decoded::Message(message) => Some(message),
+            Decoded::Ignored => None,
+            Decoded::Unreadable(flaw) => flaw.id.or(asked).map(|id| self.unreadable(id, &flaw.why)),
+        }
+    }
+
+    fn unreadable(&self, id: u64, why: &str) -> ServerJsonRpcMessage {
+        let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
+        tracing::warn!(server, request = id, reason, "an answer of an MCP server could not be read");
+        wire::unreadable(id, &reason)
+    }
+
+    fn too_large(&self, id: u64) -> ServerJsonRpcMessage {
+        let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
+        tracing::warn!(server, bytes_max, "a message of an MCP server is too large and was dropped");
+        wire::too_large(id)
+    }
+
+    /// The event as the protocol library reads it.
+    fn event(&self, sse: Sse, data: Option<Data>, asked: Option<u64>) -> Sse {
+        let is_message = matches!(sse.event.as_deref(), None | Some("" | "message"));
+        let message = data.filter(|_| is_message).and_then(|data| self.message(data, asked));
+        // What we made of it can be written.
+        Sse { data: message.and_then(|message| serde_json::to_string(&message).ok()), ..sse }
+    }
+}
+
+/// The id of the session that an answer names.
+fn session(headers: &HeaderMap) -> Outcome<Option<String>> {
+    let Some(session) = headers.get(SESSION) else { return Ok(None) };
+    if session.len() > SESSION_BYTES_MAX {
+        let said = format!("the id of its session has more than {SESSION_BYTES_MAX} bytes");
+        return Err(StreamableHttpError::UnexpectedServerResponse(said.into()));
+    }
+    Ok(session.to_str().ok().map(str::to_owned))
+}
+
+/// The media type of an answer.
+fn kind(headers: &HeaderMap) -> Option<String> {
+    headers.get(CONTENT_TYPE).map(|kind| String::from_utf8_lossy(kind.as_bytes()).to_ascii_lowercase())
+}
+
+/// A body of at most `bytes_max`; none where it has more.
+async fn body(mut response: Response, bytes_max: usize) -> Outcome<Option<Vec<u8>>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(StreamableHttpError::Client)? {
+        if body.len() + chunk.len() > bytes_max {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+/// The events of the answer to a request.
+fn events(response: Response, reader: Arc<Reader>, asked: u64) -> BoxStream<'static, Result<Sse, SseError>> {
+    let state = (response, Events::default(), VecDeque::<(Sse, Option<Data>)>::new());
+    let events = stream::unfold(Some(state), move |state| {
+        let reader = Arc::clone(&reader);
+        async move {
+            let (mut response, mut events, mut complete) = state?;
+            loop {
+                if let Some((sse, data)) = complete.pop_front() {
+                    let event = reader.event(sse, data, Some(asked));
+                    return Some((Ok(event), Some((response, events, complete))));
+                }
+                match response.chunk().await {
+                    Ok(Some(chunk)) => complete.extend(events.take(&chunk)),
+                    Ok(None) => return None,
+                    Err(error) => return Some((Err(SseError::Body(Box::new(error))), None)),
+                }
+            }
+        }
+    });
+    events.boxed()
 }
 
 impl StreamableHttpClient for Answering {
@@ -47,9 +277,9 @@ impl StreamableHttpClient for Answering {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<StreamableHttpPostResponse> {
-        let asked = message.clone();
-        let answer = self.0.post_message(uri, message, session_id, auth_header, custom_headers).await?;
-        Ok(named(answer, &asked))
+        self.reader.decoder.note(&message);
+        let response = self.post(&uri, &message, session_id.as_deref(), auth_header, custom_headers).await?;
+        self.answer(response, &message, session_id.is_some()).await
     }
 
     async fn post_message_with_max_sse_event_size(
@@ -59,21 +289,9 @@ impl StreamableHttpClient for Answering {
         session_id: Option<Arc<str>>,
         auth_header: Option<String>,
         custom_headers: Headers,
-        max_sse_event_size: usize,
+        _: usize,
     ) -> Outcome<StreamableHttpPostResponse> {
-        let asked = message.clone();
-        let answer = self
-            .0
-            .post_message_with_max_sse_event_size(
-                uri,
-                message,
-                session_id,
-                auth_header,
-                custom_headers,
-                max_sse_event_size,
-            )
-            .await?;
-        Ok(named(answer, &asked))
+        self.post_message(uri, message, session_id, auth_header, custom_headers).await
     }
 
     async fn delete_session(
@@ -83,7 +301,7 @@ impl StreamableHttpClient for Answering {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<()> {
-        self.0.delete_session(uri, session_id, auth_header, custom_headers).await
+        self.client.delete_session(uri, session_id, auth_header, custom_headers).await
     }
 
     async fn get_stream(
@@ -94,7 +312,8 @@ impl StreamableHttpClient for Answering {
         auth_header: Option<String>,
         custom_headers: Headers,
     ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
-        self.0.get_stream(uri, session_id, last_event_id, auth_header, custom_headers).await
+        let most = limits::MCP_MESSAGE_BYTES_MAX;
+        self.get_stream_with_max_sse_event_size(uri, session_id, last_event_id, auth_header, custom_headers, most).await
     }
 
     async fn get_stream_with_max_sse_event_size(
@@ -106,7 +325,8 @@ impl StreamableHttpClient for Answering {
         custom_headers: Headers,
         max_sse_event_size: usize,
     ) -> Outcome<BoxStream<'static, Result<Sse, SseError>>> {
-        self.0
+        let stream = self
+            .client
             .get_stream_with_max_sse_event_size(
                 uri,
                 session_id,
@@ -115,6 +335,14 @@ impl StreamableHttpClient for Answering {
                 custom_headers,
                 max_sse_event_size,
             )
-            .await
+            .await?;
+        let reader = Arc::clone(&self.reader);
+        let read = move |event: Result<Sse, SseError>| {
+            event.map(|mut sse| {
+                let data = sse.data.take().map(|data| Data::Bytes(data.into_bytes()));
+                reader.event(sse, data, None)
+            })
+        };
+        Ok(stream.map(read).boxed())
     }
 }

@@ -2,31 +2,32 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use reqwest::header::{HeaderName, HeaderValue};
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, ClientRequest, Implementation, ListToolsRequest, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ServerResult,
+    ClientCapabilities, ClientConfig, ClientRequest, CustomResult, Implementation, ListToolsRequest,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ProtocolVersion, ServerResult,
 };
 use rmcp::service::{
-    ClientInitializeError, NotificationContext, Peer, RoleClient, RunningService, serve_client_with_ct,
+    ClientInitializeError, NotificationContext, Peer, RoleClient, RunningService, ServiceError, serve_client_with_ct,
 };
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::transport::{DynamicTransportError, StreamableHttpClientTransport};
 use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::{McpConnection, McpTransport};
 use tickfleet_model::limits;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::bounded::Bounded;
 use super::child::{self, ServerProcess};
-use super::definition;
 use super::http::Answering;
+use super::lines::Lines;
+use super::listing::{Listing, Malformed};
+use super::wire;
 use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
@@ -51,8 +52,18 @@ pub(super) enum Verdict {
     AsPinned,
     /// These parts of its definition are others.
     Changed(Vec<&'static str>),
+    /// Its definition cannot be read, for this reason.
+    Malformed(String),
     /// The server has no such tool any more.
     Gone,
+}
+
+/// The result of a look at all tools.
+pub(super) struct Checked {
+    /// The verdicts about the pinned ones.
+    pub(super) verdicts: Arc<Verdicts>,
+    /// Those that cannot be read, pinned or not.
+    pub(super) malformed: Vec<Malformed>,
 }
 
 /// The verdicts by the server's own names.
@@ -66,6 +77,8 @@ struct Heard {
     /// None while the tools are looked at.
     verdicts: watch::Sender<Option<Arc<Verdicts>>>,
     changed: Notify,
+    /// True if the server announces changes so often that calls do not wait for each of them.
+    is_noisy: AtomicBool,
 }
 
 /// Our end of the protocol: it offers a server nothing.
@@ -75,7 +88,9 @@ struct Listener(Arc<Heard>);
 impl rmcp::ClientHandler for Listener {
     fn get_info(&self) -> ClientConfig {
         let ours = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
+        // The newest revision that has a handshake: a server that knows a later one alone says so.
         ClientConfig::new(ClientCapabilities::default(), ours)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
@@ -87,7 +102,9 @@ impl rmcp::ClientHandler for Listener {
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         // From here on no call is sent until the tools were looked at again.
-        self.0.verdicts.send_replace(None);
+        if !self.0.is_noisy.load(Ordering::Acquire) {
+            self.0.verdicts.send_replace(None);
+        }
         self.0.changed.notify_one();
     }
 }
@@ -129,17 +146,20 @@ pub(super) async fn connect_heard(
 ) -> Result<Link, String> {
     let secrets = Secrets::resolve(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
-    let heard = Heard { progress: Mutex::default(), verdicts: watch::Sender::new(None), changed: Notify::new() };
+    let heard = Heard {
+        progress: Mutex::default(),
+        verdicts: watch::Sender::new(None),
+        changed: Notify::new(),
+        is_noisy: AtomicBool::new(false),
+    };
     let (heard, stop) = (Arc::new(heard), CancellationToken::new());
     let listener = Listener(Arc::clone(&heard));
-    let in_words = |error: ClientInitializeError| {
-        wording::cut(&secrets.scrub(&format!("it did not shake hands ({error})")), REASON_BYTES_MAX)
-    };
+    let in_words =
+        |error: ClientInitializeError| wording::cut(&secrets.scrub(&handshake_failure(&error)), REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
             let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
-            let messages = AsyncRwTransport::new_client(Bounded::new(output, name), input);
-            let messages = messages.with_max_line_length(limits::MCP_MESSAGE_BYTES_MAX);
+            let messages = Lines::new(name, Arc::clone(&secrets), output, input);
             match serve_client_with_ct(listener, messages, stop.clone()).await {
                 Ok(service) => (service, Some(process)),
                 Err(error) => {
@@ -158,11 +178,45 @@ pub(super) async fn connect_heard(
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
-            let messages = StreamableHttpClientTransport::with_client(Answering(client), config);
+            let messages =
+                StreamableHttpClientTransport::with_client(Answering::new(client, name, Arc::clone(&secrets)), config);
             (serve_client_with_ct(listener, messages, stop.clone()).await.map_err(in_words)?, None)
         }
     };
     Ok(Link::new(service, process, heard, secrets, stop))
+}
+
+/// Why the handshake failed, in words.
+fn handshake_failure(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::JsonRpcError(error) if wire::is_unreadable(error) || wire::is_too_large(error) => {
+            format!("the handshake failed: {}", error.message)
+        }
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it refused the handshake with the error {}: {}", error.code.0, error.message)
+        }
+        ClientInitializeError::ConnectionClosed(_) => "it ended before it answered `initialize`".to_owned(),
+        ClientInitializeError::ExpectedInitResponse(None) => "it ended before it answered `initialize`".to_owned(),
+        ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
+        ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
+        // What came is nothing to show: it is not what was asked for.
+        _ => "it answered `initialize` with something else than its result".to_owned(),
+    }
+}
+
+/// An error of the connection and its causes, without the name of the type that it came through.
+fn causes(error: &DynamicTransportError) -> String {
+    let mut said = error.error.to_string();
+    let mut source = error.error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        // Some errors quote their cause.
+        if !said.ends_with(&cause) {
+            said = format!("{said}: {cause}");
+        }
+        source = error.source();
+    }
+    said
 }
 
 /// Returns how often a stream that broke off is asked to go on: a server that has ended should be found out, not waited
@@ -248,36 +302,43 @@ impl Link {
     /// The version that the server gives of itself.
     pub(super) fn version(&self) -> Option<String> {
         let info = self.peer.peer_info()?;
-        info.server_info.as_ref().map(|server| wording::cut(&server.version, REASON_BYTES_MAX))
+        let version = info.server_info.as_ref().map(|server| wording::cut(&server.version, REASON_BYTES_MAX));
+        version.filter(|version| !version.is_empty())
     }
 
     /// Asks for all tools.
     ///
     /// # Errors
     /// Why not, in words; more tools than a server may have are an error too.
-    pub(super) async fn tools(&self) -> Result<Vec<McpDefinition>, String> {
-        let (mut tools, mut cursor) = (Vec::new(), None);
+    pub(super) async fn tools(&self) -> Result<Listing, String> {
+        let said = |what: String| wording::cut(&self.secrets.scrub(&what), REASON_BYTES_MAX);
+        let (mut listing, mut cursor) = (Listing::default(), None);
         loop {
             let page = PaginatedRequestParams::default().with_cursor(cursor);
             let request =
                 ListToolsRequest { method: Default::default(), params: Some(page), extensions: Default::default() };
-            let answer = self.peer.send_request(ClientRequest::ListToolsRequest(request)).await;
-            let said = |what: String| wording::cut(&self.secrets.scrub(&what), REASON_BYTES_MAX);
-            let list = match answer {
-                Ok(ServerResult::ListToolsResult(list)) => list,
-                Ok(_) => return Err("it answered the question for its tools with something else".to_owned()),
-                Err(error) => return Err(said(format!("it did not list its tools ({error})"))),
+            let page = match self.peer.send_request(ClientRequest::ListToolsRequest(request)).await {
+                Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(page)))) => page,
+                Ok(_) => return Err("it answered `tools/list` with something else than a list".to_owned()),
+                Err(ServiceError::McpError(error)) if wire::is_unreadable(&error) || wire::is_too_large(&error) => {
+                    return Err(said(format!("its list of tools could not be read: {}", error.message)));
+                }
+                Err(ServiceError::McpError(error)) => {
+                    return Err(said(format!(
+                        "it refused `tools/list` with the error {}: {}",
+                        error.code.0, error.message
+                    )));
+                }
+                Err(ServiceError::TransportClosed) => return Err("it ended before it listed its tools".to_owned()),
+                Err(ServiceError::TransportSend(error)) => {
+                    return Err(said(format!("it did not list its tools: {}", causes(&error))));
+                }
+                Err(error) => return Err(said(format!("it did not list its tools: {error}"))),
             };
-            let more = list.next_cursor.is_some();
-            // An empty page with a successor could go on for ever.
-            if tools.len() + list.tools.len() > limits::MCP_TOOLS_MAX || (more && list.tools.is_empty()) {
-                return Err(format!("it lists more than {} tools", limits::MCP_TOOLS_MAX));
+            cursor = listing.take(&page).map_err(said)?;
+            if cursor.is_none() {
+                return Ok(listing);
             }
-            tools.extend(list.tools.iter().map(definition::of));
-            if !more {
-                return Ok(tools);
-            }
-            cursor = list.next_cursor;
         }
     }
 
@@ -285,11 +346,14 @@ impl Link {
     ///
     /// # Errors
     /// As [`Self::tools`].
-    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<Arc<Verdicts>, String> {
-        let live = self.tools().await?;
+    pub(super) async fn check(&self, pinned: &BTreeMap<String, McpDefinition>) -> Result<Checked, String> {
+        let Listing { tools: live, malformed, .. } = self.tools().await?;
         let judge = |(name, tool): (&String, &McpDefinition)| {
             let verdict = match live.iter().find(|live| live.name == *name) {
-                None => Verdict::Gone,
+                None => match malformed.iter().find(|malformed| malformed.name == *name) {
+                    Some(malformed) => Verdict::Malformed(malformed.why.clone()),
+                    None => Verdict::Gone,
+                },
                 Some(live) if live.digest() == tool.digest() => Verdict::AsPinned,
                 Some(live) => Verdict::Changed(tool.differences(live)),
             };
@@ -297,7 +361,12 @@ impl Link {
         };
         let verdicts: Arc<Verdicts> = Arc::new(pinned.iter().map(judge).collect());
         self.heard.verdicts.send_replace(Some(Arc::clone(&verdicts)));
-        Ok(verdicts)
+        Ok(Checked { verdicts, malformed })
+    }
+
+    /// From here on, an announcement of changes does not hold calls up, or does so again.
+    pub(super) fn set_noisy(&self, is_noisy: bool) {
+        self.heard.is_noisy.store(is_noisy, Ordering::Release);
     }
 
     /// Returns whether a tool still is what was pinned; waits while the tools are looked at. None if the connection

@@ -7,7 +7,8 @@ use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::McpServerDef;
 use tickfleet_model::limits;
 
-use super::{definition, link};
+use super::listing::{Listing, Malformed};
+use super::{definition, link, listing};
 use tickfleet_tools::Environment;
 use tickfleet_tools::standard_error::Tail;
 use tickfleet_tools::{ArgumentCheck, OutputCheck};
@@ -45,9 +46,10 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
 }
 
 /// What can be imported of the tools that a server listed.
-pub(super) fn offered(def: &McpServerDef, listed: Vec<McpDefinition>, version: Option<String>) -> Offer {
-    let mut offer = Offer { version, tools: Vec::new(), refused: Vec::new() };
-    for tool in listed {
+pub(super) fn offered(def: &McpServerDef, listed: Listing, version: Option<String>) -> Offer {
+    let refused = listed.malformed.into_iter().map(|Malformed { name, why }| (name, why)).collect();
+    let mut offer = Offer { version, tools: Vec::new(), refused };
+    for tool in listed.tools {
         match unusable(def, &tool, &offer.tools) {
             Some(why) => offer.refused.push((tool.name, why)),
             None => offer.tools.push(tool),
@@ -70,7 +72,7 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
         return Some("the server lists this name twice".to_owned());
     }
     if definition::too_large(tool) {
-        return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
+        return Some(listing::too_large());
     }
     if let Some(why) = definition::unpinnable(tool) {
         return Some(why);
@@ -86,18 +88,16 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use rmcp::model::Tool;
     use serde_json::{Value, json};
     use tickfleet_config::{MCP_LOCK_FILE, McpPinned, McpPins, Sources, load_mcp};
 
     use super::*;
 
     /// A tool whose schema nests `depth` levels and has a name of `key_bytes`.
-    fn nested(name: &str, depth: usize, key_bytes: usize) -> McpDefinition {
+    fn nested(name: &str, depth: usize, key_bytes: usize) -> Value {
         let key = "\u{1}".repeat(key_bytes);
         let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));
-        let schema: Value = json!({"name": name, "inputSchema": {"type": "object", "default": inside}});
-        definition::of(&serde_json::from_value::<Tool>(schema).unwrap())
+        json!({"name": name, "inputSchema": {"type": "object", "default": inside}})
     }
 
     #[test]
@@ -111,7 +111,9 @@ mod tests {
         let (depth, key) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_KEY_BYTES_MAX);
         let tools =
             vec![nested("most", depth, key), nested("deeper", depth + 1, key), nested("longer", depth, key + 1)];
-        let offer = offered(&def, tools, None);
+        let mut listed = Listing::default();
+        listed.take(&json!({"tools": tools}).to_string()).unwrap();
+        let offer = offered(&def, listed, None);
         assert_eq!((offer.tools.len(), offer.refused.len()), (1, 2), "{:?}", offer.refused);
         assert!(offer.refused[0].1.contains("48 levels"), "{:?}", offer.refused);
         assert!(offer.refused[1].1.contains("160 bytes"), "{:?}", offer.refused);

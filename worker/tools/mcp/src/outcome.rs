@@ -1,16 +1,19 @@
 //! The meaning of a server's answer: output, a refusal, or something that may pass.
 
 use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
-use rmcp::model::{CallToolResult, ContentBlock, ErrorCode, ErrorData, ResourceContents, ServerResult};
+use rmcp::model::{CustomResult, ErrorCode, ErrorData, ServerResult};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_model::{Effect, limits};
 
-use super::bounded;
+use super::{scan, wire};
 use tickfleet_tools::Secrets;
 use tickfleet_tools::{ToolFailure, ToolOutput, wording};
 
@@ -39,41 +42,207 @@ pub(super) fn quarantined(own: &str, what: &str, changed: &[&str]) -> ToolFailur
     ToolFailure::Permanent { message: wording::cut(&message, limits::ERROR_BYTES_MAX), details: Some(details) }
 }
 
-/// The output in an answer: the structured content where there is one, else the content in words.
+/// The output in an answer: the structured content if there is any, otherwise the content in words. `is_structured` says
+/// that the tool declares a schema of its output.
 ///
 /// # Errors
-/// The tool's own refusal; an answer of another kind.
-pub(super) fn output(answer: ServerResult, effect: Effect, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
-    let result = match answer {
-        ServerResult::CallToolResult(result) => result,
-        other => return Err(no_result(&other, effect)),
+/// The tool's own refusal; an answer that is no result.
+pub(super) fn output(
+    answer: ServerResult,
+    effect: Effect,
+    is_structured: bool,
+    secrets: &Secrets,
+) -> Result<ToolOutput, ToolFailure> {
+    let ServerResult::CustomResult(CustomResult(Value::String(text))) = answer else {
+        return Err(no_result("with something that is no result of a tool", effect));
     };
-    if result.is_error == Some(true) {
-        let said = secrets.scrub(&words(&result));
+    let result = CallResult::read(&text).map_err(|what| no_result(what, effect))?;
+    if result.is_error {
+        let said = secrets.scrub(&result.words());
         let said = if said.trim().is_empty() { "The tool failed without saying why." } else { said.trim() };
         return Err(permanent(said));
     }
-    let (text, content_type) = match &result.structured_content {
+    let (text, content_type) = match result.structured {
         // Deeper JSON than our own readers accept would make the reply unreadable: it travels as text.
-        Some(value) if depth(value) <= limits::JSON_DEPTH_MAX => (value.to_string(), "application/json"),
-        Some(value) => (Value::from(value.to_string()).to_string(), "text/plain"),
-        None => (Value::from(words(&result)).to_string(), "text/plain"),
+        Some(json) if scan::depth(json) <= limits::JSON_DEPTH_MAX => (scan::compact(json), "application/json"),
+        Some(json) => (Value::from(scan::compact(json)).to_string(), "text/plain"),
+        None if is_structured => {
+            let what = "without `structuredContent`, which the tool's output schema promises";
+            return Err(no_result(what, effect));
+        }
+        None => (Value::from(result.words()).to_string(), "text/plain"),
     };
     let json = RawValue::from_string(secrets.scrub(&text));
     let json = json.map_err(|e| ToolFailure::Internal { message: format!("not JSON after scrubbing: {e}") })?;
     Ok(ToolOutput { json, content_type })
 }
 
-/// The failure that an answer makes which is no result of a tool. A server that asks for more input may have begun, too.
-fn no_result(answer: &ServerResult, effect: Effect) -> ToolFailure {
-    let what = match answer {
-        ServerResult::InputRequiredResult(_) => "in a way that is not supported: it asks for more input",
-        ServerResult::CreateTaskResult(_) => "in a way that is not supported: it made a task of the call",
-        ServerResult::EmptyResult(_) => "with an empty result",
-        ServerResult::CustomResult(result) if result.0.is_null() => "with null in place of a result",
-        _ => "with something that is no result of a tool",
-    };
+/// The failure that an answer makes which is no result of a tool.
+fn no_result(what: &str, effect: Effect) -> ToolFailure {
     unread(format!("The MCP server answered {what}."), effect)
+}
+
+/// The result of a call, its parts as text.
+struct CallResult<'a> {
+    is_error: bool,
+    content: Option<&'a str>,
+    structured: Option<&'a str>,
+}
+
+impl<'a> CallResult<'a> {
+    /// Reads the members of a result.
+    ///
+    /// # Errors
+    /// What came in place of a result.
+    fn read(text: &'a str) -> Result<Self, &'static str> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Members<'a> {
+            #[serde(borrow, default)]
+            content: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            structured_content: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            is_error: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            result_type: Option<&'a RawValue>,
+            #[serde(borrow, default)]
+            task: Option<&'a RawValue>,
+        }
+        match text {
+            "null" => return Err("with null in place of a result"),
+            text if scan::compact(text.get(..16).unwrap_or(text)) == "{}" => return Err("with an empty result"),
+            text if !text.starts_with('{') => return Err("with something that is no result of a tool"),
+            _ => {}
+        }
+        let members: Members<'_> =
+            serde_json::from_str(text).map_err(|_| "with a result that has a member twice, or an odd one")?;
+        let content = members.content.map(RawValue::get).filter(|content| content.starts_with('['));
+        let structured = members.structured_content.map(RawValue::get);
+        // A server that asks for more input may have begun, too.
+        match members.result_type.map(RawValue::get) {
+            Some("\"input_required\"") => return Err("in a way that is not supported: it asks for more input"),
+            Some("\"task\"") => return Err("in a way that is not supported: it made a task of the call"),
+            _ if members.task.is_some() && content.is_none() && structured.is_none() => {
+                return Err("in a way that is not supported: it made a task of the call");
+            }
+            _ => {}
+        }
+        let is_error = match members.is_error.map(RawValue::get) {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err("with a result whose `isError` is neither true nor false"),
+        };
+        if members.content.is_some() && content.is_none() {
+            return Err("with a result whose `content` is not an array");
+        }
+        if content.is_none() && structured.is_none() && !is_error {
+            return Err("with something that is no result of a tool");
+        }
+        Ok(Self { is_error, content, structured })
+    }
+
+    /// The content in words, a block a paragraph. What is no text is named.
+    fn words(&self) -> String {
+        let content = self.content.and_then(|content| serde_json::from_str::<Words>(content).ok());
+        content.map(|Words(words)| words).unwrap_or_default()
+    }
+}
+
+/// Content in words, made block by block: a list of short blocks takes many times its bytes.
+struct Words(String);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Blocks;
+        impl<'de> Visitor<'de> for Blocks {
+            type Value = String;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<String, A::Error> {
+                let (mut words, mut blocks) = (String::new(), 0_usize);
+                while blocks < limits::MCP_BLOCKS_MAX
+                    && let Some(next) = from.next_element::<&RawValue>()?
+                {
+                    words.push_str(if blocks > 0 { "\n" } else { "" });
+                    words.push_str(&block(next.get()));
+                    blocks += 1;
+                }
+                let mut more = 0_usize;
+                while from.next_element::<IgnoredAny>()?.is_some() {
+                    more += 1;
+                }
+                if more > 0 {
+                    words.push_str(&format!("\n[{more} more blocks of content, not shown]"));
+                }
+                Ok(words)
+            }
+        }
+        from.deserialize_seq(Blocks).map(Words)
+    }
+}
+
+/// A block of content in words.
+fn block(block: &str) -> String {
+    /// Members of all kinds of blocks, and of the resource in one of them.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Block<'a> {
+        #[serde(borrow, default, rename = "type")]
+        kind: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        text: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        data: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        blob: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        mime_type: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        name: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        uri: Option<&'a RawValue>,
+        #[serde(borrow, default)]
+        resource: Option<&'a RawValue>,
+    }
+    fn parsed(text: &str) -> Option<Block<'_>> {
+        text.starts_with('{').then(|| serde_json::from_str(text).ok()).flatten()
+    }
+    fn string(value: Option<&RawValue>) -> Option<String> {
+        value.and_then(|value| serde_json::from_str(value.get()).ok())
+    }
+    let word = |value: Option<&RawValue>| string(value).map(|word| wording::cut(&word, WORD_BYTES_MAX));
+    let words = |value| word(value).unwrap_or_default();
+    let media = |value| word(value).map(|kind| format!(" ({kind})")).unwrap_or_default();
+    // Base64 has four characters for three bytes, and two quotes around it.
+    let bytes = |base64: &RawValue| base64.get().len().saturating_sub(2) / 4 * 3;
+    let unreadable = |kind: &str| format!("[a block of the type {kind:?} that could not be read, not shown]");
+    let Some(read) = parsed(block) else { return "[a block that could not be read, not shown]".to_owned() };
+    let Some(kind) = word(read.kind) else { return "[a block without a type, not shown]".to_owned() };
+    match (kind.as_str(), read.data) {
+        ("text", _) => string(read.text).unwrap_or_else(|| unreadable("text")),
+        ("image", Some(data)) => format!("[an image{}, about {} bytes, not shown]", media(read.mime_type), bytes(data)),
+        ("audio", Some(data)) => {
+            format!("[a recording{}, about {} bytes, not shown]", media(read.mime_type), bytes(data))
+        }
+        ("resource_link", _) => {
+            format!("[a resource: {} at {}{}]", words(read.name), words(read.uri), media(read.mime_type))
+        }
+        ("resource", _) => {
+            let Some(inner) = read.resource.and_then(|inner| parsed(inner.get())) else {
+                return unreadable("resource");
+            };
+            let (uri, kind) = (words(inner.uri), media(inner.mime_type));
+            match (string(inner.text), inner.blob) {
+                (Some(text), _) => format!("[the resource {uri}{kind}]\n{text}"),
+                (None, Some(blob)) => format!("[the resource {uri}{kind}, about {} bytes, not shown]", bytes(blob)),
+                (None, None) => unreadable("resource"),
+            }
+        }
+        ("image" | "audio", None) => unreadable(&kind),
+        (kind, _) => format!("[content of the unknown type {kind:?}, not shown]"),
+    }
 }
 
 /// The failure that an answer makes which does not say what was done, and would not the next time either: final, but for
@@ -82,55 +251,15 @@ fn unread(message: String, effect: Effect) -> ToolFailure {
     if effect == Effect::Once { lost(message) } else { permanent(&message) }
 }
 
-/// The content of a result in words, a block a paragraph. What is no text is told of.
-fn words(result: &CallToolResult) -> String {
-    let blocks: Vec<String> = result.content.iter().map(block).collect();
-    blocks.join("\n")
-}
-
-fn block(block: &ContentBlock) -> String {
-    let cut = |text: &str| wording::cut(text, WORD_BYTES_MAX);
-    let kind = |kind: Option<&str>| kind.map(|kind| format!(" ({})", cut(kind))).unwrap_or_default();
-    // Base64 has four characters for three bytes.
-    let bytes = |base64: &str| base64.len() / 4 * 3;
-    match block {
-        ContentBlock::Text(text) => text.text.clone(),
-        ContentBlock::Image(image) => {
-            format!("[an image{}, about {} bytes, not shown]", kind(Some(&image.mime_type)), bytes(&image.data))
-        }
-        ContentBlock::Audio(audio) => {
-            format!("[a recording{}, about {} bytes, not shown]", kind(Some(&audio.mime_type)), bytes(&audio.data))
-        }
-        ContentBlock::ResourceLink(link) => {
-            format!("[a resource: {} at {}{}]", cut(&link.name), cut(&link.uri), kind(link.mime_type.as_deref()))
-        }
-        ContentBlock::Resource(embedded) => match &embedded.resource {
-            ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
-                format!("[the resource {}{}]\n{text}", cut(uri), kind(mime_type.as_deref()))
-            }
-            ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
-                let kind = kind(mime_type.as_deref());
-                format!("[the resource {}{kind}, about {} bytes, not shown]", cut(uri), bytes(blob))
-            }
-            _ => "[a resource of a kind that is not supported, not shown]".to_owned(),
-        },
-        _ => "[content of a kind that is not supported, not shown]".to_owned(),
-    }
-}
-
-/// Returns how deep values nest.
-pub(super) fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
 /// Returns what it means that there is no result.
 pub(super) fn failure(server: &str, error: &ServiceError, effect: Effect, secrets: &Secrets) -> Failed {
     match error {
-        ServiceError::McpError(error) if bounded::is_too_large(error) => {
+        ServiceError::McpError(error) if wire::is_unreadable(error) => {
+            let why = wording::cut(&secrets.scrub(&error.message), limits::ERROR_BYTES_MAX / 2);
+            let message = format!("The response of the MCP server '{server}' could not be read: {why}.");
+            Failed { failure: unread(message, effect), stale: false }
+        }
+        ServiceError::McpError(error) if wire::is_too_large(error) => {
             let most = limits::MCP_MESSAGE_BYTES_MAX;
             let message = format!(
                 "The MCP server '{server}' answered with more than {most} bytes, which were not read. Ask for less at a \
@@ -233,7 +362,42 @@ mod tests {
     }
 
     fn result(value: Value) -> ServerResult {
-        ServerResult::CallToolResult(serde_json::from_value(value).unwrap())
+        ServerResult::CustomResult(CustomResult(Value::String(value.to_string())))
+    }
+
+    /// The output of a result that is this text.
+    async fn output_of(text: &str) -> Result<ToolOutput, ToolFailure> {
+        let answer = ServerResult::CustomResult(CustomResult(Value::String(text.to_owned())));
+        output(answer, Effect::Read, false, &secrets().await)
+    }
+
+    #[tokio::test]
+    async fn digits_are_kept_and_a_result_is_not_read_into_values() {
+        let text = r#"{"content": [], "structuredContent": {"n": 1180591620717411303424, "x": 1.10, "y": 1e400}}"#;
+        let got = output_of(text).await.unwrap();
+        assert_eq!(got.json.get(), r#"{"n":1180591620717411303424,"x":1.10,"y":1e400}"#);
+        let many = format!(
+            r#"{{"content":[{}{{"type":"text","text":"last"}}]}}"#,
+            r#"{"type":"text","text":"x"},"#.repeat(1_500)
+        );
+        let text: String = serde_json::from_str(output_of(&many).await.unwrap().json.get()).unwrap();
+        assert!(text.ends_with("\n[501 more blocks of content, not shown]"), "{}", text.len());
+    }
+
+    #[tokio::test]
+    async fn content_that_is_not_known_is_named_as_what_it_is() {
+        let blocks = json!({"content": [
+            {"type": "text", "text": "one"}, {"type": "video", "data": "AAAA"}, {"type": "text"}, {"text": "x"}, 7,
+            {"type": "image"}, {"type": "resource", "resource": 1}
+        ]});
+        let text: String = serde_json::from_str(output_of(&blocks.to_string()).await.unwrap().json.get()).unwrap();
+        assert_eq!(
+            text,
+            "one\n[content of the unknown type \"video\", not shown]\n[a block of the type \"text\" that could not be \
+             read, not shown]\n[a block without a type, not shown]\n[a block that could not be read, not shown]\n[a block \
+             of the type \"image\" that could not be read, not shown]\n[a block of the type \"resource\" that could not be \
+             read, not shown]"
+        );
     }
 
     #[tokio::test]
@@ -241,7 +405,7 @@ mod tests {
         let secrets = secrets().await;
         let both =
             json!({"content": [{"type": "text", "text": "t"}], "structuredContent": {"b": 1, "a": "s3cret-value"}});
-        let got = output(result(both), Effect::Read, &secrets).unwrap();
+        let got = output(result(both), Effect::Read, true, &secrets).unwrap();
         assert_eq!((got.json.get(), got.content_type), (r#"{"b":1,"a":"[REDACTED]"}"#, "application/json"));
         let blocks = json!({"content": [
             {"type": "text", "text": "one s3cret-value"},
@@ -250,7 +414,7 @@ mod tests {
             {"type": "resource", "resource": {"uri": "file:///t", "text": "inside"}},
             {"type": "resource", "resource": {"uri": "file:///b", "blob": "AAAAAAAA"}}
         ]});
-        let got = output(result(blocks), Effect::Read, &secrets).unwrap();
+        let got = output(result(blocks), Effect::Read, false, &secrets).unwrap();
         let text: String = serde_json::from_str(got.json.get()).unwrap();
         assert_eq!(
             text,
@@ -258,14 +422,15 @@ mod tests {
              [the resource file:///t]\ninside\n[the resource file:///b, about 6 bytes, not shown]"
         );
         let deep = (0..100).fold(json!(1), |inner, _| json!([inner]));
-        let got = output(result(json!({"content": [], "structuredContent": deep})), Effect::Read, &secrets).unwrap();
+        let got =
+            output(result(json!({"content": [], "structuredContent": deep})), Effect::Read, true, &secrets).unwrap();
         assert_eq!(got.content_type, "text/plain");
     }
 
     #[tokio::test]
     async fn a_tools_own_refusal_is_permanent_and_its_secrets_are_gone() {
         let refused = json!({"isError": true, "content": [{"type": "text", "text": "no: s3cret-value"}]});
-        match output(result(refused), Effect::Once, &secrets().await) {
+        match output(result(refused), Effect::Once, true, &secrets().await) {
             Err(ToolFailure::Permanent { message, .. }) => assert_eq!(message, "no: [REDACTED]"),
             other => panic!("{other:?}"),
         }
@@ -278,14 +443,16 @@ mod tests {
         for (answer, said) in [
             (json!({}), "with an empty result"),
             (json!(null), "with null in place of a result"),
+            (json!({"content": []}), "without `structuredContent`"),
+            (json!({"content": {}}), "whose `content` is not an array"),
+            (json!({"content": [], "isError": "no"}), "whose `isError` is neither"),
             (json!({"_meta": {}}), "no result of a tool"),
             (json!({"odd": true}), "no result of a tool"),
             (json!(7), "no result of a tool"),
             (input, "it asks for more input"),
         ] {
             for effect in [Effect::Once, Effect::Idempotent, Effect::Read] {
-                let answer: ServerResult = serde_json::from_value(answer.clone()).unwrap();
-                let (unknown, message) = match output(answer, effect, &secrets) {
+                let (unknown, message) = match output(result(answer.clone()), effect, true, &secrets) {
                     Err(ToolFailure::Transient { message, not_executed: false, .. }) => (true, message),
                     Err(ToolFailure::Permanent { message, .. }) => (false, message),
                     other => panic!("{other:?}"),

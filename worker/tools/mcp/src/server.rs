@@ -8,12 +8,13 @@ use std::time::Duration;
 use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::{McpConnection, McpServerDef};
 use tickfleet_ops::metrics::McpServer;
-use tickfleet_tools::Environment;
+use tickfleet_tools::{Environment, wording};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::link::{self, Link, Verdict, Verdicts};
+use super::link::{self, Checked, Link, Verdict};
+use super::throttle::Throttle;
 
 /// Waits before a server is connected to again. The last one goes on; the sum of a worker's usual waits before a
 /// retry (1, 3, 9 s) is longer, so a call can outlive a restart.
@@ -32,6 +33,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The time between two looks at the tools without a notice: not every server sends one.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
+/// Bytes of a tool's name that are logged.
+const NAME_BYTES_MAX: usize = 128;
 /// Limit of asking for the tools of a server that is up.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -186,33 +189,59 @@ async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
 
 async fn connected(server: &Inner) -> Result<Arc<Link>, String> {
     let link = link::connect(&server.name, &server.connection, &server.environment).await?;
-    let verdicts = link.check(&server.pinned).await?;
-    report(server, &verdicts);
+    let checked = link.check(&server.pinned).await?;
+    report(server, &checked);
     Ok(Arc::new(link))
 }
 
 /// Watches a connection. Answers why it cannot be used any more; calls that run on it go on as long as they can.
 async fn tend(server: &Inner, link: &Arc<Link>) -> String {
+    let mut throttle = Throttle::default();
     loop {
-        tokio::select! {
+        let is_announced = tokio::select! {
             () = link.closed() => return "the server has ended".to_owned(),
             () = link.found_stale() => return "its session is over".to_owned(),
-            () = link.changed() => {}
-            () = tokio::time::sleep(RECHECK_EVERY) => {}
+            () = link.changed() => true,
+            () = tokio::time::sleep(RECHECK_EVERY) => false,
+        };
+        if is_announced {
+            let pause = throttle.pause(Instant::now());
+            link.set_noisy(throttle.is_noisy());
+            if throttle.has_become_noisy() {
+                tracing::warn!(
+                    server = server.name,
+                    "an MCP server announces changes of its tools again and again; they are listed with growing pauses"
+                );
+            }
+            tokio::select! {
+                () = link.closed() => return "the server has ended".to_owned(),
+                () = link.found_stale() => return "its session is over".to_owned(),
+                () = tokio::time::sleep(pause) => {}
+            }
         }
         match tokio::time::timeout(RECHECK_TIMEOUT, link.check(&server.pinned)).await {
-            Ok(Ok(verdicts)) => report(server, &verdicts),
+            Ok(Ok(checked)) => report(server, &checked),
             Ok(Err(reason)) => return reason,
             Err(_) => return "it did not list its tools in time".to_owned(),
         }
     }
 }
 
-/// Says which tools are quarantined.
-fn report(server: &Inner, verdicts: &Verdicts) {
-    for (tool, verdict) in verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
+/// Logs the tools that cannot be read, and those that are quarantined.
+fn report(server: &Inner, checked: &Checked) {
+    for malformed in &checked.malformed {
+        let (tool, reason) = (wording::cut(&malformed.name, NAME_BYTES_MAX), malformed.why.as_str());
+        tracing::warn!(
+            server = server.name,
+            tool,
+            reason,
+            "the definition of an MCP tool cannot be read; it is left out"
+        );
+    }
+    for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
         let what = match verdict {
             Verdict::Changed(parts) => format!("other than pinned: {}", parts.join(", ")),
+            Verdict::Malformed(why) => format!("it cannot be read: {why}"),
             Verdict::Gone | Verdict::AsPinned => "the server has it no more".to_owned(),
         };
         tracing::warn!(server = server.name, tool, what, "an MCP tool is quarantined; see `tickfleet mcp pin`");

@@ -63,7 +63,7 @@ impl Servers {
             for tool in &def.tools {
                 let timeout = def.timeout.unwrap_or(timeout_default);
                 let spec = spec(def, tool, timeout, configured);
-                let handler = McpTool::new(Arc::clone(&server), tool.name.clone(), def.effect(tool), timeout);
+                let handler = McpTool::new(Arc::clone(&server), tool, def.effect(tool), timeout);
                 match registered(spec, Arc::new(handler)) {
                     Ok(tool) => tools.push(tool),
                     Err(error) => errors.push(error),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::value::to_raw_value;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_config::mcp::McpFile;
 use tickfleet_config::{Sources, load_mcp};
@@ -14,7 +14,8 @@ use tickfleet_model::{AgentId, CallId, TenantId, TurnId, limits};
 use tickfleet_tools::{CallContext, Environment, RegisteredTool, ToolFailure, ToolOutput};
 use tickfleet_tools_mcp::{Servers, look};
 
-/// A server that answers with what it is told: a `result`, or a line of so many `bytes`.
+/// A server that answers with what it is told: a `result`, its arguments as an `echo`, a `line` as it stands (with the
+/// request's id for `ID`), a list of so many `numbers`, or a line of so many `bytes`. It announces its version as its argument says.
 const SERVER: &str = r#"
 import json
 import sys
@@ -22,6 +23,8 @@ import sys
 TOOLS = [
     {"name": "look", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}},
     {"name": "send", "inputSchema": {"type": "object"}},
+    {"name": "odd", "inputSchema": 7},
+    {"name": "shaped", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object"}},
 ]
 
 
@@ -33,11 +36,17 @@ def answer(request):
     params = request.get("params", {})
     if request["method"] == "initialize":
         server = {"name": "s", "version": "1.0.0"}
-        version = params["protocolVersion"]
+        version = sys.argv[1] if len(sys.argv) > 1 else params["protocolVersion"]
         return line(request, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server})
     if request["method"] == "tools/list":
         return line(request, {"tools": TOOLS})
     told = params["arguments"]
+    if "line" in told:
+        return told["line"].replace("ID", str(request["id"])).encode("latin-1") + b"\n"
+    if "numbers" in told:
+        return line(request, {"content": [], "structuredContent": {"n": [0] * told["numbers"]}}).replace(" ", "")
+    if "echo" in told:
+        return line(request, {"content": [], "structuredContent": told})
     if "result" in told:
         return line(request, told["result"])
     text = lambda length: line(request, {"content": [{"type": "text", "text": "x" * length}], "id": 1})
@@ -47,7 +56,8 @@ def answer(request):
 for request in sys.stdin:
     request = json.loads(request)
     if "id" in request:
-        sys.stdout.write(answer(request))
+        said = answer(request)
+        sys.stdout.buffer.write(said if isinstance(said, bytes) else said.encode())
         sys.stdout.flush()
 "#;
 /// Silence that no call of these waits for.
@@ -66,7 +76,9 @@ async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
     std::fs::write(folder.join("mcp.yaml"), file.to_string()).unwrap();
     let (mut file, _) = load_mcp(&Sources { dir: Some(folder.to_owned()), ..Sources::default() }).unwrap();
     let mut def = file.servers.remove("s").unwrap();
-    def.tools = look("s", &def, &environment(), TIMEOUT).await.unwrap().tools;
+    let offer = look("s", &def, &environment(), TIMEOUT).await.unwrap();
+    assert_eq!(offer.refused, [("odd".to_owned(), "its inputSchema is not an object".to_owned())], "named, and alone");
+    def.tools = offer.tools;
     def.prefix = String::new();
     let servers = Servers::new(environment());
     let tools = servers.tools(&McpFile { servers: [("s".to_owned(), def)].into() }, TIMEOUT).unwrap();
@@ -74,9 +86,13 @@ async fn started(folder: &Path) -> (Servers, BTreeMap<String, RegisteredTool>) {
 }
 
 async fn call(tool: &RegisteredTool, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+    call_with(tool, &arguments.to_string()).await
+}
+
+async fn call_with(tool: &RegisteredTool, arguments: &str) -> Result<ToolOutput, ToolFailure> {
     let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
     let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
-    let arguments = to_raw_value(&arguments).unwrap();
+    let arguments = RawValue::from_string(arguments.to_owned()).unwrap();
     let answer = tool.handler.call(&context, &arguments);
     // A fifth of the time that the call itself would wait.
     tokio::time::timeout(TIMEOUT / 5, answer).await.unwrap()
@@ -122,6 +138,179 @@ async fn an_answer_that_is_no_result_is_told_as_what_came() {
             assert!(message.contains(said), "{message}");
             assert_eq!(unknown, may_have_run, "{name}: {message}");
         }
+    }
+    servers.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_ends_its_call_at_once_and_the_session_lives_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (servers, tools) = started(folder.path()).await;
+    let of = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":ID,"result":{result}}}"#);
+    let deep = of(&format!(r#"{{"content":[],"structuredContent":{}{}}}"#, "[".repeat(200), "]".repeat(200)));
+    let text = |text: &str| of(&format!(r#"{{"content":[{{"type":"text","text":"{text}"}}]}}"#));
+    let spread = "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": ID,\n  \"result\": {\n    \"content\": []\n  }\n}".to_owned();
+    for line in
+        [of(r#"{"content":[],"structuredContent":{"n":NaN}}"#), text("caf\u{e9}"), text("\\ud83d"), deep, spread]
+    {
+        for (name, may_have_run) in [("look", false), ("send", true)] {
+            let (message, unknown) = failure(call(&tools[name], json!({"line": line})).await);
+            assert!(message.contains("response of the MCP server 's' could not be read"), "{message}");
+            assert_eq!(unknown, may_have_run, "{name}: {message}");
+            assert!(call(&tools[name], json!({"bytes": 1_000})).await.is_ok(), "the session lives on");
+        }
+    }
+    let noisy = format!("starting up\n{{\"level\":\"info\"}}\n{}", text("fine"));
+    assert_eq!(call(&tools["send"], json!({"line": noisy})).await.unwrap().json.get(), "\"fine\"");
+    servers.stop().await;
+}
+
+#[tokio::test]
+async fn digits_are_kept_there_and_back_and_a_promised_structure_that_is_missing_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (servers, tools) = started(folder.path()).await;
+    let arguments = r#"{"echo":123456789012345678901234567890,"b":[1180591620717411303424]}"#;
+    assert_eq!(call_with(&tools["send"], arguments).await.unwrap().json.get(), arguments);
+    let (message, _) = failure(call(&tools["shaped"], json!({"bytes": 100})).await);
+    assert!(message.contains("without `structuredContent`"), "{message}");
+    assert!(call(&tools["shaped"], json!({"echo": 1})).await.is_ok());
+    servers.stop().await;
+}
+
+#[tokio::test]
+async fn a_handshake_is_made_in_a_revision_that_has_one_or_refused_in_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.py");
+    std::fs::write(&script, SERVER).unwrap();
+    let said = async |version: &str| {
+        let file = json!({"servers": {"s": {"command": "python3", "args": [script, version]}}});
+        std::fs::write(folder.path().join("mcp.yaml"), file.to_string()).unwrap();
+        let (mut file, _) = load_mcp(&Sources { dir: Some(folder.path().to_owned()), ..Sources::default() }).unwrap();
+        let def = file.servers.remove("s").unwrap();
+        look("s", &def, &environment(), TIMEOUT).await.map(|offer| offer.tools.len())
+    };
+    assert_eq!(said("2024-11-05").await, Ok(3));
+    for version in ["2026-07-28", "2099-01-01", "odd"] {
+        let error = said(version).await.unwrap_err();
+        let words = format!("the revision \"{version}\" of MCP; expected one of 2024-11-05, 2025-03-26");
+        assert!(error.contains(&words) && !error.contains("Some("), "{error}");
+    }
+}
+
+/// Bytes of memory that this process has had at most.
+fn peak() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[tokio::test]
+async fn a_result_of_four_mib_takes_a_few_times_its_bytes_however_many_values_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let (servers, tools) = started(folder.path()).await;
+    assert!(call(&tools["look"], json!({"numbers": 10})).await.is_ok());
+    let before = peak();
+    let output = call(&tools["look"], json!({"numbers": 2_090_000})).await.unwrap();
+    assert!(output.json.get().len() > 4_000_000, "{}", output.json.get().len());
+    let taken = peak() - before;
+    assert!(taken < 64 << 20, "{} MiB for one result", taken >> 20);
+    servers.stop().await;
+}
+
+/// The same over HTTP: a call says whether it is answered with a body or a stream, and with what in it.
+const HTTP_SERVER: &str = r#"
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TOOLS = [{"name": "send", "inputSchema": {"type": "object"}}]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, kind, body, headers={}):
+        self.send_response(status)
+        for name, value in {**headers, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer(405, "text/plain", b"")
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "id" not in request:
+            return self.answer(202, "text/plain", b"")
+        result = {"tools": TOOLS}
+        if request["method"] == "initialize":
+            server = {"name": "s", "version": "1.0.0"}
+            asked = request["params"]["protocolVersion"]
+            version = asked if self.path == "/mcp" else self.path.strip("/")
+            result = {"protocolVersion": version, "capabilities": {}, "serverInfo": server}
+        told = request.get("params", {}).get("arguments", {})
+        if "echo" in told:
+            result = {"content": [], "structuredContent": told}
+        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        if "raw" in told:
+            body = told["raw"].replace("ID", str(request["id"])).encode("latin-1")
+        if told.get("bytes"):
+            body = body + b" " * told["bytes"]
+        if told.get("stream"):
+            noise = b": hi\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{}}\n\n"
+            body = noise + b"data: " + body + b"\n\n"
+        self.answer(200, "text/event-stream" if told.get("stream") else "application/json", body)
+
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+#[tokio::test]
+async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_call() {
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    tickfleet_outbound::install_crypto_provider();
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.py");
+    std::fs::write(&script, HTTP_SERVER).unwrap();
+    let mut process = tokio::process::Command::new("python3");
+    let process = process.arg(&script).stdout(std::process::Stdio::piped()).kill_on_drop(true);
+    let mut process = process.spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut port).await.unwrap();
+    let def = |path: &str| {
+        let url = format!("http://127.0.0.1:{}/{path}", port.trim());
+        let file = json!({"servers": {"s": {"url": url, "allow_private": ["127.0.0.1"]}}});
+        std::fs::write(folder.path().join("mcp.yaml"), file.to_string()).unwrap();
+        let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
+        load_mcp(&sources).unwrap().0.servers.remove("s").unwrap()
+    };
+    let refused = look("s", &def("2099-01-01"), &environment(), TIMEOUT).await.unwrap_err();
+    assert!(refused.contains("the revision \"2099-01-01\" of MCP; expected one of 2024-11-05"), "{refused}");
+    let mut def = def("mcp");
+    def.tools = look("s", &def, &environment(), TIMEOUT).await.unwrap().tools;
+    def.prefix = String::new();
+    let servers = Servers::new(environment());
+    let tools = servers.tools(&McpFile { servers: [("s".to_owned(), def)].into() }, TIMEOUT).unwrap();
+    for stream in [false, true] {
+        let arguments = format!(r#"{{"echo":123456789012345678901234567890,"stream":{stream}}}"#);
+        assert_eq!(call_with(&tools[0], &arguments).await.unwrap().json.get(), arguments);
+        for raw in [
+            r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"n":NaN}}}"#,
+            "{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":\"caf\u{e9}\"}",
+            "no JSON",
+        ] {
+            let (message, unknown) = failure(call(&tools[0], json!({"raw": raw, "stream": stream})).await);
+            assert!(message.contains("could not be read") && unknown, "{message}");
+        }
+        let large = json!({"echo": 1, "bytes": limits::MCP_MESSAGE_BYTES_MAX, "stream": stream});
+        let (message, unknown) = failure(call(&tools[0], large).await);
+        assert!(message.contains("more than 4194304 bytes") && unknown, "{message}");
+        assert!(call(&tools[0], json!({"echo": 1, "stream": stream})).await.is_ok(), "the session lives on");
     }
     servers.stop().await;
 }

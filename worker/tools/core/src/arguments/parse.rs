@@ -1,6 +1,7 @@
 //! Hostile JSON text to a value, under bounds.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -8,7 +9,7 @@ use serde_json::{Map, Value};
 use tickfleet_model::limits;
 use tickfleet_protocol::json::replace_beyond;
 
-/// Parses `text` within `bytes_max` and [`limits::JSON_DEPTH_MAX`].
+/// Parses `text` within `bytes_max`, [`limits::JSON_DEPTH_MAX`] and [`limits::JSON_VALUES_MAX`].
 ///
 /// Integers beyond 64 bits become floats in the value (good enough to validate); the text keeps them.
 ///
@@ -24,7 +25,8 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, NotJs
     }
     let comparable = comparable(text);
     let mut from = serde_json::Deserializer::from_str(&comparable);
-    let value = Bounded { at: At::Root, depth: 0 }.deserialize(&mut from)?;
+    let left = Cell::new(limits::JSON_VALUES_MAX);
+    let value = Bounded { at: At::Root, depth: 0, left: &left }.deserialize(&mut from)?;
     from.end()?;
     Ok(value)
 }
@@ -73,6 +75,8 @@ impl fmt::Display for At<'_> {
 struct Bounded<'a> {
     at: At<'a>,
     depth: usize,
+    /// Values that may still come.
+    left: &'a Cell<usize>,
 }
 
 impl Bounded<'_> {
@@ -89,6 +93,10 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            return Err(D::Error::custom(format_args!("more than {} values", limits::JSON_VALUES_MAX)));
+        };
+        self.left.set(left);
         from.deserialize_any(self)
     }
 }
@@ -129,23 +137,23 @@ impl<'de> Visitor<'de> for Bounded<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let depth = self.deeper()?;
+        let (depth, left) = (self.deeper()?, self.left);
         let mut items = Vec::new();
-        while let Some(item) = from.next_element_seed(Bounded { at: At::Item(&self.at, items.len()), depth })? {
+        while let Some(item) = from.next_element_seed(Bounded { at: At::Item(&self.at, items.len()), depth, left })? {
             items.push(item);
         }
         Ok(Value::Array(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
-        let depth = self.deeper()?;
+        let (depth, left) = (self.deeper()?, self.left);
         let mut members = Map::new();
         while let Some(name) = from.next_key::<String>()? {
             let at = At::Member(&self.at, &name);
             if members.contains_key(&name) {
                 return Err(A::Error::custom(format_args!("the key '{at}' is given twice")));
             }
-            let value = from.next_value_seed(Bounded { at, depth })?;
+            let value = from.next_value_seed(Bounded { at, depth, left })?;
             members.insert(name, value);
         }
         Ok(Value::Object(members))
@@ -187,6 +195,14 @@ mod tests {
         assert!(parsed(&nest(100_000)).unwrap_err().contains("nested deeper than 64"));
         let long = format!("\"{}\"", "x".repeat(limits::ARGUMENTS_BYTES_MAX));
         assert!(parsed(&long).unwrap_err().contains("at most 262144"));
+    }
+
+    #[test]
+    fn values_are_bounded_however_short_their_text_is() {
+        let list = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
+        assert!(parse_bounded(&list(limits::JSON_VALUES_MAX), limits::OUTPUT_CHECKED_BYTES_MAX).is_ok());
+        let error = parse_bounded(&list(limits::JSON_VALUES_MAX + 1), limits::OUTPUT_CHECKED_BYTES_MAX).unwrap_err().why;
+        assert!(error.contains("more than 200000 values"), "{error}");
     }
 
     #[test]

@@ -1,0 +1,361 @@
+//! The standard input and output of a child process as messages, a line each.
+//!
+//! A line that is no message is reported at once: if it answers a request, an error of our own ends that request; anything
+//! else is noise. Both are logged.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use rmcp::model::{ClientJsonRpcMessage, ClientNotification, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::service::RoleClient;
+use rmcp::transport::Transport;
+use tickfleet_model::limits;
+use tickfleet_tools::{Secrets, wording};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+
+use super::scan::Scan;
+use super::wire::{self, Decoded, Decoder, Flaw};
+
+/// Bytes of noise that are logged.
+const NOISE_BYTES_MAX: usize = 200;
+/// What some editors and runtimes put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Messages over standard input and output.
+pub(super) struct Lines<R, W> {
+    server: String,
+    secrets: Arc<Secrets>,
+    decoder: Decoder,
+    output: BufReader<R>,
+    input: Arc<tokio::sync::Mutex<Option<W>>>,
+    /// The line that is being read, up to the bound.
+    line: Vec<u8>,
+    /// The same line, once it is beyond the bound.
+    excess: Option<Scan>,
+    /// A message that has begun in an earlier line and has not come to its end.
+    spread: Option<Spread>,
+    /// Requests without an answer.
+    waiting: BTreeSet<u64>,
+    /// Messages that were read and not handed on.
+    ready: VecDeque<ServerJsonRpcMessage>,
+    /// Lines of noise so far.
+    noise: u64,
+}
+
+/// A message over several lines.
+#[derive(Default)]
+struct Spread {
+    scan: Scan,
+    /// True if its request was ended.
+    is_reported: bool,
+}
+
+impl<R: AsyncRead, W> Lines<R, W> {
+    pub(super) fn new(server: &str, secrets: Arc<Secrets>, output: R, input: W) -> Self {
+        Self {
+            server: server.to_owned(),
+            secrets,
+            decoder: Decoder::default(),
+            output: BufReader::new(output),
+            input: Arc::new(tokio::sync::Mutex::new(Some(input))),
+            line: Vec::new(),
+            excess: None,
+            spread: None,
+            waiting: BTreeSet::new(),
+            ready: VecDeque::new(),
+            noise: 0,
+        }
+    }
+}
+
+impl<R: AsyncRead + Unpin, W> Lines<R, W> {
+    /// Reads a line; false at the end. Dropped halfway, it continues where it was.
+    async fn read_line(&mut self) -> bool {
+        loop {
+            let available = match self.output.fill_buf().await {
+                Ok(available) => available,
+                Err(error) => {
+                    tracing::debug!(server = self.server, %error, "the output of an MCP server cannot be read");
+                    return false;
+                }
+            };
+            if available.is_empty() {
+                // A last line may have no end.
+                return !self.line.is_empty() || self.excess.is_some();
+            }
+            let end = available.iter().position(|byte| *byte == b'\n');
+            let part = &available[..end.map_or(available.len(), |end| end + 1)];
+            match &mut self.excess {
+                Some(scan) => scan.take_all(part),
+                None if self.line.len() + part.len() > limits::MCP_MESSAGE_BYTES_MAX => {
+                    let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
+                    tracing::warn!(server, bytes_max, "a message of an MCP server is too large and was dropped");
+                    let scan = self.excess.insert(Scan::default());
+                    scan.take_all(&self.line);
+                    scan.take_all(part);
+                    self.line = Vec::new();
+                }
+                None => self.line.extend_from_slice(part),
+            }
+            let taken = part.len();
+            self.output.consume(taken);
+            if end.is_some() {
+                return true;
+            }
+        }
+    }
+
+    /// Takes the line that was read.
+    fn take_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        if let Some(scan) = self.excess.take() {
+            if let Some(id) = scan.answers().filter(|id| self.waiting.remove(id)) {
+                self.ready.push_back(wire::too_large(id));
+            }
+            return;
+        }
+        let text = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&line).trim_ascii();
+        if text.is_empty() {
+            return;
+        }
+        match self.decoder.decode(text) {
+            Decoded::Message(message) => {
+                self.spread = None;
+                self.hand_on(message);
+            }
+            Decoded::Ignored => self.spread = None,
+            Decoded::Unreadable(flaw) => self.unreadable(text, flaw),
+        }
+    }
+
+    fn hand_on(&mut self, mut message: ServerJsonRpcMessage) {
+        let answered = match &mut message {
+            JsonRpcMessage::Response(response) => Some(wire::number(&response.id)),
+            JsonRpcMessage::Error(error) => {
+                // An error that names no request is for the only one there is.
+                if error.id.is_none()
+                    && let Some(id) = self.only_one()
+                {
+                    error.id = Some(wire::id_of(id));
+                }
+                Some(error.id.as_ref().and_then(wire::number))
+            }
+            JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => None,
+        };
+        match answered {
+            Some(Some(id)) if self.waiting.remove(&id) => self.ready.push_back(message),
+            Some(_) => tracing::debug!(server = self.server, "an MCP server answered a request that nobody waits for"),
+            None => self.ready.push_back(message),
+        }
+    }
+
+    /// The only request without an answer.
+    fn only_one(&self) -> Option<u64> {
+        self.waiting.first().copied().filter(|_| self.waiting.len() == 1)
+    }
+
+    /// Takes a line that is no message.
+    fn unreadable(&mut self, text: &[u8], flaw: Flaw) {
+        let Flaw { id, why, is_cut } = flaw;
+        if let Some(id) = id {
+            self.spread = None;
+            return self.end_request(id, &why);
+        }
+        let is_spread = self.spread.is_some();
+        let mut spread = self.spread.take().unwrap_or_default();
+        // Noise may stand before a message, in its line.
+        let from = if is_spread { Some(0) } else { text.iter().position(|byte| *byte == b'{') };
+        let Some(from) = from else { return self.noise(text) };
+        spread.scan.take_all(&text[from..]);
+        spread.scan.take_all(b"\n");
+        let why = if is_spread || is_cut { "it is cut off, or spread over several lines".to_owned() } else { why };
+        let is_open = (is_spread || is_cut) && spread.scan.is_open();
+        // Which request an answer is for may stand at its end.
+        let id = spread.scan.answers().or_else(|| self.only_one().filter(|_| !is_open && spread.scan.is_answer()));
+        match id.filter(|_| !spread.is_reported) {
+            Some(id) => {
+                spread.is_reported = true;
+                self.end_request(id, &why);
+            }
+            None if !is_open && !spread.is_reported => self.noise(text),
+            None => {}
+        }
+        self.spread = is_open.then_some(spread);
+    }
+
+    /// Ends a request whose answer could not be read.
+    fn end_request(&mut self, id: u64, why: &str) {
+        let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
+        tracing::warn!(server, request = id, reason, "an answer of an MCP server could not be read");
+        if self.waiting.remove(&id) {
+            self.ready.push_back(wire::unreadable(id, &reason));
+        }
+    }
+
+    /// Logs a line that is no message: the first, the tenth, the hundredth, and so on.
+    fn noise(&mut self, text: &[u8]) {
+        self.noise += 1;
+        if self.noise == 10_u64.pow(self.noise.ilog10()) {
+            let text = self.secrets.scrub(&String::from_utf8_lossy(text));
+            let (server, line, lines) = (self.server.as_str(), wording::cut(&text, NOISE_BYTES_MAX), self.noise);
+            tracing::warn!(
+                server,
+                line,
+                lines,
+                "an MCP server writes to standard output what is no message; it belongs on standard error"
+            );
+        }
+    }
+}
+
+impl<R, W> Transport<RoleClient> for Lines<R, W>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    type Error = io::Error;
+
+    fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        self.decoder.note(&message);
+        self.waiting.extend(wire::request_id(&message));
+        if let JsonRpcMessage::Notification(notification) = &message
+            && let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+            && let Some(id) = cancelled.params.request_id.as_ref().and_then(wire::number)
+        {
+            self.waiting.remove(&id);
+        }
+        let (input, bytes) = (Arc::clone(&self.input), wire::encoded(&message));
+        async move {
+            let mut bytes = bytes.map_err(io::Error::other)?;
+            bytes.push(b'\n');
+            let mut input = input.lock().await;
+            let input = input.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+            input.write_all(&bytes).await?;
+            input.flush().await
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(message);
+            }
+            if !self.read_line().await {
+                return None;
+            }
+            self.take_line();
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        drop(self.input.lock().await.take());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rmcp::model::{ClientRequest, PingRequest};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts warnings.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.is_event() && *metadata.level() == Level::WARN
+        }
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// What comes of `output` while these requests wait: `4 ok`, or `4` and the reason; and the warnings about it.
+    async fn messages(waiting: &[u64], output: &[u8]) -> (Vec<String>, usize) {
+        let warnings = Warnings::default();
+        let _here = tracing::subscriber::set_default(warnings.clone());
+        let output = std::io::Cursor::new(output.to_vec());
+        let mut lines = Lines::new("s", Arc::new(Secrets::default()), output, tokio::io::sink());
+        for id in waiting {
+            let ping =
+                ClientJsonRpcMessage::request(ClientRequest::PingRequest(PingRequest::default()), wire::id_of(*id));
+            lines.send(ping).await.unwrap();
+        }
+        let mut got = Vec::new();
+        while let Some(message) = lines.receive().await {
+            got.push(match message {
+                JsonRpcMessage::Response(response) => format!("{} ok", response.id),
+                JsonRpcMessage::Error(error) => format!("{} {}", error.id.unwrap(), error.error.message),
+                other => format!("{other:?}"),
+            });
+        }
+        (got, warnings.0.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_ends_its_request_and_no_other() {
+        let of = |id: u64, bytes: usize| {
+            let around = format!("{{\"id\":{id},\"result\":\"\"}}\n").len();
+            format!("{{\"result\":\"{}\",\"id\":{id}}}\n", "x".repeat(bytes - around))
+        };
+        let most = limits::MCP_MESSAGE_BYTES_MAX;
+        let lines = [of(1, most), of(2, most + 1), of(3, 100), "\n".to_owned(), of(4, 2 * most), of(5, 100)].concat();
+        let (got, warnings) = messages(&[1, 2, 3, 4, 5], lines.as_bytes()).await;
+        let large = "its answer has more than 4194304 bytes and was not read";
+        assert_eq!(got, ["1 ok", &format!("2 {large}"), "3 ok", &format!("4 {large}"), "5 ok"]);
+        assert_eq!(warnings, 2, "one for each");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_cannot_be_read_ends_its_request_at_once_and_the_next_is_read() {
+        let deep = format!("{{\"id\":1,\"result\":{}{}}}", "[".repeat(200), "]".repeat(200));
+        let spread = "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": 1,\n  \"result\": {\n    \"content\": []\n  }\n}";
+        let late = "{\n  \"result\": {\n    \"id\": 2\n  },\n  \"id\": 1\n}";
+        for (unreadable, why) in [
+            (br#"{"id":1,"result":{"n":NaN}}"#.as_slice(), "not a JSON message"),
+            (b"{\"id\":1,\"result\":{\"n\":\"caf\xe9\"}}", "not UTF-8"),
+            (br#"{"id":1,"result":{"n":"\ud83d"}}"#, "half a surrogate pair"),
+            (deep.as_bytes(), "deeper than 128 levels"),
+            (spread.as_bytes(), "over several lines"),
+            (late.as_bytes(), "over several lines"),
+            (br#"{"jsonrpc":"2.0","id":1,"result":{"content":["#, "cut off"),
+            (br#"loading... {"jsonrpc":"2.0","id":1,"result":{}}"#, "not a JSON message"),
+        ] {
+            let output = [unreadable, b"\n{\"id\":2,\"result\":{}}\n"].concat();
+            let (got, warnings) = messages(&[1, 2], &output).await;
+            assert!(got.len() == 2 && got[0].starts_with("1 ") && got[0].contains(why), "{why}: {got:?}");
+            assert_eq!((got[1].as_str(), warnings), ("2 ok", 1), "{why}");
+        }
+        let (got, _) = messages(&[7], b"{\"result\":NaN}\n").await;
+        assert_eq!(got.len(), 1, "an answer without a name is for the only request there is: {got:?}");
+    }
+
+    #[tokio::test]
+    async fn noise_is_logged_and_ends_nothing() {
+        let noise = "ready\n{\"level\":\"info\"}\n[1]\n{ starting\n12\n\"x\"\n\u{feff}\n".repeat(3);
+        let output = [noise.as_bytes(), b"\xef\xbb\xbf{\"id\":1,\"result\":{}}\n"].concat();
+        let (got, warnings) = messages(&[1, 2], &output).await;
+        assert_eq!(got, ["1 ok"]);
+        assert!((1..=2).contains(&warnings), "the first line, and the tenth: {warnings}");
+    }
+}

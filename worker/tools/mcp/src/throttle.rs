@@ -1,0 +1,68 @@
+//! How soon tools are listed again after a server announced changes: at once, but not again and again.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Announcements that are followed at once: a server that has changed says so a few times.
+const AT_ONCE: u32 = 3;
+/// The first pause after them; each is twice the one before.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// Without an announcement for this long, beyond the last pause, the next is followed at once again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Counts announcements.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    announced: u32,
+    quiet_at: Option<Instant>,
+}
+
+impl Throttle {
+    /// Counts an announcement. Returns the time until the tools are listed.
+    pub(super) fn pause(&mut self, now: Instant) -> Duration {
+        if self.quiet_at.is_none_or(|quiet_at| now >= quiet_at) {
+            self.announced = 0;
+        }
+        self.announced = self.announced.saturating_add(1);
+        let pause = match self.announced.checked_sub(AT_ONCE + 1) {
+            None => Duration::ZERO,
+            Some(doublings) => PAUSE_MIN.saturating_mul(1 << doublings.min(16)).min(PAUSE_MAX),
+        };
+        self.quiet_at = Some(now + pause + QUIET);
+        pause
+    }
+
+    /// Returns true if the next announcement is not followed at once.
+    pub(super) fn is_noisy(&self) -> bool {
+        self.announced >= AT_ONCE
+    }
+
+    /// Returns true for the first announcement that is not followed at once.
+    pub(super) fn has_become_noisy(&self) -> bool {
+        self.announced == AT_ONCE + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_a_server_announces_changes_and_end_when_it_is_quiet() {
+        let (mut throttle, mut now, mut warnings) = (Throttle::default(), Instant::now(), 0);
+        let mut pauses = Vec::new();
+        for _ in 0..14 {
+            let pause = throttle.pause(now);
+            now += pause;
+            warnings += u32::from(throttle.has_become_noisy());
+            pauses.push(pause.as_secs());
+        }
+        assert_eq!(pauses, [0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]);
+        assert!(throttle.is_noisy() && warnings == 1);
+        now += QUIET;
+        assert_eq!(throttle.pause(now), Duration::ZERO);
+        assert!(!throttle.is_noisy());
+    }
+}
