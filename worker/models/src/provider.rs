@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::Response;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
+use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_outbound::client_for;
 
@@ -125,10 +126,16 @@ impl Provider {
         if let Some(rest) = used_up(response.headers()) {
             self.breaker.rest(rest);
         }
-        read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
+        let body = read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
             Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
             _ => self.error(failure, "the connection ended before the whole answer"),
-        })
+        })?;
+        // It is read into values, each of which takes far more memory than its text.
+        if values(&body) > limits::JSON_VALUES_MAX {
+            let detail = format!("the answer has more than {} values", limits::JSON_VALUES_MAX);
+            return Err(self.error(Failure::TooLarge, &detail));
+        }
+        Ok(body)
     }
 
     fn unsent(&self, error: &reqwest::Error) -> ModelError {
@@ -179,6 +186,21 @@ impl Provider {
             matches!(failure, Failure::Timeout | Failure::Disconnected | Failure::TooLarge | Failure::Malformed);
         ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None, may_have_run }
     }
+}
+
+/// Returns about how many values JSON has: never fewer than half of them.
+fn values(json: &[u8]) -> usize {
+    let (mut values, mut in_text, mut escaped) = (1, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b':' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values
 }
 
 /// Reads at most `bytes_max` bytes, or answers what was read and why there is no more.

@@ -138,9 +138,12 @@ async fn who_asks_for_a_pause_is_left_alone() {
 
 #[tokio::test]
 async fn broken_and_endless_answers_end() {
+    // Each of these values takes seventy bytes of memory once it is read.
+    let dense = Box::leak(format!("[{}0]", "0,".repeat(300_000)).into_boxed_str());
     let table = [
         (Reply::Raw("<html>"), Failure::Malformed),
         (Reply::Endless, Failure::TooLarge),
+        (Reply::Raw(dense), Failure::TooLarge),
         (Reply::Raw("{}"), Failure::Malformed),
     ];
     for api in APIS {
