@@ -19,7 +19,7 @@ use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{TurnName, TurnView};
 use tokio::time::Instant;
 
-use super::{McpServer, Principal, dialect, failed, is_stateless};
+use super::{McpServer, Principal, dialect, digits, failed, is_stateless};
 use crate::names;
 use crate::problem::Problem;
 use crate::waiting::Found;
@@ -98,7 +98,8 @@ impl McpServer {
             return Err(ErrorData::invalid_params(message, None));
         }
         let body = body(request, dialect(context), context);
-        let body = with_owner(body.to_string().into_bytes(), Some(&who.tenant), Some(&who.agent));
+        let body = digits::restored(&body.to_string()).into_owned().into_bytes();
+        let body = with_owner(body, Some(&who.tenant), Some(&who.agent));
         let mut turn = parse_turn(&body).map_err(|refusal| ErrorData::invalid_params(refusal.message, None))?;
         names::chosen(TURN_ID, turn.id.as_ref())
             .map_err(|problem| ErrorData::invalid_params(problem.told().0.to_owned(), None))?;
@@ -201,14 +202,15 @@ pub(super) fn complete(reply: &Reply) -> Result<CallToolResult, ErrorData> {
         return Err(ErrorData::invalid_params(message, None));
     }
     let messages = reply.messages.as_ref().map(|messages| messages.get());
-    // A number beyond every double is passed as text: the call has succeeded, and its result has to arrive.
-    let read = |messages: &str| serde_json::from_str::<Vec<CallToolResult>>(&with_numbers_as_text(messages)).ok();
-    if let Some(result) = messages.and_then(read).and_then(|results| results.into_iter().next()) {
+    let results =
+        messages.and_then(|messages| serde_json::from_str::<Vec<CallToolResult>>(&digits::guarded(messages)).ok());
+    if let Some(result) = results.and_then(|results| results.into_iter().next()) {
         return Ok(result);
     }
-    if let Some(result) = reply.results.first().filter(|result| result.success) {
+    // What the library cannot read was carried out all the same: told as a failure, it would be called again.
+    if let Some(result) = reply.results.first().filter(|result| result.outcome == Outcome::Ok) {
         let output = result.output.as_ref().map_or("null", |output| output.get());
-        return Ok(CallToolResult::success(vec![ContentBlock::text(output)]));
+        return Ok(CallToolResult::success(vec![ContentBlock::text(output.to_owned())]));
     }
     // Refused as a whole: no call of it was read.
     let why = reply.error.as_ref().map_or("the reply has no result", |error| &error.message);

@@ -1,17 +1,20 @@
 //! MCP over HTTP: one path for each agent. No session is kept, whatever the revision, so that any gateway answers any
 //! request.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
+use axum::http::header;
 use axum::response::Response;
+use futures::StreamExt;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tickfleet_model::{AgentId, limits};
 
-use super::{McpServer, Principal};
+use super::{McpServer, Principal, digits};
 use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::turns::path;
@@ -20,6 +23,10 @@ use crate::{BODY_SLACK_BYTES, Shared};
 /// What takes requests apart and writes answers.
 pub(crate) type HttpServer = StreamableHttpService<McpServer, NeverSessionManager>;
 
+/// Bytes of a request's body.
+const BODY_BYTES_MAX: usize = limits::TURN_BYTES_MAX + BODY_SLACK_BYTES;
+/// The same once numbers are texts: each has 15 digits at least, and a mark of 51 bytes.
+const GUARDED_BYTES_MAX: usize = 5 * BODY_BYTES_MAX;
 /// Pages of the machine itself, whatever their port.
 const LOCAL_ORIGINS: [&str; 3] = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
 
@@ -31,7 +38,7 @@ pub(crate) fn http_server(server: McpServer) -> HttpServer {
         // page from elsewhere than the machine in front of its user is refused all the same, as the specification asks.
         .disable_allowed_hosts()
         .with_allowed_origins(LOCAL_ORIGINS)
-        .with_max_request_body_bytes(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES);
+        .with_max_request_body_bytes(GUARDED_BYTES_MAX);
     StreamableHttpService::new(move || Ok(server.clone()), Arc::default(), config)
 }
 
@@ -46,5 +53,38 @@ pub(crate) async fn answer(
     caller.speaks_for(&agent)?;
     let tenant = caller.tenant().clone();
     request.extensions_mut().insert(Principal { tenant, agent, caller: Some(caller) });
-    Ok(shared.mcp.handle(request).await.map(Body::new))
+    let request = with_guarded_digits(request).await?;
+    Ok(with_digits(shared.mcp.handle(request).await.map(Body::new)).await)
+}
+
+/// The request with each number that would be rounded as a text.
+async fn with_guarded_digits(request: Request) -> Result<Request, Problem> {
+    let (head, body) = request.into_parts();
+    // A body that does not come whole has nobody who waits for an answer.
+    let bytes = axum::body::to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
+    let body = match std::str::from_utf8(&bytes).map(digits::guarded) {
+        Ok(Cow::Owned(guarded)) => guarded.into(),
+        Ok(Cow::Borrowed(_)) | Err(_) => bytes.into(),
+    };
+    Ok(Request::from_parts(head, body))
+}
+
+/// The answer with each of these texts as the number that it was.
+async fn with_digits(response: Response) -> Response {
+    let (mut head, body) = response.into_parts();
+    let is_json =
+        head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let restored = |bytes: Bytes| match std::str::from_utf8(&bytes).map(digits::restored) {
+        Ok(Cow::Owned(restored)) => Bytes::from(restored),
+        Ok(Cow::Borrowed(_)) | Err(_) => bytes,
+    };
+    head.headers.remove(header::CONTENT_LENGTH);
+    let body = if is_json {
+        // It stands in memory already.
+        axum::body::to_bytes(body, usize::MAX).await.map(restored).unwrap_or_default().into()
+    } else {
+        // An event is written in one piece.
+        Body::from_stream(body.into_data_stream().map(move |piece| piece.map(restored)))
+    };
+    Response::from_parts(head, body)
 }

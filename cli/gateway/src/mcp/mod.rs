@@ -3,10 +3,11 @@
 //! task is the turn's record: any gateway answers for it, also after the one that took it has gone.
 //!
 //! START HERE: [`McpServer`] answers requests; `call` is a call from its parameters to its result; `task` is what is told
-//! of one that is under way, `asked` of one that waits for people.
+//! of one that is under way, `asked` of one that waits for people; `digits` carries large numbers through the library.
 
 mod asked;
 mod call;
+mod digits;
 mod http;
 mod stdio;
 mod task;
@@ -191,7 +192,7 @@ impl ServerHandler for McpServer {
                 format!("there is no list of tools for {}: it is no agent of the tenant, or no worker runs", who.agent);
             return Err(ErrorData::internal_error(message, None));
         };
-        let tools: Vec<Tool> = serde_json::from_str(&list).map_err(|error| {
+        let tools: Vec<Tool> = serde_json::from_str(&digits::guarded(&list)).map_err(|error| {
             tracing::error!(%error, agent = %who.agent, "a list of tools is none");
             ErrorData::internal_error("the list of tools in Redis cannot be read", None)
         })?;

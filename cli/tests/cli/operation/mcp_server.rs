@@ -12,7 +12,7 @@ use tickfleet_store::{Store, StoreOptions, ToolList, ToolLists};
 use tickfleet_testkit::RedisServer;
 
 use super::gateway::{Answer, Gateway, add_key};
-use crate::support::binary::{DevFleet, command};
+use crate::support::binary::{DevFleet, command, tickfleet};
 use crate::support::process::pause;
 
 const PATH: &str = "/v1/agents/kelly/mcp";
@@ -270,6 +270,62 @@ async fn a_client_on_this_machine_starts_its_server_itself_and_what_it_gives_up_
     let Serve { mut child, input, output } = serve;
     drop((input, output));
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// An MCP server whose tool returns its arguments.
+const ECHO: &str = r#"
+import json
+import sys
+
+for line in sys.stdin:
+    request = json.loads(line)
+    params = request.get("params", {})
+    if "id" not in request:
+        continue
+    result = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+    if request["method"] == "initialize":
+        server = {"name": "s", "version": "1.0.0"}
+        result = {"protocolVersion": params["protocolVersion"], "capabilities": {}, "serverInfo": server}
+    if request["method"] == "tools/call":
+        result = {"content": [], "structuredContent": {**params["arguments"], "more": 2**70}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn digits_are_kept_from_an_mcp_client_to_an_mcp_server_and_back() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (conf, script) = (folder.path().join("conf"), folder.path().join("echo.py"));
+    std::fs::create_dir(&conf).unwrap();
+    std::fs::write(&script, ECHO).unwrap();
+    let servers = json!({"servers": {"s": {"command": "python3", "args": [script]}}});
+    std::fs::write(conf.join("mcp.yaml"), servers.to_string()).unwrap();
+    std::fs::write(conf.join("permissions.yaml"), "permissions: {s__echo: {everyone: true}}").unwrap();
+    let conf = conf.to_str().unwrap();
+    tickfleet(&["mcp", "pin", "--config", conf]).exits(0);
+    let _fleet = DevFleet::start_in(folder.path(), &["--redis-url", &redis.url(), "--config", conf], &[]);
+    let keys = folder.path().join("keys.yaml");
+    let key = add_key(&keys, &["--id", "all", "--tenant", "demo"]);
+    let gateway = Gateway::start(&redis.url(), &keys);
+    listed(|| ask(&gateway, &key, "tools/list", &json!({})).json());
+
+    let call = r#"{"name":"s__echo","arguments":{"n":123456789012345678901234567890}}"#;
+    let call = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{call}}}"#);
+    let back = r#""structuredContent":{"n":123456789012345678901234567890,"more":1180591620717411303424}"#;
+    let head = format!("{HEAD}mcp-protocol-version: 2025-11-25\r\n");
+    let answer = gateway.ask_raw(&key, "POST", PATH, &head, &call);
+    assert!(answer.status == 200 && answer.body.contains(back), "{answer:?}");
+
+    let mut serve = Serve::start(&redis.url(), "kelly");
+    let hello =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    serve.ask("initialize", &hello);
+    serve.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    writeln!(serve.input, "{call}").unwrap();
+    let mut line = String::new();
+    serve.output.read_line(&mut line).unwrap();
+    assert!(line.contains(back), "{line}");
+    drop(serve.input);
+    assert_eq!(serve.child.wait().unwrap().code(), Some(0));
 }
 
 fn until_cancelled(url: &str) {

@@ -129,7 +129,11 @@ impl Gateway {
 
     pub(super) fn ask_with(&self, key: &str, method: &str, path: &str, head: &str, body: &Value) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
-        received(self.send(key, method, path, head, &body))
+        self.ask_raw(key, method, path, head, &body)
+    }
+
+    pub(super) fn ask_raw(&self, key: &str, method: &str, path: &str, head: &str, body: &str) -> Answer {
+        received(self.send(key, method, path, head, body))
     }
 
     pub(super) fn get(&self, key: &str, path: &str) -> Answer {

@@ -1,0 +1,141 @@
+//! Numbers that the protocol library would round, carried through it as text.
+//!
+//! It reads JSON into values whose integers have 64 bits and whose fractions have about 16 digits. On the way in, each
+//! longer number becomes a text with a mark that nobody outside this process knows; on the way out, each such text
+//! becomes the number again.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::de::IgnoredAny;
+
+/// Digits of a fraction that are exact.
+const DIGITS_EXACT: usize = 15;
+
+/// The mark: a text that begins with it is a number.
+fn mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| {
+        let mut bytes = [0_u8; 16];
+        // Without chance, the mark can be guessed, and a text be made a number by whoever sent it: no harm is done.
+        let _ = SystemRandom::new().fill(&mut bytes);
+        bytes.iter().fold("tickfleet-number-".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
+    })
+}
+
+/// The same JSON with each number that would be rounded as a marked text.
+pub(super) fn guarded(json: &str) -> Cow<'_, str> {
+    let bytes = json.as_bytes();
+    let (mut guarded, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = text_end(bytes, at),
+            b'0'..=b'9' | b'-' => {
+                let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+                let end = at + bytes[at..].iter().take_while(of_number).count();
+                let number = &json[at..end];
+                if is_rounded(number) {
+                    guarded.push_str(&json[copied..at]);
+                    guarded.extend(["\"", mark(), number, "\""]);
+                    copied = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(json);
+    }
+    guarded.push_str(&json[copied..]);
+    Cow::Owned(guarded)
+}
+
+/// The same JSON with each marked text as the number that it was.
+pub(super) fn restored(json: &str) -> Cow<'_, str> {
+    let (mut restored, mut left) = (String::new(), json);
+    while let Some(found) = left.find(mark()) {
+        let after = &left[found + mark().len()..];
+        let end = after.find('"').unwrap_or(after.len());
+        let is_whole = left[..found].ends_with('"') && is_number(&after[..end]) && after[end..].starts_with('"');
+        if is_whole {
+            restored.push_str(&left[..found - 1]);
+            restored.push_str(&after[..end]);
+            left = &after[end + 1..];
+        } else {
+            restored.push_str(&left[..found + mark().len()]);
+            left = after;
+        }
+    }
+    if restored.is_empty() {
+        return Cow::Borrowed(json);
+    }
+    restored.push_str(left);
+    Cow::Owned(restored)
+}
+
+/// The place behind a text that begins at `at`.
+fn text_end(bytes: &[u8], mut at: usize) -> usize {
+    at += 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+fn is_number(text: &str) -> bool {
+    text.starts_with(|first: char| first == '-' || first.is_ascii_digit())
+        && serde_json::from_str::<IgnoredAny>(text).is_ok()
+}
+
+/// Returns true for a number that a value could not hold as it is written.
+fn is_rounded(number: &str) -> bool {
+    if !is_number(number) {
+        return false;
+    }
+    if !number.contains(['.', 'e', 'E']) {
+        return number.parse::<i64>().is_err() && number.parse::<u64>().is_err();
+    }
+    let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
+    let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
+    let significant = digits.trim_matches('0').len();
+    let value = number.parse::<f64>().unwrap_or(f64::INFINITY);
+    significant > DIGITS_EXACT || !value.is_finite() || (value == 0.0 && significant > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn every_digit_comes_through_values_and_what_fits_is_left_alone() {
+        let json = r#"{"a":123456789012345678901234567890,"b":[-1180591620717411303424,0.12345678901234567890123,1e400],"c":"1180591620717411303424 \" 1e400"}"#;
+        let guarded = guarded(json);
+        let value: Value = serde_json::from_str(&guarded).unwrap();
+        assert_eq!(restored(&value.to_string()), json);
+        for same in [
+            r#"{"a":18446744073709551615,"b":-9223372036854775808,"c":1.5,"d":2e10,"e":0.0}"#,
+            "[1e,--1,01,1180591620717411303424x",
+            "\"1180591620717411303424",
+        ] {
+            let got = super::guarded(same);
+            assert!(matches!(got, Cow::Borrowed(_)) || same.ends_with('x'), "{same}: {got}");
+        }
+    }
+
+    #[test]
+    fn a_mark_inside_another_text_is_left_alone() {
+        for text in [format!("{{\"a\":\"x{}12\"}}", mark()), format!("{{\"a\":\"{}1x\"}}", mark()), mark().to_owned()] {
+            assert_eq!(restored(&text), text);
+        }
+    }
+}
