@@ -21,7 +21,7 @@ impl Importer {
     /// # Errors
     /// Why it is no document that can be imported.
     pub fn import(&self, document: &str) -> Result<(BTreeMap<String, Value>, String), String> {
-        let report = imported(parse(document)?, &Import::default(), &BTreeSet::new(), &self.0);
+        let report = imported(parse(document)?.into(), &Import::default(), &BTreeSet::new(), &self.0);
         let report = report.map_err(|failure| failure.message().unwrap_or_default())?;
         let yaml = report.yaml().map_err(|failure| failure.message().unwrap_or_default())?;
         Ok((report.tools, yaml))

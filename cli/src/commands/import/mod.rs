@@ -3,6 +3,7 @@
 //! Every tool is built before it is printed, as a worker would build it: what could not be used is left out, with
 //! the reason.
 
+mod bundle;
 mod operation;
 mod schema;
 mod security;
@@ -24,6 +25,7 @@ use crate::global::Global;
 use crate::output::Output;
 use crate::setup;
 
+use bundle::{Bundle, bundled};
 use operation::{Imported, Operation};
 use schema::Document;
 use security::Naming;
@@ -43,7 +45,8 @@ Examples:
   tickfleet tools import openapi.yaml --only listPets,addPet --prefix pets_ --server https://pets.example.com/v1
 
 GET becomes `read`, PUT and DELETE `idempotent`, POST and PATCH `once`. Security schemes become references to
-environment variables. What cannot be imported is named on stderr, with the reason.")]
+environment variables. References to other files are followed within the document's folder; nothing is fetched.
+An operation that cannot be imported whole is named on stderr, with the reason.")]
 pub(crate) struct Import {
     /// The document.
     file: PathBuf,
@@ -90,9 +93,9 @@ impl Report {
 /// # Errors
 /// The document cannot be read, an operation of `--only` is not in it, or nothing could be imported.
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
-    let root = read(&args.file)?;
+    let document = bundled(read(&args.file)?, &args.file);
     let taken = setup::sources(global)?.built_in_tools;
-    let report = imported(root, args, &taken, &Building::new())?;
+    let report = imported(document, args, &taken, &Building::new())?;
     told(&report, args, output)
 }
 
@@ -117,23 +120,27 @@ impl Building {
 /// # Errors
 /// It is no such document, or an operation of `--only` is not in it.
 pub(crate) fn imported(
-    root: Value,
+    document: Bundle,
     args: &Import,
     taken: &BTreeSet<String>,
     building: &Building,
 ) -> Result<Report, Failure> {
-    let version = root.get("openapi").and_then(Value::as_str).unwrap_or_default();
+    let version = document.root.get("openapi").and_then(Value::as_str).unwrap_or_default();
     let old = version.starts_with("3.0");
     if !old && !version.starts_with("3.1") {
         return Err(Failure::usage(format!("{}: `openapi: 3.0` or `3.1` is expected", args.file.display())));
     }
-    let document = Document { root, old };
-    let operations = operations(&document)?;
+    let document = Document { root: document.root, old, files: document.files };
+    let (operations, unread) = operations(&document)?;
     let found = |name: &String| operations.iter().any(|operation| operation.name() == *name);
     if let Some(missing) = args.only.iter().find(|name| !found(name)) {
-        return Err(Failure::usage(format!("there is no operation {missing:?} in {}", args.file.display())));
+        let unread = match unread.first() {
+            Some((operation, why)) => format!("; {} could not be read, such as {operation}: {why}", unread.len()),
+            None => String::new(),
+        };
+        return Err(Failure::usage(format!("there is no operation {missing:?} in {}{unread}", args.file.display())));
     }
-    let mut report = Report::default();
+    let mut report = Report { left_out: unread, ..Report::default() };
     for operation in operations {
         let name = operation.name();
         if !args.only.is_empty() && !args.only.contains(&name) {
@@ -216,18 +223,35 @@ pub(crate) fn parse(text: &str) -> Result<Value, String> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())
 }
 
-fn operations(document: &Document) -> Result<Vec<Operation<'_>>, Failure> {
-    let mut operations = Vec::new();
+/// The operations of a document, and those that cannot be read, with the reason.
+type Operations<'d> = (Vec<Operation<'d>>, Vec<(String, String)>);
+
+/// Finds the operations of a document.
+///
+/// # Errors
+/// There are too many.
+fn operations(document: &Document) -> Result<Operations<'_>, Failure> {
+    let (mut operations, mut unread) = (Vec::new(), Vec::new());
     let paths = document.root.get("paths").and_then(Value::as_object);
-    for (path, item) in paths.into_iter().flatten() {
-        let item = document.follow(item).map_err(|why| Failure::failed(anyhow::anyhow!("{path}: {why}")))?;
-        let methods = METHODS.iter().filter_map(|method| Some((*method, item.get(*method)?)));
-        operations.extend(methods.map(|(method, operation)| Operation { document, method, path, item, operation }));
+    for (path, item) in paths.into_iter().flatten().filter(|(path, _)| !path.starts_with("x-")) {
+        let item = match document.whole(item) {
+            Ok(item) => item,
+            Err(why) => {
+                unread.push((path.clone(), why));
+                continue;
+            }
+        };
+        for (method, operation) in METHODS.iter().filter_map(|method| Some((*method, item.get(*method)?))) {
+            match document.whole(operation) {
+                Ok(operation) => operations.push(Operation { document, method, path, item, operation }),
+                Err(why) => unread.push((format!("{} {path}", method.to_uppercase()), why)),
+            }
+        }
     }
-    if operations.len() > OPERATIONS_MAX {
+    if operations.len() + unread.len() > OPERATIONS_MAX {
         return Err(Failure::usage(format!("the document has more than {OPERATIONS_MAX} operations")));
     }
-    Ok(operations)
+    Ok((operations, unread))
 }
 
 fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {

@@ -125,8 +125,17 @@ impl Operation<'_> {
             let text = |key: &str| parameter.get(key).and_then(Value::as_str).unwrap_or_default();
             let (name, place) = (text("name"), text("in"));
             let required = place == "path" || parameter.get("required") == Some(&Value::Bool(true));
+            // What it takes has to be known: a call without it would do something else.
+            if let Some(schema) = parameter.get("schema")
+                && let Err(reason) = self.document.inlined(schema)
+            {
+                return Err(format!("its {place} parameter {name} cannot be read: {reason}"));
+            }
             match self.parameter(&mut arguments, parameter, name, place, required) {
-                Err(reason) if required => return Err(format!("its {place} parameter {name} {reason}")),
+                // Without a filter, a change would reach more than was meant.
+                Err(reason) if required || self.method != "get" => {
+                    return Err(format!("its {place} parameter {name} {reason}"));
+                }
                 Err(reason) => arguments.notes.push(format!("without the {place} parameter {name}, which {reason}")),
                 Ok(()) => {}
             }
@@ -143,8 +152,13 @@ impl Operation<'_> {
     fn parameters(&self) -> Result<Vec<&Value>, String> {
         let mut found: Vec<&Value> = Vec::new();
         for holder in [self.operation, self.item] {
-            for parameter in holder.get("parameters").and_then(Value::as_array).into_iter().flatten() {
+            let Some(parameters) = holder.get("parameters") else { continue };
+            let parameters = parameters.as_array().ok_or("its parameters are not a list")?;
+            for parameter in parameters {
                 let parameter = self.document.follow(parameter)?;
+                if ["name", "in"].iter().any(|key| !parameter.get(*key).is_some_and(Value::is_string)) {
+                    return Err("one of its parameters has no name, or no place (`in`)".to_owned());
+                }
                 let same = |other: &&Value| ["name", "in"].iter().all(|key| other.get(*key) == parameter.get(*key));
                 if !found.iter().any(same) {
                     found.push(parameter);

@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bundle::{FILES, UNREAD};
+
 /// Schemas that one tool's arguments may be made of once references are in place.
 const NODES_MAX: usize = 2_000;
 /// References within references, and schemas within schemas.
@@ -46,6 +48,8 @@ pub(super) struct Document {
     pub(super) root: Value,
     /// 3.0, whose schemas differ from JSON Schema.
     pub(super) old: bool,
+    /// The paths of the other files that the document holds.
+    pub(super) files: Vec<String>,
 }
 
 impl Document {
@@ -64,9 +68,43 @@ impl Document {
         Err("a reference leads in a circle".to_owned())
     }
 
+    /// As [`Self::follow`], for a path or an operation: with an object at the end, and nothing beside a reference, since
+    /// that could be parameters.
+    ///
+    /// # Errors
+    /// As [`Self::follow`], and those.
+    pub(super) fn whole<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
+        let mut here = value;
+        for _ in 0..DEPTH_MAX {
+            let Value::Object(members) = here else { return Err("it is not an object".to_owned()) };
+            let Some(reference) = members.get("$ref").and_then(Value::as_str) else { return Ok(here) };
+            let remark = |name: &str| name == "$ref" || REMARKS.contains(&name) || name.starts_with("x-");
+            if let Some(odd) = members.keys().find(|name| !remark(name)) {
+                return Err(format!("it has {odd} beside its reference to {}", self.shown(reference)));
+            }
+            here = self.target(reference)?;
+        }
+        Err("a reference leads in a circle".to_owned())
+    }
+
     fn target(&self, reference: &str) -> Result<&Value, String> {
+        if let Some(reason) = reference.strip_prefix(UNREAD) {
+            return Err(reason.to_owned());
+        }
         let pointer = reference.strip_prefix('#').ok_or_else(|| format!("{reference} is not in this document"))?;
-        self.root.pointer(pointer).ok_or_else(|| format!("{reference} leads nowhere"))
+        self.root.pointer(pointer).ok_or_else(|| format!("{} leads nowhere", self.shown(reference)))
+    }
+
+    /// A reference as its author wrote it.
+    fn shown(&self, reference: &str) -> String {
+        let in_file = reference.strip_prefix("#/").and_then(|rest| rest.strip_prefix(FILES)?.strip_prefix('/'));
+        let Some(in_file) = in_file else { return reference.to_owned() };
+        let (place, pointer) =
+            in_file.split_once('/').map_or((in_file, String::new()), |(p, rest)| (p, format!("#/{rest}")));
+        match place.parse::<usize>().ok().and_then(|place| self.files.get(place)) {
+            Some(file) => format!("{file}{pointer}"),
+            None => reference.to_owned(),
+        }
     }
 
     /// A schema with every reference in place.
@@ -103,7 +141,7 @@ impl Inlining<'_> {
 
     fn reference(&mut self, reference: &str, members: &Map<String, Value>, depth: usize) -> Result<Value, String> {
         if self.trail.iter().any(|above| above == reference) {
-            return Err(format!("{reference} refers to itself"));
+            return Err(format!("{} refers to itself", self.document.shown(reference)));
         }
         let target = self.document.target(reference)?;
         self.trail.push(reference.to_owned());
@@ -197,7 +235,8 @@ mod tests {
     use super::*;
 
     fn inlined(old: bool, components: Value, schema: Value) -> Result<Value, String> {
-        Document { root: json!({ "components": { "schemas": components } }), old }.inlined(&schema)
+        let root = json!({ "components": { "schemas": components } });
+        Document { root, old, files: Vec::new() }.inlined(&schema)
     }
 
     #[test]
