@@ -210,7 +210,7 @@ paths:
                     "resources/get.yml",
                     "operationId: getMachine\nparameters: [{name: id, in: path, required: true, schema: {type: integer}}]\n",
                 ),
-                ("resources/loop.yml", "{$ref: 'loop.yml'}"),
+                ("resources/loop.yml", "$ref: loop.yml"),
                 (
                     "paths.yml",
                     "images: {get: {operationId: images, parameters: [{$ref: 'openapi.yaml#/none'}, {name: q, in: query, schema: {type: string}}]}}\n",

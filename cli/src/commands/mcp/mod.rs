@@ -92,6 +92,9 @@ struct Difference {
     /// The effect of a second run; none for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
+    /// True if it is pinned.
+    #[serde(skip)]
+    is_pinned: bool,
 }
 
 /// Pins or checks. [`serve::run`] serves.
@@ -139,11 +142,7 @@ pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Ve
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
     let looked = look_at(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
-    let verdict = |(mut found, _): (Found, Option<Offer>)| {
-        // What is not imported is nobody's concern here.
-        found.differences.retain(|difference| matches!(difference.kind, "changed" | "gone"));
-        (found.server.clone(), found.verdict())
-    };
+    let verdict = |(found, _): (Found, Option<Offer>)| (found.server.clone(), found.of_imported());
     looked.map(verdict).collect()
 }
 
@@ -229,7 +228,8 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         };
         let details = changes.iter().map(|change| change.part.to_owned()).collect();
         let lines = changes.iter().flat_map(changed_lines).collect();
-        Some(Difference { tool: tool.name.clone(), kind, details, lines, effect: Some(def.effect(tool)) })
+        let (effect, is_pinned) = (Some(def.effect(tool)), before(tool).is_some());
+        Some(Difference { tool: tool.name.clone(), kind, details, lines, effect, is_pinned })
     };
     let mut differences: Vec<Difference> = offer.tools.iter().filter_map(differs).collect();
     let refused: BTreeSet<&str> = offer.refused.iter().map(|(tool, _)| tool.as_str()).collect();
@@ -241,6 +241,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         details: Vec::new(),
         lines: Vec::new(),
         effect: None,
+        is_pinned: true,
     }));
     differences.extend(offer.refused.iter().map(|(tool, why)| Difference {
         tool: tool.clone(),
@@ -248,6 +249,7 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         details: vec![why.clone()],
         lines: Vec::new(),
         effect: None,
+        is_pinned: pinned.iter().any(|pinned| pinned.name == *tool),
     }));
     Found {
         server: name.to_owned(),
@@ -279,13 +281,24 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
 }
 
 impl Found {
-    /// A tool that cannot be pinned is no difference: it is not imported either way.
+    /// A tool that cannot be pinned, and is not, is no difference: it is not imported either way.
     fn is_as_pinned(&self) -> bool {
-        self.error.is_none() && self.differences.iter().all(|difference| difference.kind == "refused")
+        let differs = |difference: &Difference| difference.kind != "refused" || difference.is_pinned;
+        self.error.is_none() && !self.differences.iter().any(differs)
+    }
+
+    /// Whether the imported tools are what was pinned. A tool that is new is not imported, and no concern here; one that
+    /// cannot be imported is named.
+    fn of_imported(mut self) -> Result<String, String> {
+        let is_left_out = |difference: &&Difference| difference.kind == "refused" && !difference.is_pinned;
+        let left_out: Vec<String> = self.differences.iter().filter(is_left_out).map(Difference::named).collect();
+        self.differences.retain(|difference| difference.is_pinned);
+        let verdict = self.verdict()?;
+        Ok(if left_out.is_empty() { verdict } else { format!("{verdict}; left out: {}", left_out.join(", ")) })
     }
 
     fn verdict(&self) -> Result<String, String> {
-        let names: Vec<String> = self.differences.iter().map(|d| format!("{} ({})", d.tool, d.kind)).collect();
+        let names: Vec<String> = self.differences.iter().map(Difference::named).collect();
         match &self.error {
             Some(error) => Err(error.clone()),
             None if names.is_empty() => Ok("its imported tools are what was pinned".to_owned()),
@@ -354,6 +367,12 @@ fn text(founds: &[&Found], written: bool, output: &Output) -> String {
 }
 
 impl Difference {
+    /// The tool, and what is wrong with it.
+    fn named(&self) -> String {
+        let what = if self.kind == "refused" { self.details.join(", ") } else { self.kind.to_owned() };
+        format!("{} ({what})", self.tool)
+    }
+
     fn rest(&self) -> String {
         let details = if self.details.is_empty() { String::new() } else { format!(": {}", self.details.join(", ")) };
         let effect = match self.effect {
@@ -363,5 +382,41 @@ impl Difference {
             Some(tickfleet_model::Effect::Once) => " (once)",
         };
         format!("{effect}{details}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool(name: &str) -> McpDefinition {
+        let input_schema = json!({"type": "object"});
+        let (title, description, output_schema) = (None, None, None);
+        let annotations = tickfleet_config::McpAnnotations::default();
+        McpDefinition { name: name.to_owned(), title, description, input_schema, output_schema, annotations }
+    }
+
+    #[test]
+    fn a_pinned_tool_that_cannot_be_read_differs_and_one_that_is_not_pinned_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = "servers: {s: {url: \"https://mcp.example.com\"}}";
+        std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();
+        let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
+        let def = tickfleet_config::load_mcp(&sources).unwrap().0.servers.remove("s").unwrap();
+        let found = |pinned: &[&str]| {
+            let pinned = McpPinned { version: None, tools: pinned.iter().map(|name| tool(name)).collect() };
+            let refused = vec![("odd".to_owned(), "it has no inputSchema".to_owned())];
+            compared("s", &def, Some(&pinned), &Offer { version: None, tools: vec![tool("fine")], refused })
+        };
+        assert!(found(&["fine"]).is_as_pinned());
+        let said = found(&["fine"]).of_imported().unwrap();
+        assert_eq!(said, "its imported tools are what was pinned; left out: odd (it has no inputSchema)");
+        assert!(!found(&["fine", "odd"]).is_as_pinned());
+        let said = found(&["fine", "odd"]).of_imported().unwrap_err();
+        assert_eq!(said, "other than pinned: odd (it has no inputSchema)");
     }
 }
