@@ -118,6 +118,7 @@ pub(super) fn is_unreadable(error: &ErrorData) -> bool {
 }
 
 /// What some bytes of a server are.
+#[allow(clippy::large_enum_variant, reason = "nearly each is a message, and is moved on at once")]
 #[derive(Debug)]
 pub(super) enum Decoded {
     /// A message. The result of an answer is a custom one that holds its text, but for that of `initialize`.
