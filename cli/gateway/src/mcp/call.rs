@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 use tickfleet_client::operate::{TurnState, turn_state};
 use tickfleet_client::{Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
-use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_protocol::{parse_turn, with_owner};
 use tickfleet_store::{TurnName, TurnView};
 use tokio::time::Instant;
