@@ -1,7 +1,7 @@
 //! The level `docker`: a short-lived container of an engine on the host. The engine confines; here is how it is told to.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -12,9 +12,12 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::{Outcome, RunError, Stop};
 use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
+use crate::usage;
 
 /// How long the engine may take to answer: a worker waits for it at its start.
 const ENGINE: Duration = Duration::from_secs(5);
+/// The time between two looks at the workspace.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// What the engine's client ends with where it could not start a container.
 const NOT_STARTED: i32 = 125;
 
@@ -31,7 +34,7 @@ impl Engine {
     /// Why the engine cannot be used; none where it answers.
     pub async fn missing(&self) -> Option<String> {
         let shown = self.program.display();
-        let mut ask = Command::new(&self.program);
+        let mut ask = client(&self.program);
         ask.args(["version", "--format", "{{.Server.Version}}"]).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(ENGINE, ask.output()).await {
             Ok(Ok(answer)) if answer.status.success() => None,
@@ -95,7 +98,7 @@ impl Engine {
     /// [`RunError`] says why nothing ran.
     pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
         let name = name();
-        let started = Command::new(&self.program)
+        let started = client(&self.program)
             .args(self.arguments(spec, &name)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -126,6 +129,7 @@ impl Engine {
         let ended = tokio::select! {
             ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| Stop::Wall),
             () = cancel.cancelled() => Err(Stop::Cancelled),
+            stop = overfull(spec) => Err(stop),
         };
         let ((), (stdout, cut), (stderr, cut_too), status) = match ended {
             Ok(ended) => ended,
@@ -136,8 +140,26 @@ impl Engine {
             return Err(RunError::Machine(String::from_utf8_lossy(&stderr).trim().to_owned()));
         }
         removal.not_needed();
-        Ok(Outcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped: None })
+        let stopped = look_at_workspace(spec).await;
+        Ok(Outcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped })
     }
+}
+
+/// Waits until the workspace is over a limit: an engine bounds no mount.
+async fn overfull(spec: &Spec) -> Stop {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if let Some(stop) = look_at_workspace(spec).await {
+            return stop;
+        }
+    }
+}
+
+async fn look_at_workspace(spec: &Spec) -> Option<Stop> {
+    let (workspace, limits) = (spec.workspace.clone(), spec.limits.clone());
+    let look = move || usage::crossed(usage::held(&workspace, limits.workspace_files), &limits);
+    // An error says that the runtime stops.
+    tokio::task::spawn_blocking(look).await.ok().flatten()
 }
 
 /// Removes a container whose client was given up: killing the client alone leaves the container running.
@@ -155,7 +177,7 @@ impl Removal {
 impl Drop for Removal {
     fn drop(&mut self) {
         let Some(name) = self.name.take() else { return };
-        let removing = Command::new(&self.program)
+        let removing = client(&self.program)
             .args(["rm", "--force", &name])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -165,6 +187,18 @@ impl Drop for Removal {
             tracing::error!(container = name, %error, "a container cannot be removed");
         }
     }
+}
+
+/// The engine's client, with the variables that say where its engine is and none of the worker's secrets.
+#[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
+fn client(program: &Path) -> Command {
+    let is_for_it = |name: &str| {
+        let prefixes = ["DOCKER_", "CONTAINER_", "CONTAINERS_", "XDG_"];
+        ["PATH", "HOME"].contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let mut command = Command::new(program);
+    command.env_clear().envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_for_it)));
+    command
 }
 
 /// A name that no other container has: a process of the host makes each only once.

@@ -8,6 +8,7 @@
 pub mod abilities;
 pub mod confined;
 pub mod docker;
+mod hidden;
 #[cfg(target_os = "linux")]
 pub mod launcher;
 #[cfg(not(target_os = "linux"))]
@@ -15,6 +16,7 @@ pub mod launcher;
 pub mod launcher;
 pub mod outcome;
 mod output;
+pub mod removal;
 pub mod sandbox;
 pub mod spec;
 pub mod usage;
@@ -23,6 +25,7 @@ mod wire;
 pub use abilities::Abilities;
 pub use confined::Confined;
 pub use docker::Engine;
+pub use hidden::hide_this_process;
 pub use outcome::{Outcome, RunError, Stop};
 pub use sandbox::{Launcher, Sandbox};
 pub use spec::{Grant, Level, Limits, Network, Spec};

@@ -18,6 +18,8 @@ pub enum Stop {
     WorkspaceBytes,
     /// Its workspace has too many files.
     WorkspaceFiles,
+    /// A part of its workspace cannot be counted, which counts as over the limits.
+    WorkspaceUncountable,
     /// The caller cancelled it.
     Cancelled,
 }
@@ -33,6 +35,9 @@ impl Stop {
             Self::Processes => "it started more processes than it may",
             Self::WorkspaceBytes => "the files of the workspace grew beyond its size limit",
             Self::WorkspaceFiles => "the workspace has more files than it may",
+            Self::WorkspaceUncountable => {
+                "a folder of the workspace cannot be counted: its mode forbids it, or folders were moved meanwhile"
+            }
             Self::Cancelled => "it was cancelled",
         }
     }

@@ -1,14 +1,19 @@
 //! How much a workspace holds: blocks of disk, so that a sparse file counts what it takes, and files.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
+use rustix::io::Errno;
 
-/// Deepest folder that is looked into.
-const DEPTH_MAX: usize = 256;
+use crate::outcome::Stop;
+use crate::spec::Limits;
+
 /// Bytes of a block, as `stat` counts them.
 const BLOCK: u64 = 512;
+/// Counts that are begun before a workspace whose folders keep moving is given up.
+const ATTEMPTS: usize = 5;
 
 /// What a folder holds.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -19,49 +24,127 @@ pub struct Held {
     pub files: u64,
 }
 
-/// Adds a workspace up. Follows no symbolic link, and crosses into nothing that a command could put in its way; stops
-/// where `files_max` is crossed.
-#[must_use]
-pub fn held(workspace: &std::path::Path, files_max: u64) -> Held {
-    let mut total = Held::default();
-    if let Ok(root) = open(CWD, workspace.as_os_str()) {
-        walk(&root, files_max, &mut total, 0);
+/// Why a workspace cannot be counted. Callers treat it as one that is over its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Uncountable {
+    /// A folder's mode or the file system forbids a look into it.
+    #[error("a folder of the workspace cannot be read ({0})")]
+    Unreadable(Errno),
+    /// Folders were moved out of their parents during every count.
+    #[error("folders of the workspace are moved while they are counted")]
+    Moving,
+}
+
+/// Adds a workspace up, however deep it is, with two descriptors and without recursion. Follows no symbolic link, and
+/// leaves the workspace by no folder that is moved meanwhile; stops where `files_max` is crossed. One that is not there
+/// holds nothing.
+///
+/// # Errors
+/// A part of the workspace cannot be counted.
+pub fn held(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
+    for _ in 0..ATTEMPTS {
+        match count(workspace, files_max) {
+            Err(Uncountable::Moving) => {}
+            counted => return counted,
+        }
     }
-    total
+    Err(Uncountable::Moving)
 }
 
-fn open(at: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+/// The limit that a workspace has crossed, if it has.
+pub(crate) fn crossed(counted: Result<Held, Uncountable>, limits: &Limits) -> Option<Stop> {
+    let Ok(Held { bytes, files }) = counted else { return Some(Stop::WorkspaceUncountable) };
+    if bytes > limits.workspace_bytes {
+        return Some(Stop::WorkspaceBytes);
+    }
+    (files > limits.workspace_files).then_some(Stop::WorkspaceFiles)
 }
 
-fn walk(folder: &OwnedFd, files_max: u64, total: &mut Held, depth: usize) {
-    let Ok(entries) = Dir::read_from(folder) else { return };
-    for entry in entries.flatten() {
-        if matches!(entry.file_name().to_bytes(), b"." | b"..") {
+/// A folder on the way from the workspace to where the count is.
+struct Level {
+    /// Device and number of the folder.
+    identity: (u64, u64),
+    /// Folders in it that have not been looked into yet.
+    waiting: Vec<CString>,
+}
+
+fn count(workspace: &Path, files_max: u64) -> Result<Held, Uncountable> {
+    let mut total = Held::default();
+    let Some(mut here) = open(CWD, workspace)? else { return Ok(total) };
+    let mut levels = vec![list(&here, files_max, &mut total)?];
+    while let Some(level) = levels.last_mut() {
+        if total.files > files_max {
+            break;
+        }
+        if let Some(name) = level.waiting.pop() {
+            let Some(below) = open(&here, name.as_c_str())? else { continue };
+            here = below;
+            levels.push(list(&here, files_max, &mut total)?);
+            continue;
+        }
+        levels.pop();
+        let Some(parent) = levels.last() else { break };
+        let above = open(&here, c"..")?.ok_or(Uncountable::Moving)?;
+        // A folder that was moved has another parent, which may lie outside the workspace.
+        if identity(&above)? != parent.identity {
+            return Err(Uncountable::Moving);
+        }
+        here = above;
+    }
+    Ok(total)
+}
+
+/// None where there is no such folder any more: what is gone takes no room, and what is no folder is counted already.
+fn open(at: impl AsFd, name: impl rustix::path::Arg) -> Result<Option<OwnedFd>, Uncountable> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match openat(at, name, flags, Mode::empty()) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(Uncountable::Unreadable(error)),
+    }
+}
+
+fn identity(folder: &OwnedFd) -> Result<(u64, u64), Uncountable> {
+    let found = fstat(folder).map_err(Uncountable::Unreadable)?;
+    #[allow(clippy::useless_conversion, clippy::cast_sign_loss, reason = "the types differ by system")]
+    Ok((found.st_dev as u64, u64::from(found.st_ino)))
+}
+
+/// Adds up the entries of one folder, and collects the folders among them.
+fn list(folder: &OwnedFd, files_max: u64, total: &mut Held) -> Result<Level, Uncountable> {
+    let mut level = Level { identity: identity(folder)?, waiting: Vec::new() };
+    for entry in Dir::read_from(folder).map_err(Uncountable::Unreadable)? {
+        let entry = entry.map_err(Uncountable::Unreadable)?;
+        let name: &CStr = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
         total.files += 1;
-        if total.files > files_max || depth > DEPTH_MAX {
-            return;
+        if total.files > files_max {
+            break;
         }
-        // What is gone again takes no room.
-        let Ok(found) = statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        total.bytes += u64::try_from(found.st_blocks).unwrap_or(0) * BLOCK;
+        let found = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            // What is gone again takes no room.
+            Err(Errno::NOENT) => continue,
+            Err(error) => return Err(Uncountable::Unreadable(error)),
+        };
+        let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
+        total.bytes = total.bytes.saturating_add(blocks.saturating_mul(BLOCK));
         if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-            let name = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
-            if let Ok(below) = open(folder, name) {
-                walk(&below, files_max, total, depth + 1);
-                if total.files > files_max {
-                    return;
-                }
-            }
+            level.waiting.push(name.to_owned());
         }
     }
+    Ok(level)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::mkdirat;
 
     use super::*;
 
@@ -72,9 +155,38 @@ mod tests {
         std::fs::create_dir(folder.path().join("below")).unwrap();
         std::fs::write(folder.path().join("below/file"), vec![1; 100_000]).unwrap();
         std::os::unix::fs::symlink("/usr", folder.path().join("link")).unwrap();
-        let found = held(folder.path(), 1_000);
+        let found = held(folder.path(), 1_000).unwrap();
         assert_eq!(found.files, 4);
         assert!((100_000..1 << 20).contains(&found.bytes), "{found:?}");
-        assert_eq!(held(folder.path(), 2).files, 3, "it stops where the limit is crossed");
+        assert_eq!(held(folder.path(), 2).unwrap().files, 3, "it stops where the limit is crossed");
+        assert_eq!(held(&folder.path().join("none"), 2).unwrap(), Held::default());
+    }
+
+    #[test]
+    fn folders_are_counted_however_deep_they_are() {
+        const DEPTH: u64 = 2_000;
+        let folder = tempfile::tempdir().unwrap();
+        let mut here = OwnedFd::from(std::fs::File::open(folder.path()).unwrap());
+        for _ in 0..DEPTH {
+            mkdirat(&here, "nested", Mode::RWXU).unwrap();
+            here = open(&here, c"nested").unwrap().unwrap();
+        }
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let mut file = std::fs::File::from(openat(&here, "file", flags, Mode::RUSR).unwrap());
+        std::io::Write::write_all(&mut file, &vec![1; 1 << 20]).unwrap();
+        let found = held(folder.path(), 10_000).unwrap();
+        assert!(found.files == DEPTH + 1 && found.bytes >= 1 << 20, "{found:?}");
+        crate::removal::remove(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_may_not_be_read_makes_a_workspace_uncountable() {
+        if nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("closed")).unwrap();
+        std::fs::set_permissions(folder.path().join("closed"), PermissionsExt::from_mode(0o000)).unwrap();
+        assert_eq!(held(folder.path(), 10), Err(Uncountable::Unreadable(Errno::ACCESS)));
     }
 }

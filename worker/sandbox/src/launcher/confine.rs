@@ -76,6 +76,7 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
         }
     };
     let _ = (tell, gate);
+    see_as(owner)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
     Ok(Started { child, failure, ended: None })
 }
@@ -92,6 +93,19 @@ pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
     unistd::setgroups(&[]).map_err(step("leave all groups"))?;
     unistd::setresgid(gid, gid, gid).map_err(step("change the group"))?;
     unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
+}
+
+/// Lets a launcher of root see files and processes as the command's user does: the kernel shows a process' descriptors to
+/// its own user, and to root only with a capability that containers do not give. Signals are still root's.
+fn see_as(owner: Option<Owner>) -> Result<(), Refusal> {
+    let Some(Owner { uid, gid }) = owner else { return Ok(()) };
+    // Each returns the one before, and no error.
+    unistd::setfsgid(gid);
+    unistd::setfsuid(uid);
+    match (unistd::setfsgid(gid), unistd::setfsuid(uid)) {
+        now if now == (gid, uid) => Ok(()),
+        _ => Err(Refusal::Step("see files as the command's user: the kernel refuses it".into())),
+    }
 }
 
 /// Tells the launcher why there is no command, and ends.

@@ -24,4 +24,8 @@ pub(super) const ETC: [&str; 16] = [
 ];
 
 /// Devices: read and written.
-pub(super) const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+pub(super) const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// A device that is read only: whoever may also write to it can map it as shared memory without a file, which nothing
+/// counts.
+pub(super) const ZERO: &str = "/dev/zero";

@@ -5,8 +5,10 @@
 //! Read on in `confine` (what the child does to itself), `namespaces` (the level `strict`), `watch` (the parent).
 
 mod confine;
+mod cpu;
 mod files;
 mod limits;
+mod memory;
 mod mounts;
 mod namespaces;
 mod place;
@@ -53,6 +55,9 @@ pub fn landlock_abi() -> i32 {
 /// The whole life of a launcher. Call it from `main`, before any thread is started.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Where memory runs out, commands are killed before their worker: they inherit this. Once this process is hidden, the
+    // file is root's. A machine that does not let a process volunteer still bounds its memory.
+    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let Ok(control) = take_control() else { return ExitCode::from(2) };
     let mut control = UnixStream::from(control);
     let report = match serve(&mut control) {

@@ -10,8 +10,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::pivot_root;
 
-use super::files::{DEVICES, ETC, SYSTEM};
-use super::{Refusal, step};
+use super::files::{DEVICES, ETC, SYSTEM, ZERO};
+use super::{Refusal, raw, step};
 use crate::spec::{Spec, WORKSPACE};
 
 /// Folders that the new root may be put over: whatever is there is seen no more.
@@ -75,7 +75,9 @@ fn sources(spec: &Spec) -> Result<Vec<Source>, Refusal> {
     let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
     let mut all: Vec<Source> =
         system.filter_map(|path| Source::open(Path::new(path), Path::new(path), false)).collect();
-    let devices = DEVICES.iter().filter_map(|path| Source::open(Path::new(path), Path::new(path), true));
+    // A mount that is read-only leaves a device writable. Only Landlock takes that away.
+    let zero = (raw::landlock_abi() > 0).then_some(&ZERO);
+    let devices = DEVICES.iter().chain(zero).filter_map(|path| Source::open(Path::new(path), Path::new(path), true));
     all.extend(devices.map(|source| Source { device: true, ..source }));
     for grant in &spec.grants {
         let source = Source::open(&grant.path, &grant.path, grant.write);

@@ -7,7 +7,7 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use super::files::{DEVICES, ETC, SYSTEM};
+use super::files::{DEVICES, ETC, SYSTEM, ZERO};
 use super::place::Place;
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
@@ -58,6 +58,7 @@ fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Resu
     for path in DEVICES {
         rules = beneath(rules, Path::new(path), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate)?;
     }
+    rules = beneath(rules, Path::new(ZERO), AccessFs::ReadFile.into())?;
     for grant in &spec.grants {
         rules = beneath(rules, &grant.path, if grant.write { all } else { read })?;
     }

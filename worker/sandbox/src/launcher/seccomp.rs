@@ -1,6 +1,8 @@
-//! seccomp: two filters, of which the stricter answer counts. The first allows the calls of [`super::syscalls`] and tells
+//! seccomp: filters, of which the strictest answer counts. The first allows the calls of [`super::syscalls`] and tells
 //! of all others that they do not exist. The second forbids some by their arguments: those that Landlock does not look at,
-//! and those that reach processes outside by a number.
+//! those that reach processes outside by a number, and those that take memory which [`super::memory`] does not see. Two
+//! more do the last in words that programs expect: larger buffers of sockets are not given without an error, and some modes
+//! of `fallocate` are not supported.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +29,15 @@ const NEW_NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWPID,
     libc::CLONE_NEWNET,
 ];
-/// `prctl`: a command neither outlives its launcher nor keeps its orphans, nor lets itself be traced.
-const PRCTL: [libc::c_int; 4] =
-    [libc::PR_SET_PDEATHSIG, libc::PR_SET_CHILD_SUBREAPER, libc::PR_SET_PTRACER, libc::PR_SET_MM];
+/// `prctl`: a command neither outlives its launcher nor keeps its orphans, nor lets itself be traced,
+/// nor hides its descriptors.
+const PRCTL: [libc::c_int; 5] = [
+    libc::PR_SET_PDEATHSIG,
+    libc::PR_SET_CHILD_SUBREAPER,
+    libc::PR_SET_PTRACER,
+    libc::PR_SET_MM,
+    libc::PR_SET_DUMPABLE,
+];
 /// `ioctl`: what types into a terminal, and what names a receiver of signals.
 const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
 /// Data with the first packet of a connection: it passes Landlock's look at `connect` by.
@@ -37,13 +45,40 @@ const FASTOPEN: u64 = 0x2000_0000;
 /// The part of a socket's type that is no flag.
 const TYPE_MASK: u64 = 0xf;
 
+/// `mmap`: shared memory without a file, and huge pages, show in no process' resident pages.
+const MAPPINGS: [libc::c_int; 2] = [libc::MAP_SHARED | libc::MAP_ANONYMOUS, libc::MAP_HUGETLB];
+/// `setsockopt`: the sizes of a socket's buffers.
+const BUFFERS: [libc::c_int; 4] = [libc::SO_SNDBUF, libc::SO_RCVBUF, libc::SO_SNDBUFFORCE, libc::SO_RCVBUFFORCE];
+
 /// Restricts this process and what it starts, for good. `shared` says that the worker runs as the same user.
 pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
     let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
+    let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
+    let buffers = buffers().map_err(step("write the seccomp filter"))?;
+    let unsupported = unsupported().map_err(step("write the seccomp filter"))?;
+    // From here on nothing can be asked of Landlock any more.
     let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
     apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
-    let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
-    apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))
+    apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
+    // Programs that ask for larger buffers work without them.
+    apply(buffers, SeccompAction::Allow, errno(0))?;
+    apply(unsupported, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
+}
+
+fn buffers() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = Rules::new();
+    for option in BUFFERS {
+        let (level, option) = (u64::from(libc::SOL_SOCKET.unsigned_abs()), u64::from(option.unsigned_abs()));
+        when(&mut rules, libc::SYS_setsockopt, &[(1, Op::Eq, level), (2, Op::Eq, option)])?;
+    }
+    Ok(rules)
+}
+
+/// `fallocate` with a mode: some take disk beyond the end of a file, where no limit on its length counts it.
+fn unsupported() -> Result<Rules, seccompiler::BackendError> {
+    let mut rules = Rules::new();
+    when(&mut rules, libc::SYS_fallocate, &[(1, Op::Ne, 0)])?;
+    Ok(rules)
 }
 
 fn apply(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> Result<(), Refusal> {
@@ -67,11 +102,11 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     for request in IOCTL {
         when(&mut rules, libc::SYS_ioctl, &[(1, Op::Eq, request)])?;
     }
+    uncounted_memory(&mut rules)?;
     others_by_number(&mut rules)?;
     sockets(&mut rules, &mut whole, network)?;
     if level == Level::Basic {
         // In a mount namespace all of this is harmless; here it would reach the machine's files.
-        whole.push(libc::SYS_inotify_add_watch);
         if shared {
             whole.extend(syscalls::metadata_by_path());
             when(&mut rules, libc::SYS_utimensat, &[(1, Op::Ne, 0)])?;
@@ -88,6 +123,20 @@ fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, sec
     }
     rules.extend(whole.into_iter().map(|call| (call, Vec::new())));
     Ok(rules)
+}
+
+/// Memory and descriptors that [`super::memory`] does not see.
+fn uncounted_memory(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
+    for flags in MAPPINGS {
+        let flags = u64::from(flags.unsigned_abs());
+        when(rules, libc::SYS_mmap, &[(3, Op::MaskedEq(flags), flags)])?;
+    }
+    when(rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(libc::F_SETPIPE_SZ.unsigned_abs()))])?;
+    // A thread with descriptors of its own: those of a process are looked at once.
+    let (thread, files) = (u64::from(libc::CLONE_THREAD.unsigned_abs()), u64::from(libc::CLONE_FILES.unsigned_abs()));
+    when(rules, libc::SYS_clone, &[(0, Op::MaskedEq(thread | files), thread)])?;
+    let unshare = u64::from(libc::CLOSE_RANGE_UNSHARE);
+    when(rules, libc::SYS_close_range, &[(2, Op::MaskedEq(unshare), unshare)])
 }
 
 /// Calls that change a process which they name by its number: only 0, the caller itself, may be named. The worker has

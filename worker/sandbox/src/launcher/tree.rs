@@ -7,15 +7,17 @@ use nix::unistd::Pid;
 /// Most processes that one look walks through: more than any limit allows.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// What a tree of processes uses at one moment.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Usage {
-    /// Threads.
+/// What one process has used and has, from its `stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// Threads; none of a process that has ended and waits for its parent.
     pub(super) threads: u64,
-    /// Time on processors, of children that were reaped too, in ticks of the kernel's clock.
-    pub(super) cpu_ticks: u64,
-    /// Pages in memory, counted for each process that has them.
-    pub(super) pages: u64,
+    /// When it was started: together with its number, this names it for good.
+    pub(super) started: u64,
+    /// Its own time on processors, in ticks of the kernel's clock.
+    pub(super) own: u64,
+    /// The time of the children that it has reaped, in ticks.
+    pub(super) reaped: u64,
 }
 
 /// The children of a process; empty where it has gone.
@@ -24,28 +26,14 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Adds up what all descendants of `root` use; stops where there are more threads than `threads_max`, for every further
-/// look at a bomb is time in which it grows.
-pub(super) fn usage(root: Pid, threads_max: u64) -> Usage {
-    let mut total = Usage::default();
-    each(root, |pid| {
-        if let Some(one) = of(pid) {
-            total.threads += one.threads;
-            total.cpu_ticks += one.cpu_ticks;
-            total.pages += one.pages;
-        }
-        total.threads <= threads_max
-    });
-    total
-}
-
-/// Hands every descendant of `root` to `see`, parents before their children, as long as it answers true.
-pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) {
+/// Hands every descendant of `root` to `see`, parents before their children, as long as it returns true. Returns false if
+/// there may be descendants that it has not handed over.
+pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) -> bool {
     let (mut waiting, mut looked_at) = (children(root), 0);
     while let Some(pid) = waiting.pop() {
         looked_at += 1;
         if looked_at > LOOKED_AT_MAX || !see(pid) {
-            break;
+            return false;
         }
         // A thread has children of its own.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
@@ -54,22 +42,20 @@ pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) {
             waiting.extend(text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw));
         }
     }
+    true
 }
 
-/// One process, from its `stat`.
-fn of(pid: Pid) -> Option<Usage> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse(&text)
+/// One process; none where it has gone.
+pub(super) fn stat(pid: Pid) -> Option<Stat> {
+    parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The name, in brackets, may hold anything: what follows the last one is counted from 3 on.
-fn parse(text: &str) -> Option<Usage> {
+fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let cpu_ticks = (14..=17).map(field).sum::<Option<u64>>()?;
-    // What has ended and waits for its parent runs no more.
     let threads = if fields.first() == Some(&"Z") { 0 } else { field(20)? };
-    Some(Usage { threads, cpu_ticks, pages: field(24)? })
+    Some(Stat { threads, started: field(22)?, own: field(14)? + field(15)?, reaped: field(16)? + field(17)? })
 }
 
 #[cfg(test)]
@@ -81,14 +67,12 @@ mod tests {
     #[test]
     fn a_name_with_brackets_and_blanks_moves_no_field() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 5 0 99 1000 6 18446744073709551615";
-        let usage = parse(text).unwrap();
-        assert_eq!((usage.threads, usage.cpu_ticks, usage.pages), (5, 10, 6));
+        assert_eq!(parse(text).unwrap(), Stat { threads: 5, started: 99, own: 3, reaped: 7 });
         assert!(parse("7 (a").is_none());
     }
 
     #[test]
     fn this_process_is_seen() {
-        let usage = of(Pid::this()).unwrap();
-        assert!(usage.threads >= 1 && usage.pages > 0);
+        assert!(stat(Pid::this()).unwrap().threads >= 1);
     }
 }

@@ -1,39 +1,44 @@
 //! The launcher while the command runs: it waits for the end, looks now and then at what the tree of processes uses, and
 //! kills it when a bound is crossed or the worker lets go. At the end nothing of the tree is alive.
 
-use std::io::Read;
+use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::confine::Started;
+use super::cpu::{CpuMeter, Look};
+use super::memory::{Charged, Charges};
 use super::namespaces::Ended;
-use super::tree::{self, Usage};
+use super::tree;
 use super::{Refusal, step};
 use crate::outcome::Stop;
-use crate::spec::Limits;
-use crate::usage::{Held, held};
+use crate::spec::{Level, Limits};
+use crate::usage::{crossed, held};
 use crate::wire::{Report, Request};
 
 /// The first look comes after this time, each further one after twice as long, so that a short command costs none.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// The longest time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Looks at the processes for each one that counts their mappings, which costs more.
+const MAPPINGS_EVERY: u32 = 4;
 /// A look at the workspace costs time of its own: at most this part of all time is spent on it.
 const WORKSPACE_SHARE: u32 = 10;
 
 /// Waits for the end of the command, by itself or not, and kills what is left.
 pub(super) fn until_the_end(started: Started, control: &UnixStream, request: &Request) -> Result<Report, Refusal> {
     let Started { child, mut failure, ended } = started;
-    let mut watch = Watch::new(request)?;
-    let waited = watch.wait(child, control);
+    let mut watch = Watch::new(request, child);
+    let waited = watch.wait(&failure, control);
     let own = sweep(child);
     let stopped = waited?;
     let mut why = String::new();
@@ -58,29 +63,46 @@ pub(super) fn until_the_end(started: Started, control: &UnixStream, request: &Re
 struct Watch<'a> {
     limits: &'a Limits,
     workspace: &'a std::path::Path,
+    /// The launcher's own child: the command, or the first process of its namespace.
+    child: Pid,
+    /// True if the child is the first process of a namespace, which is the launcher's program.
+    is_namespaced: bool,
+    /// True if the command was executed. Before that, it is the launcher's program.
+    is_executed: bool,
+    charges: Charges,
+    cpu: CpuMeter,
     began: Instant,
     workspace_at: Instant,
+    workspace_bytes: u64,
+    /// Bytes of all mappings, as they were counted last, and the looks since then.
+    mappings: (u64, u32),
     tick_ms: u64,
-    page: u64,
 }
 
 impl<'a> Watch<'a> {
-    fn new(request: &'a Request) -> Result<Self, Refusal> {
-        let of = |what| sysconf(what).ok().flatten().and_then(|value| u64::try_from(value).ok());
+    fn new(request: &'a Request, child: Pid) -> Self {
+        let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().and_then(|value| u64::try_from(value).ok());
         let began = now();
-        Ok(Self {
+        Self {
             limits: &request.spec.limits,
             workspace: &request.spec.workspace,
+            child,
+            is_namespaced: request.level == Level::Strict,
+            is_executed: false,
+            charges: Charges::new(&request.spec),
+            cpu: CpuMeter::default(),
             began,
             workspace_at: began,
-            tick_ms: 1_000 / of(SysconfVar::CLK_TCK).filter(|ticks| *ticks > 0).unwrap_or(100),
-            page: of(SysconfVar::PAGE_SIZE).unwrap_or(4_096),
-        })
+            workspace_bytes: 0,
+            mappings: (0, 0),
+            tick_ms: 1_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
+        }
     }
 
-    /// Until the child has ended; answers the bound that was crossed first, if one was.
-    fn wait(&mut self, child: Pid, control: &UnixStream) -> Result<Option<Stop>, Refusal> {
-        let pid = rustix::process::Pid::from_raw(child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
+    /// Until the child has ended; answers the bound that was crossed first, if one was. `failure` ends when the command is
+    /// executed.
+    fn wait(&mut self, failure: &PipeReader, control: &UnixStream) -> Result<Option<Stop>, Refusal> {
+        let pid = rustix::process::Pid::from_raw(self.child.as_raw()).ok_or(Errno::ESRCH).map_err(step("watch"))?;
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
         let mut pause = FIRST_LOOK;
         loop {
@@ -98,7 +120,8 @@ impl<'a> Watch<'a> {
             if waited[1].any().unwrap_or(true) {
                 return Ok(Some(Stop::Cancelled));
             }
-            reap_orphans(child);
+            self.is_executed = self.is_executed || is_readable(failure);
+            reap_orphans(self.child);
             if let Some(stop) = self.look() {
                 return Ok(Some(stop));
             }
@@ -111,28 +134,52 @@ impl<'a> Watch<'a> {
         if now.duration_since(self.began) >= Duration::from_millis(self.limits.wall_ms) {
             return Some(Stop::Wall);
         }
-        let Usage { threads, cpu_ticks, pages } = tree::usage(Pid::this(), self.limits.processes);
-        if threads > self.limits.processes {
-            return Some(Stop::Processes);
-        }
-        if pages * self.page > self.limits.memory_bytes {
-            return Some(Stop::Memory);
-        }
-        if cpu_ticks * self.tick_ms > self.limits.cpu_ms {
-            return Some(Stop::Cpu);
+        if let Some(stop) = self.look_at_processes() {
+            return Some(stop);
         }
         (now >= self.workspace_at).then(|| self.look_at_workspace()).flatten()
     }
 
+    fn look_at_processes(&mut self) -> Option<Stop> {
+        let (mut threads, mut charged, mut look) = (0, Charged::default(), Look::default());
+        let (mut mappings, counts_mappings) = (0_u64, self.mappings.1.is_multiple_of(MAPPINGS_EVERY));
+        let all_seen = tree::each(Pid::this(), |pid| {
+            let Some(stat) = tree::stat(pid) else { return true };
+            threads += stat.threads;
+            look.processes.insert((pid.as_raw(), stat.started), stat);
+            Charges::pages(pid, &mut charged);
+            if self.is_executed && !(self.is_namespaced && pid == self.child) {
+                self.charges.descriptors(pid, &mut charged);
+            }
+            if counts_mappings && self.is_executed && mappings <= self.limits.memory_bytes {
+                mappings = mappings.saturating_add(Charges::mappings(pid, self.limits.memory_bytes));
+            }
+            // Every further look at a bomb is time in which it grows.
+            threads <= self.limits.processes
+        });
+        if !all_seen {
+            return Some(Stop::Processes);
+        }
+        self.charges.connections(&mut charged);
+        self.mappings = (if counts_mappings { mappings } else { self.mappings.0 }, self.mappings.1.wrapping_add(1));
+        if charged.bytes.saturating_add(self.mappings.0) > self.limits.memory_bytes {
+            return Some(Stop::Memory);
+        }
+        look.reaped = reaped_ms() / self.tick_ms;
+        if self.cpu.add(look).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
+            return Some(Stop::Cpu);
+        }
+        let held = self.workspace_bytes.saturating_add(charged.nameless);
+        (charged.nameless > 0 && held > self.limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
+    }
+
     fn look_at_workspace(&mut self) -> Option<Stop> {
         let began = now();
-        let Held { bytes, files } = held(self.workspace, self.limits.workspace_files);
+        let counted = held(self.workspace, self.limits.workspace_files);
         let took = began.elapsed();
         self.workspace_at = began + (took * WORKSPACE_SHARE).max(LOOK_EVERY * 2);
-        if bytes > self.limits.workspace_bytes {
-            return Some(Stop::WorkspaceBytes);
-        }
-        (files > self.limits.workspace_files).then_some(Stop::WorkspaceFiles)
+        self.workspace_bytes = counted.map_or(0, |held| held.bytes);
+        crossed(counted, self.limits)
     }
 
     /// A bound of the kernel that ended the command, or one that was crossed since the last look.
@@ -142,6 +189,20 @@ impl<'a> Watch<'a> {
         }
         self.look_at_workspace()
     }
+}
+
+/// Time on processors of what this process has reaped, ms: orphans of the command.
+fn reaped_ms() -> u64 {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return 0 };
+    let ms = |time: nix::sys::time::TimeVal| {
+        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000 + u64::try_from(time.tv_usec()).unwrap_or(0) / 1_000
+    };
+    ms(usage.user_time()) + ms(usage.system_time())
+}
+
+fn is_readable(pipe: &PipeReader) -> bool {
+    let mut waited = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waited, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// The clock of this process alone: nothing that the fleet decides depends on it.
@@ -163,7 +224,7 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
         // What has ended in the meantime needs no signal.
-        tree::each(Pid::this(), |one| {
+        let _ = tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
             true
         });

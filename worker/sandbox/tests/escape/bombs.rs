@@ -44,12 +44,150 @@ time.sleep(60)";
         many.limits.memory_bytes = 200 << 20;
         let outcome = run(&sandbox, level, many).await;
         assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
+    }
+}
 
-        let mut shared =
-            python("import mmap\nx = mmap.mmap(-1, 1 << 30)\nwhile True: x.write(b'x' * (1 << 20))", folder.path());
-        shared.limits.memory_bytes = 200 << 20;
-        let outcome = run(&sandbox, level, shared).await;
-        assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
+#[tokio::test]
+async fn memory_that_no_process_shows_cannot_be_made() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+import fcntl, mmap
+print(attempt(lambda: mmap.mmap(-1, 4096)))
+print(attempt(lambda: mmap.mmap(-1, 2 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000)))
+print(attempt(lambda: os.open('/dev/zero', os.O_RDWR)))
+print(attempt(lambda: os.open('/dev/zero', os.O_WRONLY)))
+print(os.read(os.open('/dev/zero', os.O_RDONLY), 2))
+pair, pipe = socket.socketpair(), os.pipe()
+before = pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+for option in (7, 8, 32, 33): pair[0].setsockopt(socket.SOL_SOCKET, option, 1 << 20)
+print(pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == before)
+print(attempt(lambda: fcntl.fcntl(pipe[0], 1031, 1 << 20)))
+print('ok' if libc.prctl(4, 0, 0, 0, 0) == 0 else 'EPERM')
+print(['EPERM', 'ok'][libc.inotify_add_watch(libc.inotify_init(), b'.', 2) >= 0])
+print(call(444, 0, 0, 1), call(436, 3, 4, 2))
+";
+        let expected = "EPERM\nEPERM\nEACCES\nEACCES\nb'\\x00\\x00'\nTrue\nEPERM\nEPERM\nEPERM\nENOSYS EPERM";
+        assert_eq!(attack(&sandbox, level, script, folder.path()).await, expected, "{level}");
+    }
+}
+
+/// Attacks that take memory outside their resident pages, and hold it.
+const HIDDEN_MEMORY: [(&str, &str); 5] = [
+    (
+        "mappings that are not touched",
+        "
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(16):
+    if os.fork() == 0:
+        for number in range(60_000): libc.mmap(None, ctypes.c_long(4096), number % 2, 34, -1, ctypes.c_long(0))
+        time.sleep(60)
+time.sleep(60)",
+    ),
+    (
+        "buffers of sockets",
+        "
+for _ in range(8):
+    if os.fork() == 0:
+        pairs = [socket.socketpair() for _ in range(100)]
+        for end in sum(pairs, ()):
+            end.setblocking(False)
+            try:
+                while True: end.send(b'x' * 65536)
+            except BlockingIOError: pass
+        time.sleep(60)
+time.sleep(60)",
+    ),
+    (
+        "pipes without a name",
+        "
+for _ in range(20):
+    if os.fork() == 0:
+        pipes = [os.pipe() for _ in range(110)]
+        for reads, writes in pipes:
+            os.set_blocking(writes, False)
+            try:
+                while True: os.write(writes, b'x' * 4096)
+            except BlockingIOError: pass
+        time.sleep(60)
+time.sleep(60)",
+    ),
+    (
+        "tables of pages",
+        "
+import mmap
+x = mmap.mmap(-1, 320 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)
+for at in range(0, len(x), 2 << 20): x[at]
+time.sleep(60)",
+    ),
+    (
+        "a program that hides its descriptors",
+        "
+import shutil
+shutil.copyfile(os.path.realpath(sys.executable), 'hidden')
+file = os.open('hidden', os.O_RDONLY); os.fchmod(file, 0o111); os.close(file)
+for _ in range(2):
+    if os.fork() == 0: os.execv('hidden', ['hidden', '-c', 'import time; time.sleep(60)'])
+time.sleep(60)",
+    ),
+];
+
+#[tokio::test]
+async fn memory_outside_of_resident_pages_is_bounded() {
+    for (level, sandbox) in each_level().await {
+        for (name, script) in HIDDEN_MEMORY {
+            let folder = workspace();
+            let mut spec = python(script, folder.path());
+            spec.limits.memory_bytes = 128 << 20;
+            let outcome = run(&sandbox, level, spec).await;
+            assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {name}: {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn programs_with_pipes_sockets_and_threads_stay_within_their_memory() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+import asyncio, subprocess, threading
+async def several():
+    each = [await asyncio.create_subprocess_exec('cat', stdin=-1, stdout=-1, stderr=-1) for _ in range(10)]
+    return [(await one.communicate(b'x'))[0] for one in each]
+threads = [threading.Thread(target=time.sleep, args=(0.2,)) for _ in range(20)]
+for thread in threads: thread.start()
+print(asyncio.run(several()) == [b'x'] * 10, subprocess.run('yes | head -n 1 | wc -l', shell=True).returncode)
+for thread in threads: thread.join()";
+        let mut spec = python(script, folder.path());
+        spec.limits.memory_bytes = 256 << 20;
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!(out(&outcome).lines().last(), Some("True 0"), "{level}: {outcome:?} {}", err(&outcome));
+    }
+}
+
+#[tokio::test]
+async fn commands_are_killed_before_their_worker_where_memory_runs_out() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mark = format!("victim{}{level}", std::process::id());
+        let mut spec = shell(&format!("sleep 600; : {mark}"), folder.path());
+        spec.limits.wall_ms = 60_000;
+        let running = tokio::spawn(async move { run(&sandbox, level, spec).await });
+        let mut found = Vec::new();
+        for _ in 0..200 {
+            found = processes_with(&mark);
+            if !found.is_empty() {
+                break;
+            }
+            // Nothing tells when the command is executed.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for pid in &found {
+            let score = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+            assert_eq!(score.trim(), "1000", "{level}");
+        }
+        assert!(!found.is_empty(), "{level}");
+        running.abort();
     }
 }
 
@@ -63,6 +201,93 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
             let outcome = run(&sandbox, level, spec).await;
             assert_eq!(outcome.stopped, Some(Stop::Cpu), "{level}: {outcome:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn time_of_processes_that_have_ended_counts_whoever_reaps_them() {
+    // Each round waits until the pipe closes, which is the end of the process that burns time.
+    let burn = "
+def burn():
+    end = time.process_time() + 0.1
+    while time.process_time() < end: pass
+    os._exit(0)
+def ended(reads, writes):
+    os.close(writes); os.read(reads, 1); os.close(reads)";
+    let orphans = "
+for _ in range(30):
+    pipe = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0: burn()
+        os._exit(0)
+    os.waitpid(child, 0); ended(*pipe)";
+    let dropped = "
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in range(30):
+    pipe = os.pipe()
+    if os.fork() == 0: burn()
+    ended(*pipe)";
+    for (level, sandbox) in each_level().await {
+        for script in [orphans, dropped] {
+            let folder = workspace();
+            let mut spec = python(&format!("{burn}\n{script}"), folder.path());
+            spec.limits.cpu_ms = 1_000;
+            let outcome = run(&sandbox, level, spec).await;
+            assert_eq!(outcome.stopped, Some(Stop::Cpu), "{level}: {script} {outcome:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_of_a_workspace_cannot_be_counted_is_over_its_limit() {
+    let deep = "
+for _ in range(400): os.mkdir('d'); os.chdir('d')
+for number in range(40): open('f%d' % number, 'wb').write(b'x' * 500_000)
+time.sleep(60)";
+    let closed = "
+os.mkdir('d'); folder = os.open('d', os.O_RDONLY)
+for number in range(40): open('d/f%d' % number, 'wb').write(b'x' * 500_000)
+os.fchmod(folder, 0)
+time.sleep(60)";
+    let nameless = "
+file = open('f', 'wb'); os.unlink('f')
+file.write(b'x' * 20_000_000); file.flush()
+time.sleep(60)";
+    for (level, sandbox) in each_level().await {
+        for (script, bound) in [(deep, [Stop::WorkspaceBytes; 2]), (nameless, [Stop::WorkspaceBytes; 2])]
+            .into_iter()
+            .chain([(closed, [Stop::WorkspaceUncountable, Stop::WorkspaceBytes])])
+        {
+            let folder = workspace();
+            let mut spec = python(script, folder.path());
+            spec.limits.workspace_bytes = 10 << 20;
+            let outcome = run(&sandbox, level, spec).await;
+            assert!(outcome.stopped.is_some_and(|stop| bound.contains(&stop)), "{level}: {script} {outcome:?}");
+        }
+        let folder = workspace();
+        let mut inodes = python("for _ in range(2_000): os.mkdir('d'); os.chdir('d')\ntime.sleep(60)", folder.path());
+        inodes.limits.workspace_files = 500;
+        assert_eq!(run(&sandbox, level, inodes).await.stopped, Some(Stop::WorkspaceFiles), "{level}");
+    }
+}
+
+#[tokio::test]
+async fn disk_is_not_taken_beyond_the_length_of_a_file() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+file = os.open('f', os.O_RDWR | os.O_CREAT)
+print([attempt(lambda: os.posix_fallocate(file, 0, length)) for length in (4096, 2 << 20)])
+for mode in (1, 2, 3, 8, 16):
+    ctypes.set_errno(0)
+    libc.fallocate(file, mode, ctypes.c_long(0), ctypes.c_long(64 << 20))
+    print(errno.errorcode[ctypes.get_errno()])";
+        let mut spec = python(script, folder.path());
+        spec.limits.file_bytes = 1 << 20;
+        let told = attack_with(&sandbox, level, spec).await;
+        assert_eq!(told, format!("['ok None', 'EFBIG']{}", "\nENOTSUP".repeat(5)), "{level}");
     }
 }
 
@@ -134,14 +359,18 @@ async fn no_memory_is_left_behind_in_dev_shm() {
 }
 
 #[tokio::test]
-async fn that_disk_of_open_files_without_a_name_is_counted_is_not_promised() {
+async fn that_disk_of_files_without_a_name_that_are_only_mapped_is_counted_is_not_promised() {
     let Some(sandbox) = sandbox(Level::Basic).await else { return };
     let folder = workspace();
     let script = "
-file = open('f', 'wb'); os.unlink('f')
-file.write(b'x' * 5_000_000); file.flush(); time.sleep(0.3); print('unseen')";
+for _ in range(3):
+    file = open('f', 'w+b'); os.unlink('f')
+    file.write(b'x' * 3_000_000); file.flush()
+    libc.mmap(None, ctypes.c_long(4096), 1, 1, file.fileno(), ctypes.c_long(0))
+    file.close()
+time.sleep(0.3); print('unseen')";
     let mut spec = python(script, folder.path());
-    spec.limits.workspace_bytes = 1_000_000;
+    spec.limits.workspace_bytes = 4_000_000;
     let outcome = run(&sandbox, Level::Basic, spec).await;
     // It is bounded by the length and the number of files of each process, and gone at the end.
     assert_eq!((out(&outcome).as_str(), outcome.stopped), ("unseen", None));

@@ -81,6 +81,30 @@ async fn a_container_that_is_given_up_is_removed_by_its_name() {
 }
 
 #[tokio::test]
+async fn a_container_that_fills_its_workspace_is_stopped_and_its_client_gets_no_secrets() {
+    let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
+    for rest in ["exec sleep 600", "exit 0"] {
+        let fill = format!(
+            "env > {0}/variables; head -c 100000 /dev/zero > {1}/f; {rest}",
+            tools.path().display(),
+            folder.path().display()
+        );
+        let sandbox = sandbox_with(recorder(tools.path(), &fill), folder.path()).await;
+        let mut spec = Spec::new(["fill"], folder.path());
+        (spec.limits.wall_ms, spec.limits.workspace_bytes) = (20_000, 50_000);
+        let outcome = run(&sandbox, Level::Docker, spec).await;
+        assert_eq!(outcome.stopped, Some(Stop::WorkspaceBytes), "{rest}");
+    }
+    let variables = std::fs::read_to_string(tools.path().join("variables")).unwrap();
+    // As root and as a normal user, by cargo and without: no name that is not for the client comes through.
+    let name = |line: &str| line.split('=').next().map(String::from).unwrap_or_default();
+    let mut names: Vec<String> = variables.lines().map(name).collect();
+    names.retain(|name| !["PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_"].contains(&name.as_str()));
+    names.retain(|name| !["DOCKER_", "CONTAINER", "XDG_"].iter().any(|prefix| name.starts_with(prefix)));
+    assert_eq!(names, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn what_a_container_has_not_is_refused() {
     let (folder, tools) = (workspace(), tempfile::tempdir().unwrap());
     let sandbox = sandbox_with(recorder(tools.path(), "exit 0"), folder.path()).await;

@@ -305,7 +305,9 @@ fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
 /// Writes within the bounds of a workspace.
 fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     let limits = shell::limits();
-    let held = usage::held(files.folder(), limits.workspace_files);
+    let held = usage::held(files.folder(), limits.workspace_files).map_err(|uncountable| {
+        ToolError::Permanent(format!("The workspace counts as full: {uncountable}. Remove or open the folder first."))
+    })?;
     let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
     if bytes > FILE_BYTES_MAX {
         return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));

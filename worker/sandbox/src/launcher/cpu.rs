@@ -1,0 +1,79 @@
+//! Time on processors of a tree of processes, whose members come and go between two looks.
+
+use std::collections::HashMap;
+
+use super::tree::Stat;
+
+/// What names a process for good: its number and its start.
+type Identity = (i32, u64);
+
+/// What one look has seen.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// The processes of the tree.
+    pub(super) processes: HashMap<Identity, Stat>,
+    /// The time of what the launcher itself has reaped, ticks.
+    pub(super) reaped: u64,
+}
+
+/// Adds up the time of processes that are alive, that were reaped, and that vanished without being reaped.
+#[derive(Debug, Default)]
+pub(super) struct CpuMeter {
+    older: Look,
+    before: Look,
+    /// Time of processes that no parent has reaped, as it was seen last: the kernel drops a child's time where its parent
+    /// ignores the child's end.
+    dropped: u64,
+}
+
+impl CpuMeter {
+    /// Takes a look, and returns the time of all processes until now, ticks.
+    pub(super) fn add(&mut self, now: Look) -> u64 {
+        let has_gone = |(identity, _): &(&Identity, &Stat)| !self.before.processes.contains_key(identity);
+        let gone: u64 = self.older.processes.iter().filter(has_gone).map(|(_, stat)| stat.own + stat.reaped).sum();
+        // A parent that was looked at just before it reaped shows it one look later.
+        let by_parents = now.processes.iter().filter_map(|(identity, stat)| {
+            self.older.processes.get(identity).map(|older| stat.reaped.saturating_sub(older.reaped))
+        });
+        let reaped = by_parents.sum::<u64>() + now.reaped.saturating_sub(self.older.reaped);
+        self.dropped += gone.saturating_sub(reaped);
+        let alive: u64 = now.processes.values().map(|stat| stat.own + stat.reaped).sum();
+        let total = alive + now.reaped + self.dropped;
+        self.older = std::mem::replace(&mut self.before, now);
+        total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(reaped: u64, processes: &[(i32, u64, u64)]) -> Look {
+        let stat = |own, reaped| Stat { threads: 1, started: 0, own, reaped };
+        Look {
+            reaped,
+            processes: processes.iter().map(|(pid, own, reaped)| ((*pid, 0), stat(*own, *reaped))).collect(),
+        }
+    }
+
+    #[test]
+    fn time_counts_once_whoever_reaps_and_also_where_nobody_does() {
+        let mut meter = CpuMeter::default();
+        assert_eq!(meter.add(look(0, &[(1, 5, 0), (2, 10, 0), (3, 20, 0), (4, 40, 0)])), 75);
+        // 2 was reaped by 1, 3 by the launcher, 4 by none.
+        let after = [(1, 5, 10)];
+        assert_eq!(meter.add(look(20, &after)), 35);
+        assert_eq!(meter.add(look(20, &after)), 35 + 40);
+        assert_eq!(meter.add(look(20, &after)), 35 + 40);
+    }
+
+    #[test]
+    fn a_parent_that_reaps_while_it_is_looked_at_is_not_charged_twice() {
+        let mut meter = CpuMeter::default();
+        meter.add(look(0, &[(1, 5, 0), (2, 10, 0)]));
+        // 1 was read before it reaped 2, and 2 after.
+        meter.add(look(0, &[(1, 5, 0)]));
+        assert_eq!(meter.add(look(0, &[(1, 5, 10)])), 15);
+        assert_eq!(meter.add(look(0, &[(1, 5, 10)])), 15);
+    }
+}
