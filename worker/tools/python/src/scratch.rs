@@ -2,20 +2,20 @@
 
 use std::io;
 use std::os::unix::fs::chown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::unistd::geteuid;
-use tempfile::TempDir;
+use tickfleet_sandbox::removal;
 
 /// The first of the users that confined interpreters run as where the worker is root, and how many there are: others than
 /// those of workspaces.
 const FIRST_USER: u32 = 0x6000_0000;
 const USERS: u32 = 0x1000_0000;
 
-/// A folder. Dropping it removes it with what is in it.
+/// A folder. Dropping it removes it with what is in it, which blocks.
 #[derive(Debug)]
-pub(crate) struct Scratch(TempDir);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes one in the system's folder for temporary files. Where this process is root, it belongs to a user that no other
@@ -32,10 +32,35 @@ impl Scratch {
             let user = Some(FIRST_USER + number % USERS);
             chown(folder.path(), user, user)?;
         }
-        Ok(Self(folder))
+        Ok(Self(folder.keep()))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = removal::remove(&self.0) {
+            tracing::warn!(folder = %self.0.display(), %error, "the folder of a Python process cannot be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_with_whatever_an_interpreter_left_in_it() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.path().to_owned();
+        std::fs::create_dir_all(path.join("a/b")).unwrap();
+        std::fs::write(path.join("a/b/file"), "x").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
     }
 }

@@ -86,41 +86,52 @@ impl Files {
         file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
-    /// Everything below a folder, in the order of names, up to `max` entries; follows no link. Answers whether there was
-    /// more.
+    /// Everything below a folder, in the order of names, up to `max` entries; follows no link. Also returns whether there
+    /// is more: further entries, or a folder that lies too deep or cannot be opened. Holds one descriptor beside the
+    /// workspace's own, however many folders there are.
     pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let start = inner(path)?;
-        let folder = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY, path)?;
-        let (mut all, mut waiting) = (Vec::new(), vec![(start, folder)]);
-        while let Some((path, folder)) = waiting.pop() {
-            let mut names: Vec<_> = Dir::read_from(&folder).map_err(ToolError::internal)?.flatten().collect();
-            names.sort_by(|one, other| one.file_name().cmp(other.file_name()));
-            for entry in names.into_iter().filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")) {
+        drop(self.at(path, flags, path)?);
+        let (mut all, mut waiting, mut has_more) = (Vec::new(), vec![start], false);
+        while let Some(path) = waiting.pop() {
+            let opened = beneath::open(&self.root, from_root(&path), flags).and_then(Dir::new);
+            let Ok(mut folder) = opened else {
+                has_more = true;
+                continue;
+            };
+            let mut names = Vec::new();
+            while let Some(entry) = folder.read() {
+                names.push(entry.map_err(ToolError::internal)?.file_name().to_owned());
+            }
+            names.sort();
+            for name in names.iter().filter(|name| !matches!(name.to_bytes(), b"." | b"..")) {
                 if all.len() >= max {
                     return Ok((all, true));
                 }
-                let Ok(found) = statat(&folder, entry.file_name(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else {
+                let at = folder.fd().map_err(ToolError::internal)?;
+                let Ok(found) = statat(at, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else {
                     continue;
                 };
-                let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
+                let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
                 let (path, kind) = (path.join(name), FileType::from_raw_mode(found.st_mode));
                 let size = u64::try_from(found.st_size).unwrap_or(0);
                 let is_folder = kind == FileType::Directory;
                 if is_folder && path.components().count() < DEPTH_MAX {
-                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    waiting.extend(openat(&folder, name, flags, Mode::empty()).ok().map(|below| (path.clone(), below)));
+                    waiting.push(path.clone());
                 }
+                has_more |= is_folder && path.components().count() >= DEPTH_MAX;
                 let size = if is_folder { 0 } else { size };
                 all.push(Entry { path: path.to_string_lossy().into_owned(), is_folder, size });
             }
         }
-        Ok((all, false))
+        Ok((all, has_more))
     }
 
     fn at(&self, path: &str, flags: OFlags, told: &str) -> Result<OwnedFd, ToolError> {
         let inner = inner(path)?;
-        let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { &inner };
-        beneath::open(&self.root, inner, flags | OFlags::CLOEXEC).map_err(|error| failed(told, &error.into()))
+        beneath::open(&self.root, from_root(&inner), flags | OFlags::CLOEXEC)
+            .map_err(|error| failed(told, &error.into()))
     }
 
     fn make_folders(&self, path: &Path, told: &str) -> Result<OwnedFd, ToolError> {
@@ -176,6 +187,11 @@ fn inner(path: &str) -> Result<PathBuf, ToolError> {
     Ok(inner)
 }
 
+/// The path by which the workspace's folder opens something: its own is a dot.
+fn from_root(inner: &Path) -> &Path {
+    if inner.as_os_str().is_empty() { Path::new(".") } else { inner }
+}
+
 /// What a model is told of a failure.
 fn failed(path: &str, error: &io::Error) -> ToolError {
     let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -193,7 +209,7 @@ fn failed(path: &str, error: &io::Error) -> ToolError {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use std::fs;
@@ -216,6 +232,41 @@ mod tests {
         let paths: Vec<&str> = all.iter().map(|entry| entry.path.as_str()).collect();
         assert_eq!((paths, more), (vec!["a", "a/b", "a/b/c.txt"], false));
         assert!(files.walk("", 2).unwrap().1);
+    }
+
+    /// Runs `body` in a process of its own that may open few files.
+    #[allow(clippy::disallowed_methods, reason = "the variable says which of the two processes this is")]
+    pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
+        const ROLE: &str = "TICKFLEET_TEST_FEW_DESCRIPTORS";
+        if std::env::var_os(ROLE).is_some() {
+            return body();
+        }
+        let program = std::env::current_exe().unwrap();
+        let mut limited = std::process::Command::new("sh");
+        limited.args(["-c", "ulimit -n 32; exec \"$0\" --exact \"$1\""]).arg(program).arg(test).env(ROLE, "1");
+        let ended = limited.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout);
+        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    fn a_walk_over_many_folders_holds_few_descriptors_and_says_what_it_left_out() {
+        with_few_descriptors(
+            "files::tests::a_walk_over_many_folders_holds_few_descriptors_and_says_what_it_left_out",
+            || {
+                let folder = tempfile::tempdir().unwrap();
+                for number in 0..200 {
+                    fs::create_dir_all(folder.path().join(format!("wide/{number:03}/below"))).unwrap();
+                }
+                let files = files(folder.path());
+                let (all, more) = files.walk("", 1_000).unwrap();
+                assert_eq!((all.len(), more), (401, false));
+                let deep = ["x"; DEPTH_MAX + 5].join("/");
+                fs::create_dir_all(folder.path().join("deep").join(deep)).unwrap();
+                let (all, more) = files.walk("deep", 1_000).unwrap();
+                assert_eq!((all.len(), more), (DEPTH_MAX - 1, true), "folders too deep to look into are more");
+            },
+        );
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Shell {
     /// # Errors
     /// It cannot be made.
     pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
-        self.workspaces.sweep();
+        drop(self.workspaces.sweep_when_due());
         let made = self.workspaces.of(context);
         made.map_err(|error| ToolFailure::Internal { message: format!("the workspace cannot be made: {error}") })
     }

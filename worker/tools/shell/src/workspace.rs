@@ -5,11 +5,14 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use rustix::process::geteuid;
 use sha2::{Digest, Sha256};
+use tickfleet_sandbox::removal;
 use tickfleet_tools::CallContext;
 use tokio::time::Instant;
 
@@ -28,6 +31,7 @@ pub struct Workspaces {
     root: PathBuf,
     keep: Duration,
     swept: Mutex<Option<Instant>>,
+    sweeping: Arc<Mutex<()>>,
 }
 
 /// One workspace.
@@ -43,7 +47,7 @@ impl Workspaces {
     /// Workspaces below `root`, each kept for `keep` after its last use.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
-        Self { root: root.into(), keep, swept: Mutex::new(None) }
+        Self { root: root.into(), keep, swept: Mutex::new(None), sweeping: Arc::default() }
     }
 
     /// The workspace of a call, made where it is not there yet.
@@ -108,14 +112,31 @@ impl Workspaces {
         }
     }
 
-    /// Removes workspaces that nobody has used for as long as they are kept, if it is time to look again.
-    pub fn sweep(&self) {
+    /// Removes workspaces that were not used for as long as they are kept, if it is time to look again. The removal has a
+    /// thread of its own: workspaces may hold any number of folders.
+    pub fn sweep_when_due(&self) -> Option<JoinHandle<()>> {
         let mut swept = self.swept.lock();
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
-            return;
+            return None;
         }
         *swept = Some(Instant::now());
         drop(swept);
+        let sweep = Sweep { root: self.root.clone(), keep: self.keep, under_way: Arc::clone(&self.sweeping) };
+        let started = std::thread::Builder::new().name("workspace-sweep".into()).spawn(move || sweep.run());
+        started.inspect_err(|error| tracing::warn!(%error, "no thread could be started to remove old workspaces")).ok()
+    }
+}
+
+/// One look for workspaces that were not used for long.
+struct Sweep {
+    root: PathBuf,
+    keep: Duration,
+    under_way: Arc<Mutex<()>>,
+}
+
+impl Sweep {
+    fn run(&self) {
+        let Some(_one_at_a_time) = self.under_way.try_lock() else { return };
         let Ok(entries) = fs::read_dir(&self.root) else { return };
         for entry in entries.flatten() {
             let path = entry.path();
@@ -135,12 +156,10 @@ impl Workspaces {
 /// Removes a workspace and its marker. Does not follow a link, whatever is put in its way meanwhile.
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(folder = %folder.display(), %error, "an old workspace cannot be removed");
-        }
+    match removal::remove(&folder) {
+        Err(error) => tracing::warn!(folder = %folder.display(), %error, "an old workspace cannot be removed"),
         // Another worker may have done it.
-        _ => drop(fs::remove_file(marker)),
+        Ok(()) => drop(fs::remove_file(marker)),
     }
 }
 
@@ -187,7 +206,22 @@ mod tests {
         std::fs::create_dir(old.path.join("below")).unwrap();
         let marker = old.path.with_extension("used");
         File::options().write(true).open(&marker).unwrap().set_modified(now() - Duration::from_secs(61)).unwrap();
-        workspaces.sweep();
+        workspaces.sweep_when_due().unwrap().join().unwrap();
         assert!(!old.path.exists() && !marker.exists() && new.path.exists());
+    }
+
+    #[test]
+    fn an_old_workspace_is_removed_however_deep_its_folders_are() {
+        let test = "workspace::tests::an_old_workspace_is_removed_however_deep_its_folders_are";
+        crate::files::tests::with_few_descriptors(test, || {
+            let root = tempfile::tempdir().unwrap();
+            let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
+            let old = workspaces.get(&["old"]).unwrap();
+            fs::create_dir_all(old.path.join(["d"; 500].join("/"))).unwrap();
+            let marker = File::options().write(true).open(old.path.with_extension("used")).unwrap();
+            marker.set_modified(now() - Duration::from_secs(61)).unwrap();
+            workspaces.sweep_when_due().unwrap().join().unwrap();
+            assert!(!old.path.exists());
+        });
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct ConfinedProcess {
     confined: Confined,
     /// The task that reads its standard error.
     listening: Option<JoinHandle<()>>,
-    _scratch: Scratch,
+    scratch: Option<Scratch>,
 }
 
 /// Starts the host of the modules of `def` in its sandbox, and gives our end of its socket.
@@ -62,7 +62,7 @@ pub(super) async fn start(
     let listen =
         |said| standard_error::log("a Python process", name.to_owned(), said, Arc::clone(secrets), Arc::clone(tail));
     let listening = confined.take_stderr().map(|said| tokio::spawn(listen(said)));
-    Ok((ConfinedProcess { confined, listening, _scratch: scratch }, ours))
+    Ok((ConfinedProcess { confined, listening, scratch: Some(scratch) }, ours))
 }
 
 const fn level(level: ShellLevel) -> Level {
@@ -153,6 +153,10 @@ impl ConfinedProcess {
         // Its last words may be on their way.
         if let Some(listening) = self.listening.take() {
             let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
+        }
+        if let Some(scratch) = self.scratch.take() {
+            // An error says that the runtime stops, and the process with it.
+            let _ = tokio::task::spawn_blocking(move || drop(scratch)).await;
         }
         ended.and_then(words)
     }
