@@ -86,6 +86,8 @@ impl Program {
         if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
             return tickfleet_sandbox::launcher::main();
         }
+        // Before anything is read: tools that are child processes run as this user, and must not find its secrets.
+        let hidden = tickfleet_sandbox::hide_this_process();
         let mut cli = match Cli::try_parse() {
             Ok(cli) => cli,
             Err(error) => return not_parsed(&error),
@@ -94,6 +96,11 @@ impl Program {
         // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
         tickfleet_outbound::install_crypto_provider();
         let output = Output::new(cli.global.json);
+        if let Err(error) = hidden {
+            return output.fail(&Failure::failed(anyhow::anyhow!(
+                "this process cannot be hidden from others of its user (PR_SET_DUMPABLE: {error}): its secrets would be readable"
+            )));
+        }
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {

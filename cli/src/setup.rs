@@ -86,6 +86,7 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // Read by the command line, not by the configuration.
     environment.remove("TICKFLEET_CONFIG");
+    read_url_file(&mut environment, global.redis_url.is_some())?;
     if let Some(url) = &global.redis_url {
         if RedisUrl::new(url).is_none() {
             return Err(Failure::usage(
@@ -114,6 +115,28 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
         part: Part::Whole,
     })
+}
+
+/// The variable that names a file with the URL of Redis, so that its password need not be in the environment.
+const URL_FILE: &str = "REDIS_URL_FILE";
+
+/// Puts the URL that the file holds in the place of `REDIS_URL`. An option on the command line comes first.
+fn read_url_file(environment: &mut Environment, is_overridden: bool) -> Result<(), Failure> {
+    let Some(path) = environment.remove(URL_FILE).filter(|path| !path.trim().is_empty()) else { return Ok(()) };
+    if is_overridden {
+        return Ok(());
+    }
+    let is_set = |name: &&str| environment.get(*name).is_some_and(|value| !value.trim().is_empty());
+    if let Some(other) = ["REDIS_URL", "TICKFLEET_REDIS_URL"].iter().find(|name| is_set(name)) {
+        return Err(Failure::usage(format!("{URL_FILE} and {other} are both set: set one of them")));
+    }
+    let url = std::fs::read_to_string(&path)
+        .map_err(|error| Failure::usage(format!("{URL_FILE}: {path} cannot be read ({error})")))?;
+    if url.trim().is_empty() {
+        return Err(Failure::usage(format!("{URL_FILE}: {path} is empty: expected the URL of Redis")));
+    }
+    environment.insert("REDIS_URL".into(), url.trim().to_owned());
+    Ok(())
 }
 
 impl Setup {
@@ -617,5 +640,28 @@ mod tests {
         let global = Global { config: None, redis_url: None, json: false, extensions: Extensions::default() };
         let setup = Setup::of(&sources_in(Environment::new(), &global).unwrap(), &global.extensions, None).unwrap();
         assert_eq!(setup.store_options(), StoreOptions::default());
+    }
+
+    #[test]
+    fn the_url_of_redis_comes_from_a_file_that_the_environment_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("url");
+        std::fs::write(&path, "redis://:hunter2@redis.example.com:6379\n").unwrap();
+        let named = |more: &[(&str, &str)]| {
+            let named = [(URL_FILE, path.to_str().unwrap())];
+            named.iter().chain(more).map(|(name, value)| ((*name).into(), (*value).into())).collect::<Environment>()
+        };
+        let read = |mut environment: Environment, is_overridden| {
+            read_url_file(&mut environment, is_overridden).map(|()| environment)
+        };
+        let environment = read(named(&[]), false).unwrap();
+        assert_eq!(environment, [("REDIS_URL".into(), "redis://:hunter2@redis.example.com:6379".into())].into());
+        assert_eq!(read(named(&[]), true).unwrap(), Environment::new(), "the command line comes first");
+        let both = read(named(&[("TICKFLEET_REDIS_URL", "redis://other")]), false).unwrap_err();
+        assert!(format!("{both:?}").contains("TICKFLEET_REDIS_URL are both set"), "{both:?}");
+        std::fs::write(&path, " \n").unwrap();
+        assert!(format!("{:?}", read(named(&[]), false).unwrap_err()).contains("is empty"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(format!("{:?}", read(named(&[]), false).unwrap_err()).contains("cannot be read"));
     }
 }

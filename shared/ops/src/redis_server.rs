@@ -336,6 +336,7 @@ fn lock(options: &ServerOptions) -> Result<File, ServerError> {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "it is handed on to a child process, and decides nothing here")]
 fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File) -> Result<Child, ServerError> {
     let fail = |source| folder_error(options, source);
     let log = File::create(log_in(&options.dir)).map_err(fail)?;
@@ -343,6 +344,9 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
     let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
+        // Our environment may hold secrets, and another process of this user can read that of a server.
+        .env_clear()
+        .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
         .current_dir(&options.dir)
         .stdin(lock)
         .stdout(log)

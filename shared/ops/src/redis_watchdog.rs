@@ -30,6 +30,8 @@ impl Watchdog {
     pub(super) fn over(pid: u32) -> Option<Self> {
         let spawned = Command::new("/bin/sh")
             .args(["-c", SCRIPT, "tickfleet-watchdog", &pid.to_string()])
+            // Our environment may hold secrets, and another process of this user can read that of a shell.
+            .env_clear()
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

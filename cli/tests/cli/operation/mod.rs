@@ -4,6 +4,7 @@ mod cluster;
 mod deploys;
 mod drains;
 pub mod gateway;
+mod hidden;
 mod lists;
 mod live;
 mod mcp_server;

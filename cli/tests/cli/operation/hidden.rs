@@ -1,0 +1,53 @@
+//! A fleet's secrets are out of reach of other processes of its user.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::binary::DevFleet;
+
+const SECRET: &str = "a-secret-of-the-hidden-fleet";
+
+/// A script that runs `program` where the suite is root without root's capabilities: some of them let it read
+/// everything.
+fn without_capabilities(folder: &Path, program: &str) -> PathBuf {
+    let script = folder.join(Path::new(program).file_name().unwrap());
+    let exec = match nix::unistd::geteuid().is_root() {
+        true => "exec setpriv --bounding-set=-all --inh-caps=-all",
+        false => "exec",
+    };
+    std::fs::write(&script, format!("#!/bin/sh\n{exec} '{program}' \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script
+}
+
+/// The processes whose environment shows the secret to another process of their user.
+fn shown(shell: &Path) -> Vec<String> {
+    let look = format!("grep -l {SECRET} /proc/[0-9]*/environ 2>/dev/null; true");
+    let looked = Command::new(shell).args(["-c", &look]).output().unwrap();
+    assert!(looked.status.success(), "{looked:?}");
+    String::from_utf8(looked.stdout).unwrap().lines().map(String::from).collect()
+}
+
+#[test]
+fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let shell = without_capabilities(folder.path(), "/bin/sh");
+    let program = without_capabilities(folder.path(), env!("CARGO_BIN_EXE_tickfleet"));
+    let sleep = without_capabilities(folder.path(), "/bin/sleep");
+
+    // Another program shows it, so the look can see it.
+    let mut other = Command::new(sleep).arg("600").env("TOKEN", SECRET).stdin(Stdio::null()).spawn().unwrap();
+    let seen = shown(&shell);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(seen, [format!("/proc/{}/environ", other.id())]);
+
+    let _fleet = DevFleet::start_program(&program, folder.path(), &[], &[("TOKEN", SECRET)]);
+    assert_eq!(shown(&shell), Vec::<String>::new());
+    let pids = "pgrep -f \"$1\" | while read -r pid; do head -c 1 /proc/$pid/mem 2>&1 | grep -c denied; \
+                cat /proc/$pid/maps 2>&1 | grep -c denied; done";
+    let binary = env!("CARGO_BIN_EXE_tickfleet");
+    let looked = Command::new(&shell).args(["-c", pids, "look", &format!("^{binary} dev")]).output().unwrap();
+    assert_eq!(String::from_utf8(looked.stdout).unwrap(), "1\n1\n", "{}", String::from_utf8_lossy(&looked.stderr));
+}
