@@ -60,7 +60,7 @@ impl Failure {
 }
 
 /// Returns true if Redis is away, rather than unwilling.
-fn is_away(error: &StoreError) -> bool {
+pub(crate) fn is_away(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } => true,
         StoreError::Verb { source, .. } => source.is_io_error() || source.is_timeout(),
@@ -70,10 +70,12 @@ fn is_away(error: &StoreError) -> bool {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        match &error {
-            away if is_away(away) => Self::Redis(error.to_string()),
-            StoreError::Url(_) => Self::Usage(error.to_string()),
-            _ => Self::failed(error),
+        match (&error, error.refusal()) {
+            (away, Some(refusal)) if is_away(away) => Self::RedisTold(format!("{error}\n{}", refusal.remedy())),
+            (away, None) if is_away(away) => Self::Redis(error.to_string()),
+            (StoreError::Url(_), _) => Self::Usage(error.to_string()),
+            (_, Some(refusal)) => Self::Failed(anyhow::anyhow!("{error}\n{}", refusal.remedy())),
+            (_, None) => Self::failed(error),
         }
     }
 }

@@ -3,27 +3,37 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tickfleet_store::Store;
+use tickfleet_ops::health::NotReady;
+use tickfleet_store::{Store, StoreError};
 use tokio::time::timeout;
 
 /// Longest wait for one shard: less than a probe waits, so that the reason is told and not the waiting.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Asks every shard. Answers where the primaries are, where sentinels or nodes of a cluster name them, else nothing.
+/// Asks every shard whether it takes writes. Returns where the primaries are, if sentinels or nodes of a cluster name them.
 ///
 /// # Errors
-/// The first shard that does not answer, for people; and why there is no primary, where somebody is asked for it.
-pub(crate) async fn ready(stores: &[Store]) -> Result<String, String> {
+/// The first shard that does not answer or refuses; and why there is no primary, if somebody is asked for it.
+pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     let mut primaries = BTreeSet::new();
     for store in stores {
-        match timeout(ASK_TIMEOUT, store.now_ms()).await {
-            Ok(answer) => answer.map_err(|error| error.to_string())?,
+        match timeout(ASK_TIMEOUT, store.probe()).await {
+            Ok(answer) => answer.map_err(|error| not_ready(&error))?,
             Err(_) => {
                 let why = store.connection().primary().and_then(Result::err);
-                return Err(why.unwrap_or_else(|| format!("no answer within {ASK_TIMEOUT:?}")));
+                return Err(why.unwrap_or_else(|| format!("no answer within {ASK_TIMEOUT:?}")).into());
             }
-        };
+        }
         primaries.extend(store.connection().primary().and_then(Result::ok));
     }
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
+}
+
+fn not_ready(error: &StoreError) -> NotReady {
+    let refusal = error.refusal();
+    let reason = match refusal {
+        Some(refusal) => format!("Redis refuses: {error}; {}", refusal.remedy()),
+        None => error.to_string(),
+    };
+    NotReady { reason, refusal }
 }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tickfleet_store::Refusal;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -33,13 +34,28 @@ pub struct Health {
     progress: Progress,
     metrics: Arc<Metrics>,
     started: Arc<AtomicBool>,
-    ready: Ask<Result<String, String>>,
+    ready: Ask<Result<String, NotReady>>,
     scrape: Option<Ask<Option<Scraped>>>,
 }
 
 impl std::fmt::Debug for Health {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Health").field("progress", &self.progress).finish_non_exhaustive()
+    }
+}
+
+/// Why a process cannot do its work now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotReady {
+    /// For people.
+    pub reason: String,
+    /// Why Redis refuses, if it answers.
+    pub refusal: Option<Refusal>,
+}
+
+impl From<String> for NotReady {
+    fn from(reason: String) -> Self {
+        Self { reason, refusal: None }
     }
 }
 
@@ -64,11 +80,11 @@ pub enum HealthError {
 
 impl Health {
     /// Probes that watch `progress` and show `metrics`. `ready` tells whether the process can do its work now:
-    /// `Ok` when Redis answers, with lines to add or nothing, else a reason for people. It is given 0.9 s.
+    /// `Ok` when Redis answers and takes writes, with lines to add or nothing, else why not. It is given 0.9 s.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<String, String>> + Send + 'static,
+        Fut: Future<Output = Result<String, NotReady>> + Send + 'static,
     {
         let started = Arc::default();
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
@@ -143,9 +159,11 @@ async fn livez(State(health): State<Health>) -> Response {
 
 async fn readyz(State(health): State<Health>) -> Response {
     let answer = timeout(ASK_TIMEOUT, (health.ready)()).await;
-    match answer.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}"))) {
+    match answer.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}").into())) {
         Ok(told) => (StatusCode::OK, format!("ok\n{told}")).into_response(),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
+        Err(NotReady { reason, .. }) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response()
+        }
     }
 }
 
@@ -158,6 +176,7 @@ async fn metrics(State(health): State<Health>) -> Response {
     };
     let (ready, scraped) = futures::join!(ready, scraped);
     health.metrics.redis_up(matches!(ready, Ok(Ok(_))));
+    health.metrics.redis_refuses(ready.ok().and_then(Result::err).and_then(|why| why.refusal));
     health.metrics.scraped(scraped.as_ref());
     show_loops(&health);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
@@ -223,7 +242,7 @@ mod tests {
     async fn liveness_does_not_ask_redis_and_readiness_does() {
         let progress = Progress::default();
         let metrics = Arc::new(Metrics::new().unwrap());
-        let health = Health::new(progress, metrics, || async { Err("redis: connection refused".into()) });
+        let health = Health::new(progress, metrics, || async { Err(String::from("redis: connection refused").into()) });
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
 
         assert!(ask(addr, "/livez").await.starts_with("HTTP/1.1 200"));
@@ -233,9 +252,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_redis_that_answers_and_refuses_is_a_metric_with_its_reason_until_it_takes_writes_again() {
+        let refusal = Arc::new(parking_lot::Mutex::new(Some(Refusal::Disk)));
+        let seen = Arc::clone(&refusal);
+        let health = Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), move || {
+            let refusal = *seen.lock();
+            async move {
+                match refusal {
+                    Some(_) => Err(NotReady { reason: "MISCONF: free its disk".into(), refusal }),
+                    None => Ok(String::new()),
+                }
+            }
+        });
+        let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
+        assert!(ask(addr, "/readyz").await.contains("not ready: MISCONF: free its disk"));
+        let scrape = ask(addr, "/metrics").await;
+        for line in ["redis_refuses{reason=\"misconf\"} 1", "redis_refuses{reason=\"noperm\"} 0", "redis_up 0"] {
+            assert!(scrape.contains(&format!("tickfleet_{line}")), "{line}:\n{scrape}");
+        }
+        *refusal.lock() = None;
+        let scrape = ask(addr, "/metrics").await;
+        assert!(scrape.contains("tickfleet_redis_refuses{reason=\"misconf\"} 0"), "{scrape}");
+    }
+
+    #[tokio::test]
     async fn startup_ends_when_the_process_says_so_whatever_redis_says() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let health = Health::new(Progress::default(), metrics, || async { Err("redis: connection refused".into()) });
+        let health = Health::new(Progress::default(), metrics, || async {
+            Err(String::from("redis: connection refused").into())
+        });
         let addr = health.clone().serve(ANY_PORT, CancellationToken::new()).await.unwrap();
 
         assert!(ask(addr, "/startupz").await.starts_with("HTTP/1.1 503"));

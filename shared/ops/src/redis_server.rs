@@ -290,7 +290,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Returns true if the server answers PING with PONG. It says LOADING while it reads its file.
+    /// Returns true if the server answers PING with PONG, or asks for a login. It says LOADING while it reads its file.
     async fn answers(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
@@ -392,7 +392,7 @@ async fn ping(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<boo
     stream.write_all(b"PING\r\n").await?;
     let mut answer = [0; 7];
     stream.read_exact(&mut answer).await?;
-    Ok(&answer == b"+PONG\r\n")
+    Ok(&answer == b"+PONG\r\n" || &answer == b"-NOAUTH")
 }
 
 fn socket_in(dir: &Path) -> PathBuf {

@@ -6,6 +6,11 @@ use std::collections::BTreeSet;
 
 use crate::verbs::{Scripts, Verb};
 
+/// The rules of the user `default` where each role has a user of its own: nobody logs in as it, but Redis reads its
+/// append-only file with its rights. Without them Redis 7.0 and 8.2 refuse every transaction of a script in that file and
+/// start empty.
+pub const DEFAULT_USER: &str = "off ~* &* +@all";
+
 /// Who works with Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -63,15 +68,16 @@ const READS: &[&str] = &[
     "zscan",
     "zscore",
 ];
+/// What an operator asks of the server: its settings, and whether the user `default` would load the append-only file.
+const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// What a client does with inboxes and inbound streams without a script.
 const CLIENT: &[&str] =
     &["xadd", "xlen", "hget", "xread", "xrange", "xrevrange", "xdel", "xtrim", "set", "del", "zrem"];
 /// What a client looks at of a turn or task of its own.
 const LOOKS: &[&str] = &["get", "getrange", "hgetall", "lrange", "zscore", "xpending"];
 /// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
-const CLIENT_WRITES: &[&str] =
-    &["", "turns", "tasks", "meta", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
-const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers", "steps:*", "tools:*", "absent"];
+const CLIENT_WRITES: &[&str] = &["", "turns", "tasks", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
+const CLIENT_READS: &[&str] = &["meta", "turn:*", "done:*", "timers", "steps:*", "tools:*", "absent"];
 
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,
@@ -225,9 +231,8 @@ impl Role {
     fn plain(self) -> Vec<&'static [&'static str]> {
         const SCHEDULING: &[&str] = &["xreadgroup", "xadd", "xdel", "xtrim", "zremrangebyscore", "multi", "exec"];
         const WORKING: &[&str] = &["xreadgroup", "@blocking", "wait", "set"];
-        const OPERATING: &[&str] = &["config|get"];
         match self {
-            Self::Tickfleet => vec![READS, SCRIPTS, CLIENT, SCHEDULING, WORKING],
+            Self::Tickfleet => vec![READS, SCRIPTS, CLIENT, SCHEDULING, WORKING, OPERATING],
             Self::Scheduler => vec![READS, SCRIPTS, SCHEDULING],
             Self::Worker => vec![READS, SCRIPTS, CLIENT, WORKING],
             Self::Operator => vec![READS, SCRIPTS, CLIENT, OPERATING],
@@ -261,7 +266,7 @@ impl Role {
             Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => vec![key("", "*")],
             Self::Producer => own(),
             Self::Onlooker => vec![key("%R", "*")],
-            Self::Exporter => ["", "meta", "followed", "follower:*", "approvals:*"]
+            Self::Exporter => ["", "followed", "follower:*", "approvals:*"]
                 .map(|suffix| key("", suffix))
                 .into_iter()
                 .chain([key("%R", "*")])
@@ -331,6 +336,28 @@ mod tests {
             let commands = role.commands();
             // `WAIT` is in that category since Redis 7.2, `WAITAOF` is there since then.
             assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
+        }
+    }
+
+    #[test]
+    fn schedulers_and_workers_alone_move_the_clock() {
+        let scripts = Scripts::embedded();
+        for role in [Role::Operator, Role::Gateway, Role::Producer, Role::Onlooker, Role::Exporter] {
+            for verb in role.verbs() {
+                let moves = scripts.of(verb).each().any(|script| script.source.contains("'last_ms', string.format"));
+                assert!(!moves, "{role:?} moves the clock by {}", verb.as_str());
+            }
+        }
+        assert!(scripts.of(Verb::Beat).usual.source.contains("'last_ms', string.format"));
+        for role in [Role::Producer, Role::Onlooker, Role::Exporter] {
+            let writes = |key: &String| key.starts_with('~') && (key.ends_with(":meta") || key.ends_with(":*"));
+            let known = |key: &String| {
+                ["id:*", "replies:*", "read:*", "seq:*", "inboxes:*", "follower:*", "approvals:*"]
+                    .iter()
+                    .any(|suffix| key.ends_with(suffix))
+            };
+            let found: Vec<String> = role.keys("t").into_iter().filter(|key| writes(key) && !known(key)).collect();
+            assert!(found.is_empty(), "{role:?} may write {found:?}");
         }
     }
 

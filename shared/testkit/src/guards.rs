@@ -45,7 +45,12 @@ pub const RULES_1_TO_3: &[Guard] = &[
         "a.tick_used, a.day_used, t.day_used = a.tick_used + k, a.day_used + k, t.day_used + k",
         "a.tick_used, a.day_used = a.tick_used + k, a.day_used + k",
     ),
-    (2, "shard time steps back with Redis' clock", "if now < last then", "if false then"),
+    (
+        2,
+        "shard time steps back with Redis' clock",
+        "return math.max(raw + offset, last), redis_ms",
+        "return raw + offset, redis_ms",
+    ),
     (3, "a lane's timer is not armed", "call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)", ""),
     (
         3,
@@ -285,7 +290,7 @@ pub const RULES_18_AND_21: &[Guard] = &[
     (
         21,
         "inbound entries whose reader was deleted are trimmed away",
-        "if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then",
+        "if group and (beyond <= 0 or beyond <= 64 and #call('XRANGE', stream, from, '+', 'COUNT', beyond) == beyond) then",
         "if group then",
     ),
     (

@@ -1,12 +1,24 @@
 //! Users of Redis with the rights of one role: what they need they may, and of the rest what Redis can tell apart they may
 //! not.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
 use serde_json::json;
 use tickfleet_client::Client;
 use tickfleet_model::{ConsumerId, Effect, TenantId, TurnId};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::fields::turn as turn_fields;
-use tickfleet_store::{Begin, HandBack, Queue, Returned, Store, StoreError, TurnName};
+use tickfleet_store::{
+    Begin, DEFAULT_USER, DefaultUser, Follower, HandBack, Pool, Queue, Refusal, Returned, Role, Store, StoreError, Submission,
+    TimeSource, TurnName,
+};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan, users};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
@@ -115,4 +127,215 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
     let () = gone.query_async(&mut connection).await.unwrap();
     let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
     fleet.stop().await;
+}
+
+/// The users that the guide gives for an `aclfile`.
+fn users_of_the_guide() -> String {
+    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
+    let text = std::fs::read_to_string(guide).unwrap();
+    let block = text.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    block.to_owned()
+}
+
+#[test]
+fn the_guide_gives_the_rules_of_every_role_and_of_the_user_that_redis_loads_its_log_as() {
+    let guide = users_of_the_guide();
+    let namespace = tickfleet_store::StoreOptions::default().namespace;
+    let of_role =
+        |(name, role): (&str, Role)| format!("user {name} on >{name}-secret {}", role.rules(&namespace).join(" "));
+    let expected = Role::WORDS.map(of_role).into_iter().chain([format!("user default {DEFAULT_USER}")]);
+    let missing: Vec<String> = expected.filter(|line| guide.lines().all(|found| found != line)).collect();
+    assert!(missing.is_empty(), "docs/operating.md lacks:\n{}", missing.join("\n"));
+}
+
+/// A server that keeps an append-only file, with the users of this `aclfile`.
+async fn guarded(folder: &std::path::Path, users: &str) -> RedisServer {
+    let file = folder.join("users.acl");
+    std::fs::write(&file, users).unwrap();
+    let extra_args = vec!["--aclfile".to_owned(), file.to_str().unwrap().to_owned()];
+    let options = RedisOptions { appendonly: true, tcp: true, extra_args, ..RedisOptions::default() };
+    RedisServer::start_with(options).await
+}
+
+/// A connection as a user of the guide, to a server that may still read its files.
+async fn connected(url: &str) -> MultiplexedConnection {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while tokio::time::Instant::now() < deadline {
+        if let Ok(mut connection) = tickfleet_testkit::connect(url).await
+            && redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()
+        {
+            return connection;
+        }
+        // Nothing reports that a server has read its files: the poll is bounded above.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("{url} does not answer");
+}
+
+/// Every key of the server.
+async fn keys(connection: &mut MultiplexedConnection) -> BTreeSet<String> {
+    let (_, found): (u64, Vec<String>) =
+        redis::cmd("SCAN").arg(0).arg("COUNT").arg(10_000).query_async(connection).await.unwrap();
+    found.into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_paid_once_is_not_paid_again_after_redis_restarts_under_the_users_of_the_guide() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = guarded(folder.path(), &users_of_the_guide()).await;
+    let url = |role: &str| users::url_in(&server.url(), role);
+    let (scheduler_url, worker_url, producer_url) = (url("scheduler"), url("worker"), url("producer"));
+    let node_url = url("tickfleet");
+    let paid = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&paid);
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, _: serde_json::Value| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, ToolError>(json!({})) }
+    });
+    let plan = Plan { users: true, tools: vec![pay], ..Plan::default() };
+    plan.store(&scheduler_url).ensure_groups().await.unwrap();
+    let (active, metrics) = (plan.active(), Arc::new(Metrics::new().unwrap()));
+    let shutdown = Shutdown::default();
+    let scheduler = plan.scheduler(plan.store(&scheduler_url), active.clone(), metrics.clone(), "s0");
+    let stop = shutdown.draining.clone();
+    let scheduling = tokio::spawn(async move { scheduler.run(stop).await });
+    let worker = plan.worker(plan.store(&worker_url), active, metrics, "w0", shutdown.now.child_token());
+    let until = shutdown.clone();
+    let working = tokio::spawn(async move { worker.run(until).await });
+
+    let turn = || {
+        let call = json!({"name": "pay", "arguments": {"to": "kim"}});
+        let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "turn_id": "t1", "calls": [call]});
+        parse_turn(turn.to_string().as_bytes()).unwrap()
+    };
+    let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new("t1").unwrap() };
+    let client = Client::connect(&producer_url, plan.store.clone()).await.unwrap();
+    client.submit(turn()).await.unwrap();
+    tokio::time::timeout(PATIENCE, client.reply(&name)).await.unwrap().unwrap();
+    let before = keys(&mut connected(&node_url).await).await;
+    assert!(before.iter().any(|key| key.ends_with("id:acme:t1")), "{before:?}");
+
+    server.restart().await;
+    let after = keys(&mut connected(&node_url).await).await;
+    let lost: Vec<&String> = before.difference(&after).collect();
+    assert!(lost.is_empty(), "lost by the restart: {lost:?}");
+    let client = Client::connect(&producer_url, plan.store.clone()).await.unwrap();
+    client.submit(turn()).await.unwrap();
+    tokio::time::timeout(PATIENCE, client.reply(&name)).await.unwrap().unwrap();
+    assert_eq!(paid.load(Ordering::SeqCst), 1, "a call of a once tool ran again");
+    shutdown.drain();
+    scheduling.await.unwrap().unwrap();
+    working.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_operator_sees_that_the_user_default_could_not_load_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let guide = users_of_the_guide();
+    for (rules, may_load) in
+        [(DEFAULT_USER, true), ("off", false), ("off +@all", false), ("off ~* &* +@all -exec", false)]
+    {
+        let users = guide.replace(&format!("user default {DEFAULT_USER}"), &format!("user default {rules}"));
+        let server = guarded(folder.path(), &users).await;
+        drop(connected(&users::url_in(&server.url(), "operator")).await);
+        let pool = Pool::open(&users::url_in(&server.url(), "operator"), 1).unwrap();
+        let found = pool.default_user().await.unwrap();
+        assert_eq!(found == DefaultUser::Loads, may_load, "{rules}: {found:?}");
+        assert!(may_load || matches!(found, DefaultUser::Refuses(_)), "{rules}: {found:?}");
+        let pool = Pool::open(&users::url_in(&server.url(), "worker"), 1).unwrap();
+        assert_eq!(pool.default_user().await.unwrap(), DefaultUser::NotAllowed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn producers_and_exporters_cannot_move_the_clock_of_a_shard_or_refuse_its_work() {
+    let fleet = Fleet::start(Plan { users: true, ..Plan::default() }).await;
+    let options = Arc::new(fleet.plan().store.clone());
+    let in_ten_days = fleet.store.now_ms().await.unwrap() + 864_000_000;
+    let meta = fleet.store.keys().key("meta");
+    for role in ["producer", "exporter", "onlooker"] {
+        let mut connection = connected(&fleet.url_of(role)).await;
+        for field in [["last_ms", &in_ten_days.to_string()], ["offset_ms", "864000000"], ["pressure", "1"]] {
+            let error =
+                redis::cmd("HSET").arg(&meta).arg(&field).query_async::<u64>(&mut connection).await.unwrap_err();
+            assert_eq!(error.code(), Some("NOPERM"), "{role} {field:?}");
+        }
+    }
+    // Their own scripts, given another time, move nothing either.
+    let later = TimeSource::Injected(Arc::new(in_ten_days.into()));
+    let producer = Store::open(&fleet.url_of("producer"), 0, options.clone()).unwrap().with_time(later.clone());
+    let submission = Submission {
+        tenant: TenantId::new("acme").unwrap(),
+        turn: None,
+        digest: String::new(),
+        reply_to: None,
+        payload: "{".into(),
+    };
+    producer.submit(&[submission]).await.unwrap();
+    let exporter = Store::open(&fleet.url_of("exporter"), 0, options).unwrap().with_time(later);
+    let process = ConsumerId::new("e").unwrap();
+    exporter.checkpoint(Follower { name: "test", process: &process, lease_ms: 10 }, "", "").await.unwrap();
+    fleet.store.beat(&ConsumerId::new("s-test").unwrap()).await.unwrap();
+    let now = fleet.store.now_ms().await.unwrap();
+    assert!(now < in_ten_days - 86_400_000, "shard time was moved to {now}");
+    let mut connection = fleet.server.connection().await;
+    let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
+    let _: u64 = redis::cmd("HDEL")
+        .arg(fleet.store.keys().key("beats"))
+        .arg("s-test")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_record_of_the_clock_that_is_months_ahead_is_not_believed() {
+    let server = RedisServer::start().await;
+    let store = Store::open(&server.url(), 0, Arc::default()).unwrap();
+    let mut connection = server.connection().await;
+    let meta = store.keys().key("meta");
+    let me = ConsumerId::new("s-a").unwrap();
+    let in_months = (store.now_ms().await.unwrap() + 90 * 86_400_000).to_string();
+    for field in
+        [["last_ms", in_months.as_str()], ["offset_ms", "7776000000"], ["offset_ms", "inf"], ["last_ms", "nan"]]
+    {
+        let _: u64 = redis::cmd("HSET").arg(&meta).arg(&field).query_async(&mut connection).await.unwrap();
+        store.beat(&me).await.unwrap();
+        let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await.unwrap();
+        let ahead_ms = store.now_ms().await.unwrap() - seconds * 1_000;
+        assert!((-1_000..60_000).contains(&ahead_ms), "{field:?}: shard time is {ahead_ms} ms ahead");
+        let last: i64 = redis::cmd("HGET").arg(&meta).arg("last_ms").query_async(&mut connection).await.unwrap();
+        assert!(last - seconds * 1_000 < 60_000, "{field:?}: the record stays");
+    }
+    // A clock that was put right by less is made up for, as ever.
+    let in_days = store.now_ms().await.unwrap() + 10 * 86_400_000;
+    let _: u64 = redis::cmd("HSET").arg(&meta).arg("last_ms").arg(in_days).query_async(&mut connection).await.unwrap();
+    store.beat(&me).await.unwrap();
+    assert!(store.now_ms().await.unwrap() >= in_days);
+}
+
+#[tokio::test]
+async fn a_password_is_rotated_while_the_fleet_works() {
+    let server = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+    users::make(&server, "tickfleet").await;
+    let mut connection = server.connection().await;
+    let old = users::url_in(&server.url(), "worker");
+    let new = old.replace("worker-secret", "newer-secret");
+    let set = async |connection: &mut MultiplexedConnection, rule: &str| -> String {
+        redis::cmd("ACL").arg(&["SETUSER", "worker", rule]).query_async(connection).await.unwrap()
+    };
+    let shard = |url: &str| Store::open(url, 0, Arc::default()).unwrap();
+    let before = shard(&old);
+    before.probe().await.unwrap();
+
+    set(&mut connection, ">newer-secret").await;
+    for url in [&old, &new] {
+        shard(url).probe().await.unwrap();
+    }
+    set(&mut connection, "<worker-secret").await;
+    before.probe().await.unwrap();
+    shard(&new).probe().await.unwrap();
+    let refused = shard(&old).probe().await.unwrap_err();
+    assert_eq!(refused.refusal(), Some(Refusal::Login), "{refused}");
 }

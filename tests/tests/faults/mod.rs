@@ -9,6 +9,8 @@ mod dying;
 mod fact_turns;
 mod failover;
 mod gone;
+mod phantoms;
 mod reconcile;
+mod refused;
 mod sentinel;
 mod survival;

@@ -56,7 +56,7 @@ impl Endpoint {
         let store = fleet.store.clone();
         let ready = move || {
             let store = store.clone();
-            async move { store.now_ms().await.map(|_| String::new()).map_err(|error| error.to_string()) }
+            async move { store.now_ms().await.map(|_| String::new()).map_err(|error| error.to_string().into()) }
         };
         let health = Health::new(Progress::default(), fleet.metrics.clone(), ready).with_scrape(move || {
             let scrape = scrape.clone();

@@ -15,10 +15,10 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_model::suggest::list;
 use tickfleet_model::{Durability, TenantId};
-use tickfleet_store::{Keys, Pool, Store};
+use tickfleet_store::{Keys, Pool, Refusal, ShardFacts, Store, StoreError};
 
 use self::away::Away;
-use crate::failure::Failure;
+use crate::failure::{Failure, is_away};
 use crate::output::{Mood, Output};
 use crate::setup::Setup;
 
@@ -128,7 +128,11 @@ async fn redis_findings(
     }
     if away.first.is_none() {
         let redis = &setup.settings().redis;
-        findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
+        let strays = pool.strays(&redis.namespace, redis.shards.max(1)).await;
+        findings.extend(or_refused(
+            "strays",
+            strays.map(|found| queues::strays(&found, redis.shards).into_iter().collect()),
+        )?);
     }
     Ok((findings, away.first))
 }
@@ -139,31 +143,58 @@ async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Resul
     let wanted = durable::wanted(setup);
     let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
     let Some(view) = pool.cluster(&keys).await.filter(|view| !view.holders.is_empty()) else {
-        return Ok((server_findings(pool, &wanted).await?, away, false));
+        let found = server_findings(pool, &wanted, false).await?;
+        return Ok((found, away, false));
     };
     let mut findings = cluster::judge(&view);
     for holder in &view.holders {
         let Some(first) = holder.shards.first().and_then(|first| keys.get(*first as usize)) else { continue };
-        let found = server_findings(&pool.at(first)?, &wanted).await;
+        let found = server_findings(&pool.at(first)?, &wanted, true).await;
         findings.extend(away.or_told(&holder.shards, found)?);
     }
     Ok((findings, away, true))
 }
 
-async fn server_findings(pool: &Pool, wanted: &[(String, Durability)]) -> Result<Vec<Finding>, Failure> {
-    let facts = pool.server().await?;
-    let (before, theirs, after) = (local_ms(), pool.time_ms().await?, local_ms());
+async fn server_findings(
+    pool: &Pool,
+    wanted: &[(String, Durability)],
+    is_cluster: bool,
+) -> Result<Vec<Finding>, Failure> {
+    let mut facts = pool.server().await?;
+    facts.default_user = pool.default_user().await?;
     let mut findings = server::judge(&facts);
+    if !is_cluster {
+        findings.extend(server::cluster_by_one_node(&facts));
+    }
     findings.extend(durable::judge(&facts, wanted));
     findings.extend(server::sentinels(&pool.sentinels().await));
-    findings.push(server::clock(theirs, before, after));
-    findings.push(match pool.load_scripts().await {
-        Ok(count) => Finding::ok("scripts", format!("all {count} scripts load")),
-        Err(error) => {
-            Finding::fail("scripts", error.to_string(), "use a server that runs Lua scripts, and a user that may")
-        }
-    });
+    let (before, theirs, after) = (local_ms(), pool.time_ms().await, local_ms());
+    findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
+    let scripts = pool.load_scripts().await;
+    findings.extend(or_refused(
+        "scripts",
+        scripts.map(|count| vec![Finding::ok("scripts", format!("all {count} scripts load"))]),
+    )?);
     Ok(findings)
+}
+
+/// What was found, or that Redis refused to say it, with the remedy: the rest is looked at all the same.
+///
+/// # Errors
+/// Redis is away, or nobody is logged in: nothing else can be looked at.
+fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Result<Vec<Finding>, Failure> {
+    const UNEXPECTED: &str = "this reply was not expected: read the log of the Redis server, and compare its version";
+    match found {
+        Ok(found) => Ok(found),
+        Err(error) if error.refusal() == Some(Refusal::Login) => Err(error.into()),
+        Err(error @ (StoreError::Verb { .. } | StoreError::StateLost(_) | StoreError::Reply { .. }))
+            if !is_away(&error) =>
+        {
+            let advice = error.refusal().map_or(UNEXPECTED, Refusal::remedy);
+            Ok(vec![Finding::fail(what, format!("could not be looked at: {error}"), advice)])
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
@@ -226,10 +257,13 @@ async fn shard_findings(
     (store, shard): (&Store, usize),
     by: Option<&str>,
 ) -> Result<Vec<Finding>, Failure> {
-    let mut facts = pool.shard(store.keys()).await?;
+    let mut facts = match pool.shard(store.keys()).await {
+        Ok(facts) => facts,
+        Err(error) => return or_refused("shard", Err(error)),
+    };
     let mut agrees = Vec::new();
     if facts.used {
-        agrees = repair::shard(setup, store, by).await?;
+        agrees = or_refused("repair", repair::shard(setup, store, by).await)?;
     }
     if by.is_some() {
         facts = pool.shard(store.keys()).await?;
@@ -239,29 +273,37 @@ async fn shard_findings(
     let digest = if setup.knows_policy() { &setup.configuration.digest } else { &facts.policy_digest };
     let mut findings = queues::shard(shard, &facts, shards, digest);
     findings.extend(agrees);
-    findings.extend(tenants(store).await?);
-    findings.extend(tool_lists(store).await?);
-    findings.extend(seals::shard(setup, store).await?);
+    findings
+        .extend(or_refused("writes", store.probe().await.map(|()| vec![Finding::ok("writes", "Redis takes them")]))?);
+    findings.extend(or_refused("tenants", tenants(store).await)?);
+    findings.extend(or_refused("tool lists", tool_lists(store).await)?);
+    findings.extend(or_refused("seals", seals::shard(setup, store).await)?);
     if facts.groups_missing.is_empty() {
-        let backlog = store.backlog(&[], &[]).await?;
-        findings.extend(queues::backlog(&backlog, setup.settings()));
-        findings.extend(queues::consumers(&facts));
-        let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
-        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
+        findings.extend(or_refused("backlog", waiting(setup, pool, store, &facts).await)?);
     }
     Ok(findings)
 }
 
 /// Agents whose clients cannot fetch their tools.
-async fn tool_lists(store: &Store) -> Result<Option<Finding>, Failure> {
+async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
     let says = format!("{left_out} agents have no list: the different lists have more than 64 MiB");
     let advice = "grant by role instead of by agent, so that more agents share a list, or shorten descriptions";
-    Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)))
+    Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
+}
+
+/// What waits, who works on it, and what was refused.
+async fn waiting(setup: &Setup, pool: &Pool, store: &Store, facts: &ShardFacts) -> Result<Vec<Finding>, StoreError> {
+    let backlog = store.backlog(&[], &[]).await?;
+    let mut findings = queues::backlog(&backlog, setup.settings());
+    findings.extend(queues::consumers(facts));
+    let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+    findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
+    Ok(findings)
 }
 
 /// Tenants that nothing is decided about, and whose calls operators hold back.
-async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
+async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
         Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)

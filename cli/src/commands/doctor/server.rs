@@ -1,6 +1,6 @@
 //! Judges a Redis server by what it says of itself. Pure.
 
-use tickfleet_store::{SentinelSays, ServerFacts};
+use tickfleet_store::{DEFAULT_USER, DefaultUser, Refusal, SentinelSays, ServerFacts};
 
 use super::Finding;
 
@@ -15,7 +15,44 @@ const MEMORY_PERCENT_WARN: u64 = 60;
 
 /// Everything that the server's own account tells.
 pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
-    vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)]
+    let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
+    findings.extend(default_user(facts));
+    findings.extend(facts.refused.iter().map(|refused| {
+        let advice = "grant the user the rules that `tickfleet acl --role operator` prints; a managed service may not offer the command";
+        Finding::warn("rights", format!("refused: {refused}"), advice)
+    }));
+    findings
+}
+
+/// A fleet's keys lie on other nodes of a cluster, too: `redis://` leads to one of them.
+pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
+    let says = "redis:// names one node of a cluster, which serves some of the shards at most";
+    (facts.mode == "cluster").then(|| Finding::fail("cluster", says, Refusal::Cluster.remedy()))
+}
+
+/// Whether the server would read its own append-only file when it starts. Redis does so with the rights of the user
+/// `default`, and starts without what that user may not do; Valkey does not ask.
+fn default_user(facts: &ServerFacts) -> Option<Finding> {
+    let advice = || {
+        format!("ACL SETUSER default {DEFAULT_USER}, and the same line in the aclfile (ACL SAVE): nobody logs in as it")
+    };
+    match &facts.default_user {
+        DefaultUser::Refuses(why) if facts.product == "Redis" && facts.aof != Some(false) => {
+            let says =
+                format!("after a restart, everything that scripts wrote is gone: {why}, so Redis refuses its own log");
+            Some(Finding::fail("default user", says, advice()))
+        }
+        DefaultUser::Refuses(why) => {
+            let says = format!("with an append-only file, Redis would refuse its own log when it starts: {why}");
+            Some(Finding::warn("default user", says, advice()))
+        }
+        DefaultUser::NotAllowed => {
+            let says = "whether the user default may load the append-only file is unknown: ACL DRYRUN is refused";
+            Some(Finding::warn("default user", says, Refusal::Rights.remedy()))
+        }
+        DefaultUser::Loads => Some(Finding::ok("default user", "Redis can load what it has logged")),
+        DefaultUser::Untold => None,
+    }
 }
 
 fn version(facts: &ServerFacts) -> Finding {
@@ -121,6 +158,9 @@ fn durability(facts: &ServerFacts) -> Finding {
 
 fn memory(facts: &ServerFacts) -> Finding {
     let used = rounded(facts.used_memory);
+    if facts.used_memory == 0 {
+        return Finding::warn("memory", "the server does not tell its memory", "make sure that maxmemory is set");
+    }
     if facts.maxmemory == 0 {
         let advice = "set maxmemory: with a bound, new work is refused at 80 % of it and what is in can be finished";
         return Finding::warn("memory", format!("{used} used, no bound"), advice);
@@ -215,6 +255,7 @@ mod tests {
             ServerFacts { maxmemory_policy: "allkeys-lru".into(), ..good() },
             ServerFacts { aof_write_ok: false, ..good() },
             ServerFacts { used_memory: 80 << 20, ..good() },
+            ServerFacts { default_user: DefaultUser::Refuses("User default has no permissions".into()), ..good() },
         ] {
             assert_eq!(worst(&bad), Some(Level::Fail), "{bad:?}");
         }
@@ -225,9 +266,21 @@ mod tests {
             // A managed service that hides what it is.
             ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
+            ServerFacts { used_memory: 0, maxmemory: 0, ..good() },
+            ServerFacts { refused: vec!["INFO: NOPERM".into()], ..good() },
+            ServerFacts { default_user: DefaultUser::NotAllowed, ..good() },
+            ServerFacts { product: "Valkey".into(), default_user: DefaultUser::Refuses("no".into()), ..good() },
         ] {
             assert_eq!(worst(&doubtful), Some(Level::Warn), "{doubtful:?}");
         }
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_that_is_named_as_a_server_alone_has_a_finding_with_the_scheme() {
+        assert_eq!(cluster_by_one_node(&good()), None);
+        let found = cluster_by_one_node(&ServerFacts { mode: "cluster".into(), ..good() }).unwrap();
+        assert_eq!(found.level, Level::Fail);
+        assert!(found.advice.unwrap().contains("redis+cluster://"));
     }
 
     #[test]

@@ -242,7 +242,11 @@ catalogue! {
     REDIS_ERRORS = "redis_errors_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Questions to Redis that failed: no connection, no answer in time, or an error.";
     REDIS_UP = "redis_up", Gauge, Everyone, [],
-        "1 where Redis answered this process during the scrape, else 0.";
+        "1 if Redis answered this process during the scrape and took writes, else 0.";
+    REDIS_REFUSES = "redis_refuses", Gauge, Everyone, ["reason": Words(labels::refusals)],
+        "1 for the reason for which Redis answered this process during the scrape and refused it, else 0: its disk fails \
+         (misconf), it is a replica (readonly), it lacks replicas (noreplicas), the user lacks a right (noperm) or the login \
+         is wrong (noauth), it reads its files (loading), a script blocks it (busy), or its cluster does not serve the shard.";
     REDIS_PRIMARY_MOVES = "redis_primary_moves_total", Counter, Everyone, [],
         "Times that sentinels, or the nodes of a cluster, led this process to another primary than before: failovers and \
          moved slots, as it saw them; of a cluster, each shard counts. 0 where the URL names neither.";

@@ -3,6 +3,12 @@
 use std::sync::LazyLock;
 
 use tickfleet_model::{Outcome, RejectionCode};
+use tickfleet_store::Refusal;
+
+/// The reasons for which Redis refuses.
+pub(crate) fn refusals() -> Vec<&'static str> {
+    Refusal::ALL.map(Refusal::as_str).to_vec()
+}
 
 /// The decision of admission about a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge};
+use tickfleet_store::Refusal;
 use tokio::time::Instant;
 
 use super::durable::DurableMetrics;
@@ -54,6 +55,7 @@ impl ServerMetrics {
 #[derive(Debug)]
 pub(super) struct ReachMetrics {
     up: IntGauge,
+    refuses: GaugeVec,
     moves: IntCounter,
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
@@ -75,6 +77,7 @@ impl ReachMetrics {
     pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
         Ok(Self {
             up: make.gauge(&c::REDIS_UP)?,
+            refuses: make.gauges(&c::REDIS_REFUSES)?,
             moves: make.counter(&c::REDIS_PRIMARY_MOVES)?,
             missing: make.gauges(&c::REDIS_PRIMARY_MISSING)?,
             durable: DurableMetrics::made(make)?,
@@ -95,9 +98,17 @@ impl ReachMetrics {
 
 /// Redis, as it is reached.
 impl Metrics {
-    /// Sets whether Redis answered during the scrape.
+    /// Sets whether Redis answered during the scrape and took writes.
     pub fn redis_up(&self, up: bool) {
         self.reach.up.set(i64::from(up));
+    }
+
+    /// Sets why Redis answered during the scrape and refused; none if it did not.
+    pub fn redis_refuses(&self, refusal: Option<Refusal>) {
+        for reason in Refusal::ALL {
+            let value = f64::from(u8::from(refusal == Some(reason)));
+            self.reach.refuses.with_label_values(&[reason.as_str()]).set(value);
+        }
     }
 
     /// A connection was led to the primary of `what` at `found`, or found that there is none. The connections of a process

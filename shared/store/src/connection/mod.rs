@@ -10,6 +10,7 @@ pub(crate) mod inbox;
 pub(crate) mod pool;
 pub(crate) mod question;
 pub(crate) mod reader;
+pub(crate) mod refusal;
 mod role;
 mod sentinel;
 mod tls;

@@ -31,6 +31,8 @@ questions! {
     Due: "due",
     /// The facts that are known of turns.
     Look: "look",
+    /// Whether the server runs scripts and takes writes.
+    Probe: "probe",
     /// The time in the shard.
     Now: "now",
     /// What people are asked about calls.

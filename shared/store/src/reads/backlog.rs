@@ -233,12 +233,18 @@ impl Store {
 }
 
 impl StreamSeen {
-    /// Entries that nobody has read. Where Redis cannot count them, what is neither held nor known to be read: at
-    /// most too many by what was read behind an old entry that is still held.
+    /// Entries that nobody has read.
     fn waiting(&self, any: bool) -> u64 {
-        let unknown = if any { self.length.saturating_sub(self.held).max(1) } else { 0 };
-        self.lag.unwrap_or(unknown)
+        unread(self.lag, self.length, self.held, any)
     }
+}
+
+/// Entries of a stream that nobody has read: `any` says whether there is one. Redis' own count, `lag`, is absent after an
+/// entry was deleted, and too large on Redis 7.0 after a restart or a failover. So no more are unread than are neither held
+/// nor known to be read: at most too many by what was read behind an old entry that is still held.
+pub(super) fn unread(lag: Option<u64>, length: u64, held: u64, any: bool) -> u64 {
+    let most = length.saturating_sub(held).max(1);
+    if any { lag.unwrap_or(most).clamp(1, most) } else { 0 }
 }
 
 /// One stream from its groups, its pending entries and its length.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use crate::connection::pool::Pool;
-use crate::{Scripts, StoreError};
+use crate::connection::question::Question;
+use crate::connection::refusal::Refusal;
+use crate::{Scripts, Store, StoreError};
 
 /// Products that speak Redis' protocol, and the field that tells them.
 const STAND_INS: [(&str, &str); 3] =
@@ -38,6 +40,25 @@ pub struct ServerFacts {
     pub replicas: Option<u64>,
     /// Its clock, ms since the epoch.
     pub time_ms: i64,
+    /// Whether the user `default` may do what the append-only file holds; see [`Pool::default_user`].
+    pub default_user: DefaultUser,
+    /// Commands about the server that it refused, each with its reply.
+    pub refused: Vec<String>,
+}
+
+/// Whether the user `default` may do what the append-only file holds: a server that starts reads that file with the rights
+/// of this user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum DefaultUser {
+    /// The server has no such command.
+    #[default]
+    Untold,
+    /// The user of this connection may not ask.
+    NotAllowed,
+    /// It may.
+    Loads,
+    /// It may not, for this reason.
+    Refuses(String),
 }
 
 impl ServerFacts {
@@ -55,24 +76,57 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerFacts, StoreError> {
-        let facts = facts(&self.query::<String>("server", &redis::cmd("INFO")).await?);
+        let mut refused = Vec::new();
+        let info = self.query::<String>("server", &redis::cmd("INFO")).await;
+        let facts = facts(&if_allowed("INFO", info, &mut refused)?.unwrap_or_default());
+        let time = self.time_ms().await;
+        let (fsync, save) = (self.setting("appendfsync").await, self.setting("save").await);
         Ok(ServerFacts {
-            time_ms: self.time_ms().await?,
-            fsync: self.setting("appendfsync").await?,
-            save: self.setting("save").await?,
+            time_ms: if_allowed("TIME", time, &mut refused)?.unwrap_or_default(),
+            fsync: if_allowed("CONFIG GET", fsync, &mut refused)?.flatten(),
+            save: if_allowed("CONFIG GET", save, &mut refused)?.flatten(),
+            refused,
             ..facts
         })
     }
 
-    /// One of the server's settings; none where it does not tell.
+    /// One of the server's settings; none if it has no such setting.
     async fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
         let command = redis::cmd("CONFIG").arg("GET").arg(name).to_owned();
-        match self.query::<HashMap<String, String>>("setting", &command).await {
-            Ok(mut found) => Ok(found.remove(name)),
-            // Managed services rename or forbid CONFIG; that is no failure of the server.
-            Err(StoreError::Verb { source, .. }) if !source.is_io_error() => Ok(None),
-            Err(error) => Err(error),
+        Ok(self.query::<HashMap<String, String>>("setting", &command).await?.remove(name))
+    }
+
+    /// Whether the user `default` may do what scripts leave in an append-only file.
+    ///
+    /// # Errors
+    /// The connection is broken, or has no login.
+    pub async fn default_user(&self) -> Result<DefaultUser, StoreError> {
+        // A key of no fleet. It is not written: Redis only says whether it would be.
+        const KEY: &str = "{tickfleet-doctor}:dry-run";
+        const LOGGED: [&[&str]; 9] = [
+            &["MULTI"],
+            &["EXEC"],
+            &["HSET", KEY, "a", "b"],
+            &["ZADD", KEY, "1", "a"],
+            &["XADD", KEY, "1-1", "a", "b"],
+            &["XGROUP", "CREATE", KEY, "a", "0"],
+            &["SET", KEY, "a"],
+            &["DEL", KEY],
+            &["PEXPIREAT", KEY, "1"],
+        ];
+        for command in LOGGED {
+            let asked = redis::cmd("ACL").arg("DRYRUN").arg("default").arg(command).to_owned();
+            match self.query::<String>("dry_run", &asked).await {
+                Ok(said) if said == "OK" => {}
+                Ok(said) => return Ok(DefaultUser::Refuses(said)),
+                Err(error) if error.refusal() == Some(Refusal::Rights) => return Ok(DefaultUser::NotAllowed),
+                Err(StoreError::Verb { source, .. }) if !source.is_io_error() && !source.is_timeout() => {
+                    return Ok(DefaultUser::Untold);
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(DefaultUser::Loads)
     }
 
     /// The time of the server's clock, ms since the epoch.
@@ -99,6 +153,52 @@ impl Pool {
     }
 }
 
+impl Store {
+    /// Makes sure that the primary of the shard runs scripts and takes writes. Nothing is written: the key is the bare prefix
+    /// of the shard, which never exists. Full memory is no failure, because what was accepted is still carried out.
+    ///
+    /// # Errors
+    /// [`StoreError`]; [`StoreError::refusal`] says why it refuses.
+    pub async fn probe(&self) -> Result<(), StoreError> {
+        self.at_run_time().await?;
+        let command = redis::cmd("SET").arg(self.keys.prefix()).arg("").arg("XX").to_owned();
+        match self.connection.query::<Option<String>>(Question::Probe, &command).await {
+            Err(error) if error.refusal() != Some(Refusal::Memory) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The answer to a command about the server; none, and a line in `refused`, if the server refuses the command: managed
+/// services rename or forbid some, and users may lack the right.
+///
+/// # Errors
+/// The connection is broken, or has no login.
+fn if_allowed<T>(
+    command: &str,
+    answer: Result<T, StoreError>,
+    refused: &mut Vec<String>,
+) -> Result<Option<T>, StoreError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(StoreError::Verb { verb, source }) if source.is_io_error() || source.is_timeout() || is_login(&source) => {
+            Err(StoreError::Verb { verb, source })
+        }
+        Err(StoreError::Verb { source, .. }) => {
+            let line = format!("{command}: {source}");
+            if !refused.contains(&line) {
+                refused.push(line);
+            }
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn is_login(error: &redis::RedisError) -> bool {
+    matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+}
+
 fn facts(info: &str) -> ServerFacts {
     let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
     let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
@@ -116,11 +216,9 @@ fn facts(info: &str) -> ServerFacts {
         used_memory: number("used_memory"),
         maxmemory: number("maxmemory"),
         aof: fields.get("aof_enabled").map(|enabled| *enabled == "1"),
-        fsync: None,
         aof_write_ok: fields.get("aof_last_write_status").is_none_or(|status| *status == "ok"),
-        save: None,
         replicas: fields.get("connected_slaves").and_then(|count| count.parse().ok()),
-        time_ms: 0,
+        ..ServerFacts::default()
     }
 }
 

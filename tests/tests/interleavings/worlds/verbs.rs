@@ -60,7 +60,7 @@ fn stale(rows: &Rows, now_ms: i64) -> bool {
 impl World {
     /// The word that `submit` answers.
     pub fn submit(&mut self, raw_ms: i64, spec: usize) -> &'static str {
-        let now_ms = self.clock(raw_ms);
+        let now_ms = self.now_ms(raw_ms);
         let s = self.specs[spec].clone();
         let id = s.given.as_ref().map(|id| format!("{}:{id}", s.tenant));
         if let Some((_, digest)) = id.as_ref().and_then(|id| self.ids.get(id)) {
@@ -133,7 +133,7 @@ impl World {
     /// # Errors
     /// See [`World::apply`].
     pub fn cancel(&mut self, raw_ms: i64, name: &str) -> Result<String, String> {
-        let now_ms = self.clock(raw_ms);
+        let now_ms = self.now_ms(raw_ms);
         if self.turns.contains_key(name) {
             return self.apply(name, Event::Cancel, now_ms).map(|answer| format!("{answer:?}"));
         }
@@ -407,7 +407,7 @@ impl World {
     /// # Errors
     /// See [`World::apply`].
     pub fn delegate(&mut self, raw_ms: i64, spec: usize, id: &str) -> Result<String, String> {
-        let now_ms = self.clock(raw_ms);
+        let now_ms = self.now_ms(raw_ms);
         let s = self.specs[spec].clone();
         let name = format!("{}:{id}", s.tenant);
         match self.ids.get(&name) {

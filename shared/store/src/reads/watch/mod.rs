@@ -21,6 +21,7 @@ use load::server_load;
 use crate::connection::question::Question;
 use crate::connection::reader::entry;
 use crate::keys::{GROUP, Lane, streams as stream_names};
+use crate::reads::backlog::unread;
 use crate::records::budgets::AgentBudget;
 use crate::records::node::NodeSays;
 use crate::records::schema::turn;
@@ -105,9 +106,9 @@ impl Watch {
         view.lanes_whole = self.known.as_ref().is_some_and(|known| known.len().max(self.found.len()) <= LANES_MAX);
         let mut delivered = Vec::new();
         for name in names {
-            let (stream, last) = stream_view(name, next(), next(), clock_ms);
+            let (stream, of_stream) = stream_view(name, [next(), next(), next()], clock_ms);
             view.streams.push(stream);
-            delivered.push(last);
+            delivered.push(of_stream);
         }
         self.second(&mut view, &delivered, clock_ms).await?;
         Ok(view)
@@ -129,15 +130,15 @@ impl Watch {
         pipe.cmd("ZSCAN").arg(key("timers")).arg(self.cursor).arg("MATCH").arg("l:*").arg("COUNT").arg(TIMERS_SWEPT);
         for name in names {
             pipe.cmd("XINFO").arg("GROUPS").arg(key(name));
-            pipe.cmd("XPENDING").arg(key(name)).arg(GROUP);
+            pipe.cmd("XPENDING").arg(key(name)).arg(GROUP).cmd("XLEN").arg(key(name));
         }
         pipe
     }
 
     /// Reads what hangs on the first answers: the oldest unread entries, and the lanes.
-    async fn second(&self, view: &mut ShardView, delivered: &[String], clock_ms: i64) -> Result<(), StoreError> {
+    async fn second(&self, view: &mut ShardView, delivered: &[Delivered], clock_ms: i64) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
-        for (stream, last) in view.streams.iter().zip(delivered) {
+        for (stream, Delivered { last, .. }) in view.streams.iter().zip(delivered) {
             let key = self.keys.key(&stream.name);
             pipe.cmd("XRANGE").arg(key).arg(format!("({last}")).arg("+").arg("COUNT").arg(1);
         }
@@ -149,11 +150,10 @@ impl Watch {
         }
         let mut answers = self.ask(&pipe).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        for stream in &mut view.streams {
+        for (stream, of_stream) in view.streams.iter_mut().zip(delivered) {
             let oldest = list(next()).into_iter().next().and_then(entry);
             stream.oldest_waiting_ms = oldest.as_ref().map_or(0, |oldest| age(&oldest.id, clock_ms));
-            // Redis cannot count what waits after a deletion; that something does is known all the same.
-            stream.waiting = stream.waiting.max(u64::from(oldest.is_some()));
+            stream.waiting = unread(of_stream.lag, of_stream.length, stream.held, oldest.is_some());
         }
         let mut turns = redis::pipe();
         for (name, due_ms) in lanes {
@@ -251,8 +251,18 @@ impl Watch {
     }
 }
 
-/// A stream without its oldest unread entry, and the id that its group has read up to.
-fn stream_view(name: String, groups: Value, pending: Value, clock_ms: i64) -> (StreamView, String) {
+/// What a stream's group was given, as Redis reports it.
+struct Delivered {
+    /// The entry up to which it has read.
+    last: String,
+    /// Entries that it has not read, if Redis reports a number. It may be wrong: see [`unread`].
+    lag: Option<u64>,
+    /// Entries of the stream.
+    length: u64,
+}
+
+/// A stream without what it takes its oldest unread entry to know.
+fn stream_view(name: String, [groups, pending, length]: [Value; 3], clock_ms: i64) -> (StreamView, Delivered) {
     let group = list(groups).into_iter().next().map(map_of).unwrap_or_default();
     let number = |field: &str| group.get(field).and_then(number_of).map(i64::unsigned_abs);
     let mut pending = list(pending).into_iter();
@@ -263,13 +273,13 @@ fn stream_view(name: String, groups: Value, pending: Value, clock_ms: i64) -> (S
     let read = number("entries-read").or_else(|| (last == "0-0").then_some(0));
     let view = StreamView {
         name,
-        waiting: number("lag").unwrap_or(0),
+        waiting: 0,
         held,
         oldest_waiting_ms: 0,
         oldest_held_ms: oldest.map_or(0, |id| age(&id, clock_ms)),
         added: read.zip(number("lag")).map(|(read, lag)| read + lag),
     };
-    (view, last)
+    (view, Delivered { last, lag: number("lag"), length: number_of(&length).unwrap_or(0).unsigned_abs() })
 }
 
 pub(crate) fn nodes(beats: &HashMap<String, Value>, said: &HashMap<String, Value>, now_ms: i64) -> Vec<NodeView> {

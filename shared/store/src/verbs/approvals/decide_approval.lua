@@ -9,7 +9,7 @@
 --       may) · {ENDED, state} (decided, expired, or taken by its call before) · GONE (its call is over, or another one by
 --       now) · CHANGED (the arguments are others than that one has looked at) · AGAIN (that one has agreed already)
 -- effect HSET approval, ZREM asked, XADD approvals and audit, ZADD timers
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local tenant, id, who, own_roles, verdict, why, narrowed, seen, entry = unpack(ARGV, 2, 10)
 local record = approval_key(tenant .. ':' .. id)
 local state, about, agent, demands, until_ms, expires_ms, changed = unpack(call('HMGET', record, APPROVAL.state,

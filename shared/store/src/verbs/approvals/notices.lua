@@ -6,7 +6,7 @@
 --       tenant: tenant · count of entries that were told, then the id of each
 -- reply {HELD} (another has the lease) · {OK, now, per tenant {per entry {id, its fields, or nothing where it is gone}}}
 -- effect SET follower; XGROUP, XREADGROUP, XACK approvals
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local lease, process, most = P .. 'follower:' .. ARGV[2], ARGV[3], num(ARGV[5])
 if is_taken(lease, process, now) then return { 'HELD' } end
 take(lease, process, now, ARGV[4])

@@ -6,7 +6,7 @@
 -- ARGV  1 injected clock · 2 name · 3 follower · 4 lease ms · 5 the position that it goes by · 6 the position afterwards
 -- reply {HELD} (another has the lease) · {STALE, now, position} · {OK, now, position}
 -- effect SET follower; HSET followed
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local lease, follower, before, after = P .. 'follower:' .. ARGV[2], ARGV[3], ARGV[5], ARGV[6]
 if is_taken(lease, follower, now) then return { 'HELD' } end
 take(lease, follower, now, ARGV[4])

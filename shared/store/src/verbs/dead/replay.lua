@@ -2,7 +2,7 @@
 -- replay: an operator has something done anew that was put aside: a dead letter, or a call that failed for good. Whoever
 -- does it is done with it in the same step, so nothing is replayed twice, and the audit log has it in that step, too.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 'letter' or 'call' · 3 its entry in the dead stream or the audit log · 4 'turns' or 'tasks' ·
+-- ARGV  1 injected clock (unused) · 2 'letter' or 'call' · 3 its entry in the dead stream or the audit log · 4 'turns' or 'tasks' ·
 --       5 entries of that stream at most · 6 its bytes at most · 7 message · 8 tenant:turn, '' of a task · 9 digest of the
 --       content · 10 calls at most that somebody is done with · 11 audit entry, JSON · 12 tenant:inbox of the reply or '' ·
 --       13 unread replies at most
@@ -10,7 +10,6 @@
 --       in use, with this content or another) · QUEUE_FULL · INBOX_FULL · PRESSURE · FULL (too many calls that somebody is
 --       done with)
 -- effect XADD turns or tasks, XDEL dead or ZADD handled, XADD audit; the id is remembered as by submit
-clock(ARGV[1])
 local kind, from, stream, message, tt = ARGV[2], ARGV[3], P .. ARGV[4], ARGV[7], ARGV[8]
 local why_not = nothing_to_do(kind, from, num(ARGV[10]))
 if why_not then return why_not end

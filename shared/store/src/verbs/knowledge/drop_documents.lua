@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 tenant · 3… their ids
 -- reply {OK, how many there were}
 -- effect HDEL kb, kbd; HSET kbs
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local tenant = ARGV[2]
 local texts, documents, state = P .. 'kb:' .. tenant, P .. 'kbd:' .. tenant, P .. 'kbs:' .. tenant
 local gen, bytes = unpack(call('HMGET', state, 'gen', 'bytes'))

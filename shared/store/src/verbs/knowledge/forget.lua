@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 tenant · 3 agent · 4… their ids
 -- reply {OK, how many there were}
 -- effect HDEL memories, ZREM remembered, HSET kbs
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local owner = ARGV[2] .. ':' .. ARGV[3]
 local texts, order, state = P .. 'memories:' .. owner, P .. 'remembered:' .. owner, P .. 'kbs:' .. ARGV[2]
 local gen, bytes = unpack(call('HMGET', state, 'gen:' .. ARGV[3], 'bytes:' .. ARGV[3]))

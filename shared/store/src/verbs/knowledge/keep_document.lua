@@ -7,7 +7,7 @@
 --       7 bytes of the base at most
 -- reply {OK | PRESSURE | DOCUMENTS | BYTES, generation}: the last two where the base is full of either
 -- effect HSET kb, kbd, kbs
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local tenant, id, description, passages = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local documents_max, bytes_max = num(ARGV[6]), num(ARGV[7])
 local texts, documents, state = P .. 'kb:' .. tenant, P .. 'kbd:' .. tenant, P .. 'kbs:' .. tenant

@@ -5,7 +5,7 @@
 -- ARGV  1 injected clock · 2 tenant · 3 agent · 4 its id · 5 the memory, JSON · 6 memories at most · 7 bytes at most
 -- reply {OK | KNOWN | PRESSURE, how many went}
 -- effect HSET memories, remembered, kbs; ZADD remembered; HDEL and ZPOPMIN for what goes
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local owner, id, memory = ARGV[2] .. ':' .. ARGV[3], ARGV[4], ARGV[5]
 local memories_max, bytes_max = num(ARGV[6]), num(ARGV[7])
 local texts, order, state = P .. 'memories:' .. owner, P .. 'remembered:' .. owner, P .. 'kbs:' .. ARGV[2]

@@ -9,7 +9,7 @@
 -- reply {OK | NONE | FULL | LIFTED}: NONE where it was so already, LIFTED where it is not put back
 -- effect HSET or HDEL drains, XADD audit; SET lifted, for a day, where it is resumed: also where it is drained no more in Redis,
 --        for its worker may not have heard that
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local what, worker, note = ARGV[2], ARGV[3], ARGV[4]
 local DRAINS, lifted = P .. 'drains', P .. 'lifted:' .. worker
 local entry = what ~= 'restore' and ARGV[6]

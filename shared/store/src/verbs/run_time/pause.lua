@@ -7,7 +7,7 @@
 --       ('' for resume) · 5 pauses at most · 6 audit entry, JSON ('' for restore)
 -- reply {OK | NONE | FULL, generation}: NONE where it was so already
 -- effect HSET or HDEL pauses, HSET meta, ZADD timers, XADD audit
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local what, who, note = ARGV[2], ARGV[3], ARGV[4]
 local PAUSES = P .. 'pauses'
 local gen = num(call('HGET', META, 'tenants_gen') or 0)

@@ -7,7 +7,7 @@
 -- reply {OK, what was used ('': it could not be read), when its window ends ms (likewise), turns that wait for it}, or
 --       {NONE} where there is no such counter
 -- effect HSET or HDEL counters, ZADD timers, XADD audit
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local limit, counter_key, entry = ARGV[2], ARGV[3], ARGV[4]
 local key, lane = counters_key(limit), limit .. '@' .. counter_key
 local text = call('HGET', key, counter_key)

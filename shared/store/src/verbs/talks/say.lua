@@ -2,12 +2,11 @@
 -- say: writes down what was said in a session: by its user, which makes the next exchange, or by its agent, which answers
 -- one. Once for each place, so that whoever is not sure says it again.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 tenant:session · 3 the session's agent · 4 number of the exchange · 5 'user' or 'agent' ·
+-- ARGV  1 injected clock (unused) · 2 tenant:session · 3 the session's agent · 4 number of the exchange · 5 'user' or 'agent' ·
 --       6 what is said · 7 exchanges kept at most · 8 bytes kept at most · 9 how long they are kept, ms
 -- reply OK · ALREADY (this very text stands there) · CONFLICT (another text stands there) · GAP (it is not the next
 --       exchange, or the one that is answered is no longer kept) · OTHERS (the session is another agent's)
 -- effect HSET session; HDEL of its oldest exchanges beyond the bounds
-clock(ARGV[1])
 local key, number, text = P .. 'session:' .. ARGV[2], num(ARGV[4]), ARGV[6]
 local agent, last, first, bytes = unpack(call('HMGET', key, 'agent', 'last', 'first', 'bytes'))
 if agent and agent ~= ARGV[3] then return 'OTHERS' end

@@ -5,7 +5,7 @@
 --       that have been read and are remembered at most · 6 how long messages are kept, ms
 -- reply OK · ALREADY · FULL (too many of its messages are unread)
 -- effect ZADD messages: an unread one at the time when it came, one that was read at that time below zero
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local key, message = P .. 'messages:' .. ARGV[2], ARGV[3]
 local kept_ms = num(ARGV[6])
 call('ZREMRANGEBYSCORE', key, 1, now - kept_ms)

@@ -12,7 +12,7 @@
 -- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; ZADD tasks and children; XACK of the inbound
 --       entry, HDEL queued
-local now, _, tight = clock(ARGV[1])
+local now, _, tight = shard_time(ARGV[1])
 local slices = room(tight)
 local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local listed_max, listed_ms = num(ARGV[6]), ARGV[7]

@@ -11,7 +11,7 @@
 --       admitted once, and its record is lost)
 -- effect HSET turn cancelled, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET
 --       and ZADD of a mark
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local tt, why = ARGV[2], ARGV[3]
 local key = turn_key(tt)
 local tenant, turn = split(tt)

@@ -6,7 +6,7 @@
 -- reply per turn: OK <entry> · DUPLICATE · CONFLICT · QUEUE_FULL · INBOX_FULL · TOO_MANY_INBOXES · PRESSURE
 -- effect XADD turns; an id that is accepted is remembered until its turn ends and dedupe_for after it, HSET queued; ZADD
 --       inboxes (a new one)
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local turns_max, inbox_max, bytes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
 local inboxes_max, retain, count = num(ARGV[5]), num(ARGV[6]), num(ARGV[7])
 local stream = P .. 'turns'

@@ -10,7 +10,7 @@
 --       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
 -- effect ZADD, ZREM timers, held, asked and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
 --       externals; DEL and PEXPIRE ids; PEXPIRE effects; XGROUP CREATE; XACK and XDEL of entries that are nobody's; XADD audit
-local now = clock(ARGV[1])
+local now = shard_time(ARGV[1])
 local mends, dedupe, lease, lease_max = ARGV[2] == '1', num(ARGV[4]), num(ARGV[5]), num(ARGV[6])
 local NAMED_MAX = 50
 local mended = {}

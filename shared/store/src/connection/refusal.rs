@@ -1,0 +1,159 @@
+//! Why a Redis that answers refuses commands, and what helps.
+
+use redis::RedisError;
+
+use crate::StoreError;
+
+/// Why a Redis that answers refuses commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// It cannot write to its disk (`MISCONF`).
+    Disk,
+    /// It is a replica (`READONLY`).
+    Replica,
+    /// Too few replicas follow it (`NOREPLICAS`).
+    Replicas,
+    /// The user lacks a right (`NOPERM`).
+    Rights,
+    /// The login is missing or wrong (`NOAUTH`, `WRONGPASS`).
+    Login,
+    /// Its memory is full (`OOM`).
+    Memory,
+    /// It still reads its files (`LOADING`, `MASTERDOWN`).
+    Loading,
+    /// A script has run for too long (`BUSY`).
+    Busy,
+    /// It is a node of a cluster that does not serve the key (`MOVED`, `CLUSTERDOWN`).
+    Cluster,
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Disk,
+        Self::Replica,
+        Self::Replicas,
+        Self::Rights,
+        Self::Login,
+        Self::Memory,
+        Self::Loading,
+        Self::Busy,
+        Self::Cluster,
+    ];
+
+    /// The word in metrics: the code of Redis' reply, in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disk => "misconf",
+            Self::Replica => "readonly",
+            Self::Replicas => "noreplicas",
+            Self::Rights => "noperm",
+            Self::Login => "noauth",
+            Self::Memory => "oom",
+            Self::Loading => "loading",
+            Self::Busy => "busy",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Disk => {
+                "free space on the disk of the Redis server, or repair it: its log names the file; it takes writes again after the next save that succeeds"
+            }
+            Self::Replica => "name the primary in the URL, or name the sentinels with redis+sentinel://",
+            Self::Replicas => "start the missing replicas, or lower min-replicas-to-write",
+            Self::Rights => "give the user the rules that `tickfleet acl --role ROLE` prints",
+            Self::Login => "put the user and the password into the URL: redis://USER:PASSWORD@HOST:PORT",
+            Self::Memory => "raise maxmemory, have inboxes read, or shorten retention.*",
+            Self::Loading => "wait until the server has read its files",
+            Self::Busy => "wait, or end the script that blocks the server with SCRIPT KILL",
+            Self::Cluster => {
+                "name nodes of the cluster with redis+cluster://HOST:PORT; if it is named so, look at CLUSTER INFO"
+            }
+        }
+    }
+
+    fn of_code(code: &str, details: &str) -> Option<Self> {
+        Some(match code {
+            "MISCONF" => Self::Disk,
+            "READONLY" => Self::Replica,
+            "NOREPLICAS" => Self::Replicas,
+            "NOPERM" => Self::Rights,
+            "NOAUTH" | "WRONGPASS" => Self::Login,
+            "OOM" => Self::Memory,
+            "LOADING" | "MASTERDOWN" => Self::Loading,
+            "BUSY" => Self::Busy,
+            "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" => Self::Cluster,
+            // A command that the user lacks, within a script: the first is Redis 7.0's, the second Valkey's.
+            _ if details.contains("The user executing the script") || details.contains("ACL failure in script") => {
+                Self::Rights
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl StoreError {
+    /// Why Redis refused, if it answered.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Connect { source, .. } | Self::Verb { source, .. } => of_error(source),
+            _ => None,
+        }
+    }
+}
+
+fn of_error(error: &RedisError) -> Option<Refusal> {
+    // The library logs in while it connects, and drops the code of the reply.
+    if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        return Some(Refusal::Login);
+    }
+    let own = error.code().and_then(|code| Refusal::of_code(code, error.detail().unwrap_or_default()));
+    // A pipeline's failure does not name its codes by itself.
+    own.or_else(|| {
+        let replies = error.clone().into_server_errors();
+        let replies = replies.as_deref().unwrap_or_default();
+        replies.iter().find_map(|(_, reply)| Refusal::of_code(reply.code(), reply.details().unwrap_or_default()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn each_reply_that_refuses_is_known_by_its_code() {
+        for (reply, expected) in [
+            ("MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk.", Refusal::Disk),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),
+            ("READONLY Can not run script with write flag on readonly replica.", Refusal::Replica),
+            ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
+            ("NOPERM User fleet has no permissions to run the 'evalsha' command", Refusal::Rights),
+            (
+                "ERR The user executing the script can't run this command script: 5f3, on @user_script:3.",
+                Refusal::Rights,
+            ),
+            ("ERR ACL failure in script: User w has no permissions to run the 'hset' command", Refusal::Rights),
+            ("NOAUTH Authentication required.", Refusal::Login),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Refusal::Login),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refusal::Memory),
+            ("LOADING Redis is loading the dataset in memory", Refusal::Loading),
+            ("BUSY Redis is busy running a script.", Refusal::Busy),
+            ("MOVED 866 10.0.0.7:6379", Refusal::Cluster),
+            ("CLUSTERDOWN The cluster is down", Refusal::Cluster),
+        ] {
+            let error =
+                redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
+            assert_eq!(StoreError::verb("probe", error).refusal(), Some(expected), "{reply}");
+        }
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!(StoreError::verb("probe", broken).refusal(), None);
+    }
+}

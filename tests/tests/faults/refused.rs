@@ -1,0 +1,136 @@
+//! A Redis that answers and refuses: whoever asks whether it is ready is given the reason, and goes on when it is over.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use tickfleet_store::{Pool, Refusal, Store};
+use tickfleet_testkit::{RedisOptions, RedisServer};
+use tickfleet_tests::fleet::users;
+
+fn shard(url: &str) -> Store {
+    Store::open(url, 0, Arc::default()).unwrap()
+}
+
+async fn refusal(store: &Store) -> Option<Refusal> {
+    store.probe().await.err().map(|error| error.refusal().unwrap_or_else(|| panic!("not understood: {error}")))
+}
+
+async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) {
+    let _: redis::Value = redis::cmd(words[0]).arg(&words[1..]).query_async(connection).await.unwrap();
+}
+
+/// Waits until the last snapshot has ended, well or not.
+async fn saved(connection: &mut MultiplexedConnection, well: bool) {
+    let word = if well { "rdb_last_bgsave_status:ok" } else { "rdb_last_bgsave_status:err" };
+    loop {
+        let info: String = redis::cmd("INFO").arg("persistence").query_async(connection).await.unwrap();
+        if info.contains("rdb_bgsave_in_progress:0") && info.contains(word) {
+            return;
+        }
+        // Redis reports the end of a snapshot nowhere else; the test's own timeout bounds this.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_a_demotion_and_missing_replicas_are_told_apart_and_end() {
+    let server = RedisServer::start().await;
+    let (store, mut connection) = (shard(&server.url()), server.connection().await);
+    assert_eq!(refusal(&store).await, None);
+    assert_eq!(redis::cmd("DBSIZE").query_async::<u64>(&mut connection).await.unwrap(), 0, "the probe writes nothing");
+
+    // A snapshot cannot take the place of a folder.
+    let blocked = server.dir().join("dump.rdb");
+    let make = |path: &Path| std::fs::create_dir(path).unwrap();
+    make(&blocked);
+    ask(&mut connection, &["CONFIG", "SET", "save", "3600 1"]).await;
+    ask(&mut connection, &["BGSAVE"]).await;
+    saved(&mut connection, false).await;
+    assert_eq!(refusal(&store).await, Some(Refusal::Disk));
+    std::fs::remove_dir(&blocked).unwrap();
+    ask(&mut connection, &["BGSAVE"]).await;
+    saved(&mut connection, true).await;
+    assert_eq!(refusal(&store).await, None);
+
+    ask(&mut connection, &["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    assert_eq!(refusal(&store).await, Some(Refusal::Replicas));
+    ask(&mut connection, &["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+
+    ask(&mut connection, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    assert_eq!(refusal(&store).await, Some(Refusal::Replica));
+    ask(&mut connection, &["REPLICAOF", "NO", "ONE"]).await;
+    assert_eq!(refusal(&store).await, None);
+
+    // Full memory is no failure: what was accepted is carried out.
+    ask(&mut connection, &["CONFIG", "SET", "maxmemory", "1mb"]).await;
+    assert_eq!(refusal(&store).await, None);
+}
+
+#[tokio::test]
+async fn every_role_with_scripts_is_ready_and_rights_that_are_missing_are_the_reason() {
+    let server = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+    users::make(&server, "tickfleet").await;
+    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "exporter"] {
+        let error = shard(&users::url_in(&server.url(), role)).probe().await.err();
+        // A producer reads no tenants that were set at run time, and no process of a fleet is one.
+        assert!(error.is_none() || role == "producer", "{role}: {error:?}");
+    }
+    let mut connection = server.connection().await;
+    for denied in ["-evalsha", "-set"] {
+        ask(&mut connection, &["ACL", "SETUSER", "worker", denied]).await;
+        assert_eq!(refusal(&shard(&users::url_in(&server.url(), "worker"))).await, Some(Refusal::Rights), "{denied}");
+        ask(&mut connection, &["ACL", "SETUSER", "worker", &denied.replace('-', "+")]).await;
+    }
+    let wrong = users::url_in(&server.url(), "worker").replace("worker-secret", "other");
+    assert_eq!(refusal(&shard(&wrong)).await, Some(Refusal::Login));
+
+    // What a server does not say costs that alone.
+    ask(&mut connection, &["ACL", "SETUSER", "operator", "-info", "-config|get"]).await;
+    let pool = Pool::open(&users::url_in(&server.url(), "operator"), 1).unwrap();
+    let facts = pool.server().await.unwrap();
+    let named: Vec<&str> = facts.refused.iter().filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(named[0], "INFO", "{facts:?}");
+    assert!(named.contains(&"CONFIG GET") && facts.time_ms > 0, "{facts:?}");
+}
+
+/// Starts a server on this folder, with an append-only file or without.
+async fn on(folder: &Path, appendonly: bool) -> RedisServer {
+    let extra_args = ["--dir", folder.to_str().unwrap()].map(String::from).into();
+    RedisServer::start_with(RedisOptions { appendonly, extra_args, ..RedisOptions::default() }).await
+}
+
+async fn size(server: &RedisServer) -> u64 {
+    redis::cmd("DBSIZE").query_async(&mut server.connection().await).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_back_into_an_append_only_server_that_starts_without_its_file() {
+    let (naive, guided) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = RedisServer::start().await;
+    let store = shard(&server.url());
+    store.ensure_groups().await.unwrap();
+    store.beat(&tickfleet_model::ConsumerId::new("s-a").unwrap()).await.unwrap();
+    let keys = size(&server).await;
+    assert!(keys > 0);
+    ask(&mut server.connection().await, &["SAVE"]).await;
+    for folder in [&naive, &guided] {
+        std::fs::copy(server.dir().join("dump.rdb"), folder.path().join("dump.rdb")).unwrap();
+    }
+    assert_eq!(size(&on(naive.path(), true).await).await, 0, "the guide's warning is out of date");
+
+    let restored = on(guided.path(), false).await;
+    assert_eq!(size(&restored).await, keys);
+    let mut connection = restored.connection().await;
+    ask(&mut connection, &["CONFIG", "SET", "appendonly", "yes"]).await;
+    loop {
+        let info: String = redis::cmd("INFO").arg("persistence").query_async(&mut connection).await.unwrap();
+        if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
+            break;
+        }
+        // Redis reports the end of a rewrite nowhere else; the test's own timeout bounds this.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    drop(restored);
+    assert_eq!(size(&on(guided.path(), true).await).await, keys);
+}
