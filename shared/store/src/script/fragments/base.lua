@@ -32,9 +32,9 @@ local function split(tt)
   return string.match(tt, '^([^:]+):(.+)$')
 end
 
--- The most that shard time may be ahead of the server's clock, ms: 31 days, one more than a deadline. No clock that was put
--- right leaves a record beyond it: that one is damaged, or somebody wrote it, and it is not believed.
-local AHEAD_MAX_MS = 2678400000
+-- The most that shard time may be ahead of the server's clock, ms: 200 years. A clock that ran decades ahead and was put
+-- right leaves less: a record beyond it is damaged, or somebody wrote it, and it is not believed.
+local AHEAD_MAX_MS = 6311520000000
 
 -- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
 -- `injected` replaces TIME in tests and is empty otherwise. Returns shard time, TIME itself (what numbers the entries
