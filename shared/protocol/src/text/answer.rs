@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::super::json::{Bounds, Document, JsonError, bounded, check, leading, prefix};
 use super::forms::{self, Form};
-use super::meaning::{self, collect};
+use super::meaning::{self, collect, unreadable};
 use tickfleet_model::{Call, limits};
 
 /// The depth to which an answer's JSON is indexed: list, call, `function`, its members.
@@ -273,18 +273,15 @@ fn names_a_recipient(rest: &str) -> bool {
 /// Returns true if JSON that broke was meant as a call: by its first key, however that is quoted.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', '\\', ' ', '\n', '\r', '\t'];
-    let text = text.replace("&quot;", "\"");
-    let inside = text.strip_prefix('[').unwrap_or(&text).trim_start();
-    let inside = inside.trim_start_matches('{').trim_start_matches(quotes);
+    let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
+    // Two braces are how templates write one.
+    let inside = inside.strip_prefix('{').map_or(inside, |inside| inside.strip_prefix('{').unwrap_or(inside));
+    let inside = inside.trim_start_matches(quotes);
+    let inside = inside.strip_prefix("&quot;").unwrap_or(inside);
     let end = inside.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-')).unwrap_or(inside.len());
     let (key, after) = inside.split_at_checked(end).unwrap_or((inside, ""));
-    let after = after.trim_start_matches(quotes);
+    let after = after.strip_prefix("&quot;").unwrap_or(after).trim_start_matches(quotes);
     (after.is_empty() || after.starts_with(':')) && meaning::begins_a_call(key, inside)
-}
-
-/// A call that [`problem`] complains of: it has no name, or its arguments are no JSON.
-pub(super) fn unreadable(raw: &str, tool: String) -> Call {
-    Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
 }
 
 /// Broken text behind the mark that it may begin with.

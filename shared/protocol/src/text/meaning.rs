@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::super::json::{Kind, Value};
-use super::answer::unreadable;
+use super::super::json::{Kind, Value, prefix};
 use super::forms::folded;
-use tickfleet_model::{Call, suggest};
+use tickfleet_model::{Call, limits, suggest};
 
 /// Keys of a tool's name that nothing else has, without case and punctuation.
 const NAMES: [&str; 8] =
@@ -36,6 +35,11 @@ const ASIDE: [&str; 10] =
     ["reason", "id", "callid", "toolcallid", "type", "thought", "thoughts", "thinking", "explanation", "why"];
 /// The action by which agents of LangChain give their answer.
 const FINAL_ANSWERS: [&str; 3] = ["finalanswer", "finish", "none"];
+
+/// A call that [`super::problem`] complains of: it has no name, or its arguments are no JSON.
+pub(super) fn unreadable(raw: &str, tool: String) -> Call {
+    Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
+}
 
 /// The meaning of an object of an answer.
 enum Meant {

@@ -10,6 +10,7 @@ use tickfleet_config::mcp::McpServerDef;
 use tickfleet_config::tools::HttpDef;
 use tickfleet_config::{McpPinned, McpPins, Sources, load_mcp};
 use tickfleet_model::{AgentId, CallId, Effect, TenantId, TurnId, limits};
+use tickfleet_protocol::json::with_numbers_as_text;
 use tickfleet_tools::{ArgumentCheck, CallContext, Environment, Secrets, ToolFailure};
 use tickfleet_tools_http::tool::fuzzing as http;
 use tickfleet_tools_http::{HttpClients, HttpTool};
@@ -162,7 +163,8 @@ pub(super) fn http_request(bytes: &[u8]) {
         for value in sent.headers.values() {
             assert!(!value.as_bytes().contains(&b'\n') && !value.as_bytes().contains(&b'\r'));
         }
-        let body: Value = serde_json::from_str(&sent.body.unwrap_or_default()).expect("a body is JSON");
+        let body = sent.body.unwrap_or_default();
+        let body: Value = serde_json::from_str(&with_numbers_as_text(&body)).expect("a body is JSON");
         assert!(body.is_object() && body["list"].is_array(), "{body}");
     });
 }

@@ -28,6 +28,11 @@ use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, Te
 use tickfleet_ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
+/// JSON of services, as every reader can read it.
+pub mod json {
+    pub use tickfleet_protocol::json::{repaired, with_numbers_as_text};
+}
+
 pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
 pub use environment::{Environment, Unset};
 pub use kind::{DeclarationError, Made, NoShell, ToolKind, ToolKinds};

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::tools::{AnswerMeaning, OutcomeRule};
-use tickfleet_protocol::json::with_numbers_as_text;
+use tickfleet_tools::json::with_numbers_as_text;
 
 /// The rules of one tool, in their order.
 #[derive(Debug, Clone, Default)]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tickfleet_config::tools::AnswerMeaning;
 use tickfleet_model::{CallId, Effect, limits};
 use tickfleet_outbound::Blocked;
-use tickfleet_protocol::json::{repaired, with_numbers_as_text};
+use tickfleet_tools::json::{repaired, with_numbers_as_text};
 
 use super::client::{self, BodyError, Unfollowed};
 use super::mapping::{Mapping, Rule, pointed};
