@@ -325,9 +325,10 @@ pub fn problem(call: &Call) -> Option<String> {
     let what = match (mark_of(raw), error) {
         (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
         (None, Some(error)) => format!("{whose} cannot be read: {error}."),
-        (None, None) if !named(raw).is_empty() => format!(
+        (None, None) if !named(raw).is_empty() => {
             "A call in your answer cannot be read: its arguments must be an object under the key \"arguments\"."
-        ),
+                .to_owned()
+        }
         (None, None) => format!("{whose} names no tool: \"tool\" must be a tool's name as a string."),
     };
     let form = r#"{"tool": "<name>", "reason": "<why>", "arguments": {…}}"#;

@@ -105,9 +105,10 @@ pub(super) fn find(answer: &str) -> Vec<Form> {
         let fence = fence(text);
         if fence > 0 {
             forms.push(Form { at, announces: Some(fence) });
-        } else if names_a_tool(text, behind) || is_functionary(text, behind) || is_expression_of_functions(text) {
-            forms.push(Form { at, announces: None });
-        } else if is_python(text) && has_keywords(text) && text.trim_end().ends_with(']') {
+            continue;
+        }
+        let python = || is_python(text) && has_keywords(text) && text.trim_end().ends_with(']');
+        if names_a_tool(text, behind) || is_functionary(text, behind) || is_expression_of_functions(text) || python() {
             forms.push(Form { at, announces: None });
         }
     }
