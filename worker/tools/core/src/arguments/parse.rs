@@ -201,7 +201,8 @@ mod tests {
     fn values_are_bounded_however_short_their_text_is() {
         let list = |values: usize| format!("[{}0]", "0,".repeat(values - 2));
         assert!(parse_bounded(&list(limits::JSON_VALUES_MAX), limits::OUTPUT_CHECKED_BYTES_MAX).is_ok());
-        let error = parse_bounded(&list(limits::JSON_VALUES_MAX + 1), limits::OUTPUT_CHECKED_BYTES_MAX).unwrap_err().why;
+        let error =
+            parse_bounded(&list(limits::JSON_VALUES_MAX + 1), limits::OUTPUT_CHECKED_BYTES_MAX).unwrap_err().why;
         assert!(error.contains("more than 200000 values"), "{error}");
     }
 
