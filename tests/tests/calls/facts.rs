@@ -49,6 +49,11 @@ fn with_facts(policy: &mut Policy) {
             },
         ),
         ("of_agent", FactRow { sets: vec![change("read_untrusted")], of: FactScope::Agent, ..FactRow::default() }),
+        ("look", FactRow::default()),
+        (
+            "refund",
+            FactRow { forbid: vec![condition("refunded")], sets: vec![change("refunded")], ..FactRow::default() },
+        ),
     ];
     for (tool, facts) in rows {
         policy.permissions.matrix.insert(tool.into(), row(facts));
@@ -96,8 +101,8 @@ fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
 }
 
 fn plan(open: &Gate) -> Plan {
-    let reads = ["quote", "mail", "of_agent", "watch"].map(|name| tool(name, Effect::Read, open));
-    let once = ["order", "pay", "trust"].map(|name| tool(name, Effect::Once, open));
+    let reads = ["quote", "mail", "of_agent", "watch", "look"].map(|name| tool(name, Effect::Read, open));
+    let once = ["order", "pay", "trust", "refund"].map(|name| tool(name, Effect::Once, open));
     Plan {
         tools: reads.into_iter().chain(once).collect(),
         agents: vec!["kelly".into(), "fran".into()],
@@ -280,5 +285,37 @@ async fn a_reader_whose_worker_dies_is_waited_for_and_sets_its_fact_once_it_has_
         assert_eq!(outcomes(&reply), [expected], "{reply:#}");
     }
     drop(survivor);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_came_first_waits_for_a_later_one_that_is_under_way_and_may_change_what_it_goes_by() {
+    let gate = Gate::new();
+    let mut fleet = Fleet::start(plan(&gate)).await;
+    let item = json!({"item": 1});
+    let quoted = run(&mut fleet, in_session("orders", &[("quote", item.clone())])).await;
+    assert_eq!(outcomes(&quoted), ["ok"], "{quoted:#}");
+    for (session, tool, reason) in [("orders", "order", "fact_missing"), ("refunds", "refund", "fact_forbidden")] {
+        let turn = |id: &str, of: &[(&str, Value)]| {
+            json!({"turn_id": format!("{tool}-{id}"), "session_id": session, "calls": calls(of)})
+        };
+        let first = turn("1", &[("look", json!({"gate": true})), (tool, item.clone())]);
+        fleet.submit_turn(first).await;
+        gate.reached().await;
+        fleet.submit_turn(turn("2", &[(tool, json!({"item": 1, "gate": true}))])).await;
+        gate.reached().await;
+        // Permits are given in the order of coming: the first turn goes on, and the second is under way still.
+        gate.open.add_permits(1);
+        let waits = tokio::time::timeout(Duration::from_secs(20), waits(&fleet, &format!("{tool}-1"))).await;
+        assert_eq!(waits.as_deref(), Ok(&*format!("{tool}-2")), "{tool}: it does not wait");
+        gate.open.add_permits(1);
+        for _ in 0..2 {
+            let reply = fleet.reply().await;
+            let is_first = reply["turn_id"] == format!("{tool}-1");
+            let expected = if is_first { vec!["ok", "denied"] } else { vec!["ok"] };
+            assert_eq!(outcomes(&reply), expected, "{reply:#}");
+            assert!(!is_first || reply["results"][1]["error"]["details"]["reason"] == reason, "{reply:#}");
+        }
+    }
     fleet.stop().await;
 }

@@ -173,7 +173,7 @@ fn rules(story: &Story) -> Vec<String> {
         let reason = details.get("reason").and_then(Value::as_str);
         let what = match reason? {
             "rule_not_met" | "rule_undecided" | "limit_reached" => "The rule ",
-            "fact_missing" | "fact_forbidden" => "The condition on facts ",
+            "fact_missing" | "fact_forbidden" | "fact_deadlock" => "The condition on facts ",
             // A command, or a setting.
             "tool_disabled" => "",
             _ => return None,

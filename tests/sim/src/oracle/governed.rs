@@ -24,7 +24,7 @@ fn reason_of(result: &CallResult) -> &str {
 
 /// Whether a denial says of itself what the oracle looks at elsewhere.
 pub(super) fn is_reasoned(result: &CallResult) -> bool {
-    ["rule_not_met", "fact_missing", "fact_forbidden", "loop"].contains(&reason_of(result))
+    ["rule_not_met", "fact_missing", "fact_forbidden", "fact_deadlock", "loop"].contains(&reason_of(result))
 }
 
 fn tool_of<'f>(facts: &'f Facts, run: &Run) -> Option<(&'f str, u32)> {
@@ -119,6 +119,23 @@ impl Oracle {
             .collect()
     }
 
+    /// Of posts about one lot in one session, those that took effect beside another: each forbids what it sets.
+    fn posted_twice(&self, facts: &Facts) -> Vec<String> {
+        // A Redis that has lost something may have lost a fact, or that a call was under way.
+        if self.has_forgotten || !facts.lost.is_empty() {
+            return Vec::new();
+        }
+        let mut posts: BTreeMap<(&str, &str, u32), BTreeSet<(&str, usize)>> = BTreeMap::new();
+        for run in facts.runs.iter().filter(|run| run.effect_us.is_some()) {
+            if let (Some(("post", key)), Some(made)) = (tool_of(facts, run), facts.turns.get(&run.turn)) {
+                let tenant = run.turn.split(':').next().unwrap_or_default();
+                posts.entry((tenant, &made.session, key)).or_default().insert((&run.turn, run.position));
+            }
+        }
+        let twice = posts.into_iter().filter(|(_, calls)| calls.len() > 1);
+        twice.map(|((_, session, key), calls)| format!("in {session}, {key} was posted by {calls:?}")).collect()
+    }
+
     /// What must hold at the end.
     pub(super) fn ungoverned(&self) -> Vec<String> {
         let Some(governed) = &self.settings.governed else { return Vec::new() };
@@ -137,6 +154,7 @@ impl Oracle {
                 _ => {}
             }
         }
+        wrong.extend(self.posted_twice(&facts));
         let missed = self.governed.missed.iter();
         wrong.extend(missed.filter_map(|(name, position, at_us)| self.wrongly_missed(&facts, name, *position, *at_us)));
         wrong

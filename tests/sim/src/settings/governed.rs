@@ -24,7 +24,7 @@ pub(crate) const TOOLS: [(&str, Effect); 9] = [
     ("fetch", Effect::Read),
     // It always says the same.
     ("poll", Effect::Read),
-    // After it, nothing is posted in its session any more.
+    // After it, nothing is posted in its session any more; and of each lot, one thing at most.
     ("mail", Effect::Read),
     ("post", Effect::Once),
     // It opens what is walked through.
@@ -107,7 +107,10 @@ impl Governed {
             let facts = match name {
                 "mail" => sets("tainted"),
                 "open" => sets("opened(/lot)"),
-                "post" => FactRow { forbid: condition("tainted"), ..FactRow::default() },
+                "post" => FactRow {
+                    forbid: [condition("tainted"), condition("posted(/lot)")].concat(),
+                    ..sets("posted(/lot)")
+                },
                 "walk" => FactRow { require: condition("opened(/lot)"), ..FactRow::default() },
                 _ => FactRow::default(),
             };

@@ -347,3 +347,82 @@ async fn of_two_turns_that_need_each_other_the_later_one_waits_and_the_earlier_i
     // What is only expected stops nobody who must not have it.
     assert_eq!(enter(&shard, &held[1], &["-f"], &[]).await, Entered::Ok(vec![]));
 }
+
+#[tokio::test]
+async fn a_call_waits_for_every_call_under_way_that_may_change_what_it_goes_by() {
+    for (condition, change, before) in [("-f", "S f", None), ("+f", "C f", Some(Becomes::Set))] {
+        let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+        let held = leased(&shard, 4).await;
+        if let Some(becomes) = before {
+            assert_ne!(settle(&shard, &held[3], Some(end(becomes, "f"))).await, Settled::Stale);
+        }
+        // The first turn was admitted first, and comes to its call after the second.
+        for held in &held[..2] {
+            let call = ExpectedCall { position: 0, session: session(), sets: vec![("f".into(), KEPT_MS)] };
+            let expected = Expected { name: held.0.clone(), deadline_ms: START_MS + KEPT_MS, calls: vec![call] };
+            shard.store.expect(&[expected]).await.unwrap();
+        }
+        let (asks, changes) = ([condition], [change]);
+        let enters = |at: usize| enter(&shard, &held[at], &asks, &changes);
+        assert_eq!(enters(1).await, Entered::Ok(vec![]));
+        assert_eq!(enters(0).await, Entered::Waits(held[1].0.turn.clone()), "{change}");
+        assert_eq!(enters(2).await, Entered::Waits(held[1].0.turn.clone()), "{change}");
+        let becomes = if before.is_some() { Becomes::Cleared } else { Becomes::Set };
+        assert_ne!(settle(&shard, &held[1], Some(end(becomes, "f"))).await, Settled::Stale);
+        let found = if before.is_some() { FactState::Cleared } else { FactState::Set };
+        assert_eq!(state(enters(0).await), found);
+    }
+}
+
+/// Calls that have entered and wait for a turn of their own; each of these turns, but the last, waits for the next call. What the
+/// last one hears, and what the first one does once the last one's call has ended.
+async fn in_a_circle(of: usize) -> (Entered, Entered) {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 2 * of).await;
+    let (calls, inner) = held.split_at(of);
+    let fact = |at: usize| format!("f{}", at % of);
+    for (at, call) in calls.iter().enumerate() {
+        assert_eq!(enter(&shard, call, &[], &[&format!("S {}", fact(at))]).await, Entered::Ok(vec![]));
+        let wait = tickfleet_store::Wait {
+            name: call.0.clone(),
+            fence: call.1.clone(),
+            queue: Queue::Ready(Priority::Normal),
+            position: 0,
+            awaits: Some(inner[at].0.turn.clone()),
+            at_most: Duration::from_secs(300),
+            has_begun: true,
+            beside: false,
+        };
+        assert_eq!(shard.store.wait(&[wait]).await.unwrap(), [Parked::Ok]);
+    }
+    // A call that is part of it goes by what its own caller may set.
+    assert_eq!(enter(&shard, &inner[0], &["-f0"], &[]).await, Entered::Ok(vec![]));
+    for (at, call) in inner.iter().enumerate().take(of - 1) {
+        let asks = format!("-{}", fact(at + 1));
+        assert_eq!(enter(&shard, call, &[&asks], &[]).await, Entered::Waits(calls[at + 1].0.turn.clone()));
+    }
+    let closes = enter(&shard, &inner[of - 1], &[&format!("-{}", fact(0))], &[]).await;
+    // It is denied, and the call that it was part of ends.
+    assert_ne!(settle(&shard, &inner[of - 1], None).await, Settled::Stale);
+    shard.store.wake(std::slice::from_ref(&calls[of - 1].0)).await.unwrap();
+    shard.store.promote(std::slice::from_ref(&calls[of - 1].0)).await.unwrap();
+    let entry = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
+    let changed = end(Becomes::Cleared, &fact(of - 1));
+    assert_ne!(settle(&shard, &(calls[of - 1].0.clone(), entry.id), Some(changed)).await, Settled::Stale);
+    let next = enter(&shard, &inner[of - 2], &[&format!("-{}", fact(of - 1))], &[]).await;
+    (closes, next)
+}
+
+#[tokio::test]
+async fn a_circle_of_calls_that_wait_for_each_other_ends_with_the_one_that_would_close_it() {
+    for of in [2, 3] {
+        let (closes, next) = in_a_circle(of).await;
+        match closes {
+            Entered::Unmet(0, known) => {
+                assert_eq!((known.state, known.by.as_deref()), (FactState::Undecided, Some("t0/0")), "{of}");
+            }
+            other => panic!("{of}: {other:?}"),
+        }
+        assert_eq!(next, Entered::Ok(vec![]), "{of}: the others go on");
+    }
+}

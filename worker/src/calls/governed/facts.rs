@@ -222,8 +222,12 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    const fn reason(&self) -> &'static str {
-        if self.required { "fact_missing" } else { "fact_forbidden" }
+    fn reason(&self) -> &'static str {
+        match (&self.known, self.required) {
+            (Some(KnownFact { state: FactState::Undecided, .. }), _) => "fact_deadlock",
+            (_, true) => "fact_missing",
+            (_, false) => "fact_forbidden",
+        }
     }
 
     /// Where the configuration has the condition.
@@ -243,6 +247,7 @@ impl Told<'_> {
         let why = self.known.as_ref().map(|known| why(known, self.required)).unwrap_or_default();
         let advice = match &self.condition.message {
             Some(message) => format!(" {}", message.trim_end()),
+            None if self.reason() == "fact_deadlock" => " Try again later, as a new call.".to_owned(),
             None => self.advice(),
         };
         let not = if self.required { "needs" } else { "is not allowed with" };
@@ -286,6 +291,7 @@ fn why(known: &KnownFact, required: bool) -> String {
         FactState::Perhaps if required => format!("and whether {by} set it{at} is not known"),
         FactState::Perhaps => format!("which {by} may have set{at}"),
         FactState::Cleared => format!("which {by} cleared{at}"),
+        FactState::Undecided => format!("which {by} may be about to change, and {by} waits for this call"),
         FactState::Over => {
             let until = known.until_ms.map(|ms| format!(" at {}", rfc3339(ms))).unwrap_or_default();
             format!("which {by} set{at}, and which expired{until}")

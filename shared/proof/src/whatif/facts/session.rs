@@ -151,15 +151,16 @@ impl Session {
         at.map(|at| self.live.swap_remove(at).waiters).unwrap_or_default()
     }
 
-    /// The call of an earlier turn that is under way and may set a fact, or clear it, if there is one.
+    /// The call that is waited for, if there is one: one of another turn that has begun and may set or clear a fact; where that is
+    /// missing, also one of an earlier turn that has not begun.
     pub(super) fn who_may(&mut self, fact: &str, sets: bool, is_missing: bool, turn: u64) -> Option<&mut Live> {
         // All others come before a turn that changes nothing in the session.
         let number = if self.live.iter().any(|live| live.turn == turn) { turn } else { u64::MAX };
         let may = |live: &&mut Live| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));
-        let comes_before = |live: &&mut Live| live.turn != turn && live.turn < number;
+        let counts = |live: &&mut Live| live.turn != turn && (live.entered || is_missing && live.turn < number);
         self.live
             .iter_mut()
-            .filter(|live| comes_before(live) && (live.entered || is_missing))
+            .filter(counts)
             .filter(may)
             .min_by_key(|live| (live.turn, live.position))
     }

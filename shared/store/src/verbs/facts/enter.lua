@@ -1,6 +1,11 @@
 #!lua flags=allow-oom
 -- enter: a call that goes by the facts of its session, or may change them, enters it before it begins. What it requires has
--- to be so, and what it forbids may not; where a call that is under way may still change that, it waits for that one.
+-- to be so, and what it forbids may not. If a call that has entered may still change that, it waits for that call, whichever
+-- turn came first: so no two calls begin by the same premise that one of them changes. A missing fact is also waited for if an
+-- earlier turn is expected to set it.
+-- Deadlocks: a call that has entered never waits for facts, so a circle has to lead through work that a call waits for (a task, an
+-- inner call) or through a place of a limit. Work of the waiting call's own callers is not counted: it ends before they do.
+-- Any other circle ends with the call that would close it: it does not wait, and is denied (state 'w') or decided by what is known.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 facts of a session at most · 4 count, then per call: tenant:turn · fence · position ·
 --       digest of the turn's content · tenant:session · the run_id of Redis that the caller has told of its facts, or '' ·
@@ -8,28 +13,60 @@
 --       changes, then per condition: R (required) or F (forbidden), in small letters in shadow · fact; per change: S (sets) or
 --       C (clears) · fact · ms that it is kept
 -- reply per call: {ENTERED, when that was decided, ms, or '' where it was let in before; shadow condition, …} (their numbers,
---       from 1) · {UNMET, when, number of the condition, state: '-' never set, 'y', 'm' perhaps, 'n' cleared, 'x' over; since
---       ms, call, until ms} · {WAITS, turn} · BEGUN (this call was begun before: `begin` says what is known of it) · FULL (its
+--       from 1) · {UNMET, when, number of the condition, state: '-' never set, 'y', 'm' perhaps, 'n' cleared, 'x' over, 'w' a call
+--       may change it that waits for this one; since ms, call, until ms} · {WAITS, turn} · BEGUN (this call was begun before: `begin` says what is known of it) · FULL (its
 --       session has no room for what it would set) · STALE · HOLD (Redis restarted less than a lease ago, or is another than
 --       the caller knows, and may have lost facts)
--- effect HSET entered (the call, or that its turn waits), turn (entered), but where it only looks; a call that is gone: HSET facts
---        (perhaps)
+-- effect HSET entered (the call, or that its turn waits), turn (entered), but where it only looks; HSET or HDEL turn (awaits); a call
+--        that is gone: HSET facts (perhaps)
 local now = clock(ARGV[1])
 local began, run_id = epoch(now)
 local hold = began + num(ARGV[2])
 local facts_max = num(ARGV[3])
 
--- Whether a call is under way still, or may come yet (`expected` says since when it is waited for); and whether it waits for
--- work of its own, which may be this very one.
+-- Whether a call is under way still, or may come yet (`expected` says since when it is waited for).
 local function is_live(tenant, by, expected)
   local turn, position = string.match(by, '^(.+)/(%d+)$')
   if not turn then return false end
-  local found = redis.pcall('HMGET', turn_key(tenant .. ':' .. turn), TURN.calls, TURN.done, TURN.waited)
+  local found = redis.pcall('HMGET', turn_key(tenant .. ':' .. turn), TURN.calls, TURN.done)
   if found.err then return false end
   -- It is admitted in a moment, or was refused.
   if not found[1] then return expected and num(expected) + 10000 > now end
-  if num(found[2] or 0) > num(position) then return false end
-  return true, found[3] == position
+  return num(found[2] or 0) <= num(position)
+end
+
+-- The turn of a call and all that it is a part of: the calls that made it, and the tasks that it runs under. Also the places of
+-- limits that these hold; the call's own turn gives its places back while it waits.
+local function callers_of(s)
+  if s.callers then return s.callers, s.held end
+  s.callers, s.held = {}, {}
+  local turn = s.turn
+  for _ = 1, 64 do
+    s.callers[turn] = true
+    local found = redis.pcall('HMGET', turn_key(s.tenant .. ':' .. turn), TURN.task, TURN.parent, TURN.holds)
+    if found.err then break end
+    for counter in string.gmatch(turn ~= s.turn and found[3] or '', '(%S+) %d+') do s.held[counter] = true end
+    turn = string.match(turn, '^(.+)%.%d+%.call%-%d+$') or found[1] or found[2]
+    if not turn then break end
+  end
+  return s.callers, s.held
+end
+
+-- Whether the end of a turn depends on this call: 'own' if that turn waits for work that this call is a part of, 'circle' if it
+-- waits, perhaps through others, for somebody who waits for this call. Nil if it does not.
+local function depends_on_us(s, turn)
+  local callers, held = callers_of(s)
+  local word = 'own'
+  for _ = 1, 64 do
+    if callers[turn] then return word end
+    local found = redis.pcall('HMGET', turn_key(s.tenant .. ':' .. turn), TURN.awaits, TURN.waited, TURN.done, TURN.fence, TURN.lane)
+    if found.err then return nil end
+    local awaits, waited, done, fence, lane = unpack(found)
+    if not awaits then return not fence and lane and held[lane] and 'circle' or nil end
+    if awaits == turn then return nil end
+    if waited ~= (done or '0') then word = 'circle' end
+    turn = awaits
+  end
 end
 
 -- A call that is gone: one that had entered may have done what it could.
@@ -43,23 +80,27 @@ local function drop(s, i)
   end
 end
 
--- The turn of a call that is under way and may bring `change` about of a fact: of another turn, and one that came before
--- `number`, so that no two wait for each other. Calls that are only expected count where a fact is missing. Answers also
--- whether one was found to be gone.
+-- The turn of a call that may bring `change` about of a fact, and is to be waited for: any call of another turn that has entered;
+-- where a fact is missing, also one that is only expected, of a turn that came before `number`. Answers also whether one was found
+-- to be gone, and the call that may do it and waits for this one, if there is one.
 local function who_may(s, change, fact, is_missing)
+  local circle
   for i = 1, #s.entered, 2 do
     local by, text = s.entered[i], s.entered[i + 1]
     local number, expected = string.match(text, '^(%d+) e?(%d*)')
-    if number and num(number) < s.number and (expected == '' or is_missing) and string.sub(by, 1, #s.turn + 1) ~= s.turn .. '/'
+    if number and (expected == '' or is_missing and num(number) < s.number) and string.sub(by, 1, #s.turn + 1) ~= s.turn .. '/'
       and string.find(text, change .. fact .. ' ', 1, true) then
-      local live, elsewhere = is_live(s.tenant, by, expected ~= '' and expected)
-      if live and not elsewhere then return string.match(by, '^(.+)/%d+$') end
-      if not live then
+      if not is_live(s.tenant, by, expected ~= '' and expected) then
         drop(s, i)
         return nil, true
       end
+      local turn = string.match(by, '^(.+)/%d+$')
+      local depends = depends_on_us(s, turn)
+      if not depends then return turn end
+      if depends == 'circle' and expected == '' then circle = by end
     end
   end
+  return nil, false, circle
 end
 
 -- Whether a condition is met, or the turn that has to be waited for; then what is known of the fact.
@@ -68,9 +109,10 @@ local function look(s, kind, fact)
   while true do
     local state, since, by, until_ms = fact_of(call('HGET', facts_key(s.session), fact), now)
     local is_so = state == 'y' or not required and state == 'm'
-    local turn, gone
+    local turn, gone, circle
     -- In shadow nothing is waited for.
-    if kind == 'R' or kind == 'F' then turn, gone = who_may(s, is_so and 'C' or 'S', fact, required and not is_so) end
+    if kind == 'R' or kind == 'F' then turn, gone, circle = who_may(s, is_so and 'C' or 'S', fact, required and not is_so) end
+    if not turn and circle and is_so == required then return false, { 'w', '', circle, '' } end
     if not gone then return turn or is_so == required, { state, since or '', by or '', until_ms or '' } end
   end
 end
@@ -115,6 +157,8 @@ local function wait_for(s, tt, turn)
   local key = entered_key(s.session)
   -- Whoever finds no room looks again by itself.
   if #s.entered < 256 then call('HSET', key, 'w:' .. tt, turn) end
+  -- Said at once, so that of two calls that come to wait for each other the second one sees it.
+  call('HSET', turn_key(tt), TURN.awaits, turn)
   return { 'WAITS', turn }
 end
 
@@ -133,8 +177,10 @@ end
 
 local function enter(at)
   local tt, fence, position, digest, session, knows, submitted, looks = unpack(ARGV, at, at + 7)
-  local in_force, done, begun, deadline = unpack(call('HMGET', turn_key(tt), TURN.fence, TURN.done, TURN.begun, TURN.deadline_ms))
+  local in_force, done, begun, deadline, awaits = unpack(call('HMGET', turn_key(tt), TURN.fence, TURN.done, TURN.begun, TURN.deadline_ms,
+    TURN.awaits))
   if in_force ~= fence or num(position) < num(done or 0) then return 'STALE' end
+  if awaits then call('HDEL', turn_key(tt), TURN.awaits) end
   -- What somebody who is gone did of this very call comes before anything else that is said of it.
   if begun and string.match(begun, '^%d+') == position or now < marks_ms and mark_of(tt, position, digest) then return 'BEGUN' end
   -- Rule 8: somebody may know of a fact that Redis lost, and says it within this time.
@@ -161,7 +207,7 @@ local function enter(at)
     if type(met) == 'string' then
       waits = waits or met
     elseif not met then
-      if kind == 'R' and is_early(num(submitted)) then return { 'WAITS', turn } end
+      if kind == 'R' and known[1] ~= 'w' and is_early(num(submitted)) then return { 'WAITS', turn } end
       if kind == 'R' or kind == 'F' then return { 'UNMET', at_ms, tostring(i), unpack(known) } end
       shadow[#shadow + 1] = tostring(i)
     end

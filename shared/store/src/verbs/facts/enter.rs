@@ -130,6 +130,8 @@ pub enum FactState {
     Cleared,
     /// It was so, until its time was over.
     Over,
+    /// A call is under way that may change it, and that call waits for this one.
+    Undecided,
 }
 
 /// The outcome of an entry.
@@ -212,6 +214,7 @@ fn entered(value: &redis::Value) -> Result<EnteredAt, StoreError> {
                 "m" => FactState::Perhaps,
                 "n" => FactState::Cleared,
                 "x" => FactState::Over,
+                "w" => FactState::Undecided,
                 _ => return Err(bad()),
             };
             let by = Some(by.to_owned()).filter(|by| !by.is_empty());

@@ -130,7 +130,7 @@ local function back_to_queue(tt, key, rec, tenant)
   local fence = dispatch(rec.queue, tt, body.meta, rec.done, body.crashes, body.attempt, body.calls, body.lost,
     body.waited, body.shades)
   call('HSET', key, TURN.fence, fence)
-  if body.waited then call('HDEL', key, TURN.awaits) end
+  call('HDEL', key, TURN.awaits)
   -- An external task is looked at again when its next lease could be over, else a silent runtime would keep it.
   call('ZADD', TIMERS, rec.external_lease > 0 and math.min(rec.deadline, now + rec.external_lease) or rec.deadline, 't:' .. tt)
   local t = tenant_of(tenant)

@@ -25,15 +25,35 @@ async fn is_set(shard: &Shard, held: &Held, fact: &str) -> Result<(), String> {
     if settled == Settled::Stale { Err("it cannot settle".into()) } else { Ok(()) }
 }
 
-/// Of two turns under way that need each other, the later one waits.
+/// A turn whose call at this position is expected to set a fact.
+async fn is_expected(shard: &Shard, held: &Held, fact: &str) {
+    let call = ExpectedCall { position: 0, session: session(), sets: vec![(fact.into(), 60_000)] };
+    let deadline_ms = START_MS + 60_000;
+    shard.store.expect(&[Expected { name: held.0.clone(), deadline_ms, calls: vec![call] }]).await.unwrap();
+}
+
+fn waits(held: &Held) -> Entered {
+    Entered::Waits(held.0.turn.clone())
+}
+
+/// Of two turns that are expected and need each other, the later one waits.
 async fn order(shard: &Shard) -> Result<(), String> {
     let held = leased(shard, 2).await;
-    for (held, change) in held.iter().zip(["S f", "S g"]) {
-        same("it enters", enter(shard, held, &[], &[change]).await, Entered::Ok(vec![]))?;
+    for (held, fact) in held.iter().zip(["f", "g"]) {
+        is_expected(shard, held, fact).await;
     }
-    let second = |held: &Held, fact: &str| FactsEntry { position: 1, ..entry(held, &[fact], &[]) };
-    unmet("the first does not wait", ask(shard, second(&held[0], "+g")).await, FactState::Never)?;
-    same("the second waits", ask(shard, second(&held[1], "+f")).await, Entered::Waits(held[0].0.turn.clone()))
+    unmet("the first does not wait", enter(shard, &held[0], &["+g"], &["S f"]).await, FactState::Never)?;
+    same("the second waits", enter(shard, &held[1], &["+f"], &["S g"]).await, waits(&held[0]))
+}
+
+/// A call waits for one that has entered, though its own turn came first.
+async fn later(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 2).await;
+    for held in &held {
+        is_expected(shard, held, "f").await;
+    }
+    same("the second comes first", enter(shard, &held[1], &["-f"], &["S f"]).await, Entered::Ok(vec![]))?;
+    same("the first waits", enter(shard, &held[0], &["-f"], &["S f"]).await, waits(&held[1]))
 }
 
 /// A call that is over, and said nothing of facts, may have set its own.
@@ -46,22 +66,55 @@ async fn over(shard: &Shard) -> Result<(), String> {
     unmet("what is over is known as far as it is", enter(shard, &held[1], &["+f"], &[]).await, FactState::Perhaps)
 }
 
-/// A call that waits for work of its own is waited for by nobody: that work may be the very one.
-async fn elsewhere(shard: &Shard) -> Result<(), String> {
+/// Who waits for work of its own does not hold that work up, and holds up others.
+async fn own_work(shard: &Shard) -> Result<(), String> {
     let held = leased(shard, 3).await;
     same("it enters", enter(shard, &held[0], &[], &["S f"]).await, Entered::Ok(vec![]))?;
     waits_for(shard, &held[0], &held[2], true).await?;
-    unmet("its own work goes on", enter(shard, &held[1], &["+f"], &[]).await, FactState::Never)
+    unmet("its own work goes on", enter(shard, &held[2], &["+f"], &[]).await, FactState::Never)?;
+    same("others wait", enter(shard, &held[1], &["-f"], &[]).await, waits(&held[0]))
+}
+
+/// Two calls wait for work of their own, which waits for the other one.
+async fn circle(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 4).await;
+    for (of, fact) in [(0, "S f"), (1, "S g")] {
+        same("it enters", enter(shard, &held[of], &[], &[fact]).await, Entered::Ok(vec![]))?;
+        waits_for(shard, &held[of], &held[of + 2], true).await?;
+    }
+    same("the first waits", enter(shard, &held[2], &["-g"], &[]).await, waits(&held[1]))?;
+    unmet("the circle is not closed", enter(shard, &held[3], &["-f"], &[]).await, FactState::Undecided)
+}
+
+/// What a call needs is expected of a turn that stands in line for a place which the call's own caller holds.
+async fn place(shard: &Shard) -> Result<(), String> {
+    let held = leased(shard, 2).await;
+    is_expected(shard, &held[0], "f").await;
+    let mut redis = shard.server.connection().await;
+    let keys = shard.store.keys();
+    let set = |turn: &TurnName, fields: &[(&str, &str)]| {
+        let mut hset = redis::cmd("HSET");
+        hset.arg(keys.turn(turn)).arg(fields);
+        hset
+    };
+    let parent = TurnName { tenant: held[0].0.tenant.clone(), turn: TurnId::new("job").unwrap() };
+    let all = [
+        set(&held[0].0, &[("ln", "pairs@acme")]),
+        set(&held[1].0, &[("tk", "job")]),
+        set(&parent, &[("ho", "pairs@acme 1")]),
+    ];
+    for one in all {
+        let () = one.query_async(&mut redis).await.unwrap();
+    }
+    let () = redis::cmd("HDEL").arg(keys.turn(&held[0].0)).arg("f").query_async(&mut redis).await.unwrap();
+    unmet("nothing can come of it", enter(shard, &held[1], &["+f"], &[]).await, FactState::Never)
 }
 
 /// A call that is only expected is waited for where something is missing, and stops nobody else.
 async fn expected(shard: &Shard) -> Result<(), String> {
     let held = leased(shard, 3).await;
-    let call = ExpectedCall { position: 0, session: session(), sets: vec![("f".into(), 60_000)] };
-    let deadline_ms = START_MS + 60_000;
-    shard.store.expect(&[Expected { name: held[0].0.clone(), deadline_ms, calls: vec![call] }]).await.unwrap();
-    let waits = Entered::Waits(held[0].0.turn.clone());
-    same("what is missing is waited for", enter(shard, &held[1], &["+f"], &[]).await, waits)?;
+    is_expected(shard, &held[0], "f").await;
+    same("what is missing is waited for", enter(shard, &held[1], &["+f"], &[]).await, waits(&held[0]))?;
     same("it stops nobody", enter(shard, &held[2], &["-f"], &[]).await, Entered::Ok(vec![]))
 }
 
@@ -148,7 +201,13 @@ async fn all(scripts: Scripts) -> Result<(), String> {
     fresh(&shard).await;
     over(&shard).await?;
     fresh(&shard).await;
-    elsewhere(&shard).await?;
+    later(&shard).await?;
+    fresh(&shard).await;
+    own_work(&shard).await?;
+    fresh(&shard).await;
+    circle(&shard).await?;
+    fresh(&shard).await;
+    place(&shard).await?;
     fresh(&shard).await;
     expected(&shard).await?;
     fresh(&shard).await;
