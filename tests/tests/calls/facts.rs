@@ -296,9 +296,7 @@ async fn a_turn_that_came_first_waits_for_a_later_one_that_is_under_way_and_may_
     let quoted = run(&mut fleet, in_session("orders", &[("quote", item.clone())])).await;
     assert_eq!(outcomes(&quoted), ["ok"], "{quoted:#}");
     for (session, tool, reason) in [("orders", "order", "fact_missing"), ("refunds", "refund", "fact_forbidden")] {
-        let turn = |id: &str, of: &[(&str, Value)]| {
-            json!({"turn_id": format!("{tool}-{id}"), "session_id": session, "calls": calls(of)})
-        };
+        let turn = |id: &str, of: &[(&str, Value)]| json!({"turn_id": format!("{tool}-{id}"), "session_id": session, "calls": calls(of)});
         let first = turn("1", &[("look", json!({"gate": true})), (tool, item.clone())]);
         fleet.submit_turn(first).await;
         gate.reached().await;

@@ -384,7 +384,9 @@ fn fate(meta: &Meta<'_>) -> Fate {
         ("daily_cap_reached" | "rejected" | "expired" | "cancelled", _) => Fate::NotReached,
         // A limit could not count it.
         ("invalid_arguments", _) if !detail("limit").is_empty() => Fate::NotReached,
-        ("denied", "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => Fate::Stopped { reason, rule },
+        ("denied", "loop" | "fact_missing" | "fact_forbidden" | "fact_deadlock" | "facts_full") => {
+            Fate::Stopped { reason, rule }
+        }
         ("approval_refused", "denied" | "expired" | "narrowed" | "too_many_waiting" | "not_asked") => Fate::Asked,
         (outcome @ ("unknown_tool" | "denied" | "invalid_arguments" | "approval_refused"), _) => {
             Fate::Ended { outcome: outcome.to_owned(), reason, rule }

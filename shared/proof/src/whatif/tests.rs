@@ -400,3 +400,20 @@ fn an_entry_says_what_was_decided_and_how_it_was_admitted() {
     assert_eq!(decided[0], (1_000, &What::Wait("max_calls_per_tick".into(), 5_000)));
     assert_eq!((decided.len(), decided[1].0), (2, 5_000));
 }
+
+#[test]
+fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
+    let limited = turn("c", &[(6_000, 0, What::Wait("limits.few".into(), 12_000)), (12_000, 0, go(1, 1, 15_000))]);
+    let few = policy(3, vec![limit(LimitBound::Calls(9), Every::Period(60_000), OnReach::Wait)]);
+    // Of the limit alone it is told that it would not have waited.
+    let alone = told(&few, &[turn("a", &[(1_000, 0, go(1, 1, 5_000))]), limited.clone()]);
+    assert_eq!(alone, [("c/0".into(), Kind::Sooner, "limits.few".into(), Some(6_000))]);
+    let capped = [
+        turn("a", &[(1_000, 0, go(3, 3, 5_000))]),
+        turn("b", &[(1_100, 0, What::Wait("max_calls_per_tick".into(), 5_000)), (5_030, 0, go(1, 1, 10_000))]),
+        limited,
+    ];
+    let (found, summary) = replay(&few, &capped);
+    let why: Vec<&String> = summary.not_decidable.keys().collect();
+    assert!(found.is_empty() && why.len() == 1 && why[0].contains("limits beside caps"), "{found:?} {why:?}");
+}

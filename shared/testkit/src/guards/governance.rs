@@ -30,12 +30,7 @@ pub const FACTS: &[Guard] = &[
     ),
     (3, "two turns that are expected wait for each other", "is_missing and num(number) < s.number", "is_missing"),
     (3, "a call that is over is waited for", "return num(found[2] or 0) <= num(position)", "return true"),
-    (
-        3,
-        "a call that runs is taken for one that is gone",
-        "return num(found[2] or 0) <= num(position)",
-        "return false",
-    ),
+    (3, "a call that runs is taken for one that is gone", "return num(found[2] or 0) <= num(position)", "return false"),
     (3, "a call waits for its own callers", "if not depends then return turn end", "do return turn end"),
     (
         3,
@@ -61,12 +56,7 @@ pub const FACTS: &[Guard] = &[
         "(expected == '' or is_missing and num(number) < s.number)",
         "expected == ''",
     ),
-    (
-        3,
-        "a call that is only expected stops others",
-        "is_missing and num(number) < s.number",
-        "num(number) < s.number",
-    ),
+    (3, "a call that is only expected stops others", "is_missing and num(number) < s.number", "num(number) < s.number"),
     (
         25,
         "a call that was let in is decided about once more",

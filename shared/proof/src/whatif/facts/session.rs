@@ -158,11 +158,7 @@ impl Session {
         let number = if self.live.iter().any(|live| live.turn == turn) { turn } else { u64::MAX };
         let may = |live: &&mut Live| live.may.iter().any(|may| may.sets == sets && may.key.as_deref() == Some(fact));
         let counts = |live: &&mut Live| live.turn != turn && (live.entered || is_missing && live.turn < number);
-        self.live
-            .iter_mut()
-            .filter(counts)
-            .filter(may)
-            .min_by_key(|live| (live.turn, live.position))
+        self.live.iter_mut().filter(counts).filter(may).min_by_key(|live| (live.turn, live.position))
     }
 
     /// Whether there is still something to be known of it.

@@ -41,6 +41,10 @@ const NOT_ADMITTED: &str = "how it was admitted is not in the log (audit.admissi
 const OPEN_BEFORE: &str = "the window that stopped it had begun before the log did";
 const NO_TASK: &str = "the budget of its task refused it, and how much of that was used is not in the log";
 const GAVE_BACK: &str = "when calls that waited had places of limits, and when not, is not known of these";
+/// Why a difference is not told where both hold calls up: which of the turns that wait for either goes first, and when it is looked
+/// at again, follows from what the log does not have.
+const LIMITS_BESIDE_CAPS: &str =
+    "a limit and a cap both held up calls of its tenant, and limits beside caps cannot be decided again";
 const TOO_MANY: &str = "more calls would wait than are followed";
 
 /// What happens next.
@@ -84,6 +88,13 @@ struct Apart {
     since_ms: i64,
 }
 
+/// What held up calls of a tenant, in the fleet or here.
+#[derive(Default)]
+struct HeldUp {
+    by_cap: bool,
+    by_limit: bool,
+}
+
 /// Decides anew.
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
@@ -102,6 +113,8 @@ pub struct Replay<'a> {
     parked: HashMap<String, u64>,
     /// Agents about whose calls something was decided otherwise: what the log says of their counters no longer holds.
     apart: HashSet<String>,
+    /// What held up calls, by tenant.
+    held_up: HashMap<String, HeldUp>,
     /// Agents whose counters are known from what the log says of an admission.
     anchored: HashSet<String>,
     /// From when on the log has everything.
@@ -130,6 +143,7 @@ impl<'a> Replay<'a> {
             waiting: 0,
             parked: HashMap::new(),
             apart: HashSet::new(),
+            held_up: HashMap::new(),
             anchored: HashSet::new(),
             began,
             tell: Box::new(tell),
@@ -150,6 +164,16 @@ impl<'a> Replay<'a> {
         let number = self.next_turn;
         self.next_turn += 1;
         for (index, decision) in turn.decisions.iter().enumerate() {
+            match &decision.what {
+                What::Wait(by, _) | What::Refuse(_, Some(by)) => self.is_held_up(&turn.tenant, by),
+                What::Go(calls, note)
+                    if decision.first + calls < turn.calls.len()
+                        && (note.tick.0 >= note.tick.1 || note.day.0 >= note.day.1) =>
+                {
+                    self.is_held_up(&turn.tenant, TICK);
+                }
+                What::Go(..) | What::Refuse(_, None) => {}
+            }
             // Of one moment: first what goes out, in its order, then what a limit has cut short, for that was full by then, then
             // what waits or is refused.
             let (class, tie) = match &decision.what {
@@ -229,6 +253,13 @@ impl<'a> Replay<'a> {
         if live.left > 0 || live.apart.is_some() {
             self.turns.insert(number, live);
         }
+    }
+
+    /// Something holds up calls of a tenant.
+    fn is_held_up(&mut self, tenant: &str, by: &str) {
+        let held_up = self.held_up.entry(tenant.to_owned()).or_default();
+        held_up.by_limit |= by.starts_with("limits.");
+        held_up.by_cap |= [TICK, DAY, EARLIER].contains(&by);
     }
 
     /// Holds what the policy says against what was decided. `is_first` is false for what is left of it.

@@ -1,7 +1,7 @@
 //! What becomes of calls here, and where that is not what became of them.
 
 use super::ask::Said;
-use super::{LIMIT, Live, Next, Replay, agent_of};
+use super::{LIMIT, LIMITS_BESIDE_CAPS, Live, Next, Replay, agent_of};
 use crate::whatif::turns::{Decision, Turn, What};
 use crate::whatif::{DAY, Difference, Kind, TICK};
 
@@ -76,8 +76,8 @@ impl Replay<'_> {
     pub(super) fn tell_refused(&mut self, live: &Live, at: usize, by: &str, reason: &str, recorded: (i64, &What)) {
         let mut difference = difference(&live.turn, at, Kind::Capped, by, None, Some(recorded));
         difference.would = format!("{reason} ({by})");
-        self.apart.insert(agent_of(&live.turn));
-        (self.tell)(difference);
+        self.is_held_up(&live.turn.tenant, by);
+        self.differs(&live.turn, difference);
     }
 
     pub(super) fn tell(
@@ -89,8 +89,17 @@ impl Replay<'_> {
         by_ms: Option<i64>,
         recorded: Option<(i64, &What)>,
     ) {
-        self.apart.insert(agent_of(&live.turn));
-        (self.tell)(difference(&live.turn, at, kind, by, by_ms, recorded));
+        self.differs(&live.turn, difference(&live.turn, at, kind, by, by_ms, recorded));
+    }
+
+    /// Tells a difference, if it can be one.
+    fn differs(&mut self, turn: &Turn, difference: Difference) {
+        self.apart.insert(agent_of(turn));
+        if self.held_up.get(&turn.tenant).is_some_and(|held_up| held_up.by_cap && held_up.by_limit) {
+            self.summary.cannot_say(LIMITS_BESIDE_CAPS, 1);
+        } else {
+            (self.tell)(difference);
+        }
     }
 }
 
