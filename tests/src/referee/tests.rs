@@ -20,7 +20,7 @@ fn caps(calls_per_tick: u32, calls_per_day: u32) -> Caps {
 
 /// Asks for `wanted` calls at `now_ms`; answers how many were admitted.
 fn ask(agent: &mut AgentBudgets, caps: Caps, stagger_ms: i64, day_end_ms: i64, now_ms: i64, wanted: usize) -> u32 {
-    agent.roll(now_ms, stagger_ms, caps.tick_ms, day_end_ms);
+    agent.roll(now_ms, stagger_ms, caps.tick_ms, (day_end_ms - 86_400_000, day_end_ms));
     let mut tenant_day = Budget { used: 0, end_ms: i64::MAX };
     let mut chain = Chain { agent, tenant_day: &mut tenant_day, task: None, limits: &mut [], cut: None };
     match decide(wanted, Rules { caps, epoch_ms: 0, room: true }, &mut chain) {
@@ -176,7 +176,7 @@ fn a_stale_fence_changes_nothing() {
 #[test]
 fn no_call_is_admitted_in_a_window_that_began_before_redis_restarted() {
     let mut agent = AgentBudgets::default();
-    agent.roll(12_000, 0, TICK_MS, i64::MAX);
+    agent.roll(12_000, 0, TICK_MS, (0, i64::MAX));
     let mut tenant_day = Budget { used: 0, end_ms: i64::MAX };
     let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: None, limits: &mut [], cut: None };
     // A shorter tick does not make the running window younger.
@@ -188,7 +188,7 @@ fn no_call_is_admitted_in_a_window_that_began_before_redis_restarted() {
 #[test]
 fn a_task_that_has_used_its_budget_ends_what_waits() {
     let (mut agent, mut tenant_day) = (AgentBudgets::default(), Budget { used: 0, end_ms: i64::MAX });
-    agent.roll(12_000, 0, TICK_MS, i64::MAX);
+    agent.roll(12_000, 0, TICK_MS, (0, i64::MAX));
     let mut task = TaskBudget { max: 3, used: 0 };
     let mut chain =
         Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: Some(&mut task), limits: &mut [], cut: None };

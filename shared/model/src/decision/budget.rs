@@ -28,6 +28,18 @@ impl Budget {
     }
 }
 
+impl Budget {
+    /// As [`Self::roll`], into the day from `start_ms` to `end_ms`. If the last day ended within this one, the time zone has
+    /// changed: it goes on to the end of this one, for what is left of a day is no day of its own.
+    pub fn roll_day(&mut self, now_ms: i64, (start_ms, end_ms): (i64, i64)) {
+        if now_ms >= self.end_ms && start_ms < self.end_ms && self.end_ms < end_ms {
+            self.end_ms = end_ms;
+        } else {
+            self.roll(now_ms, end_ms);
+        }
+    }
+}
+
 /// The budgets of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudgets {
@@ -40,13 +52,13 @@ pub struct AgentBudgets {
 }
 
 impl AgentBudgets {
-    /// Opens the windows that have ended.
-    pub fn roll(&mut self, now_ms: i64, stagger_ms: i64, tick_ms: i64, day_end_ms: i64) {
-        let end_ms = window_end(now_ms, stagger_ms, tick_ms);
+    /// Opens the windows that have ended; `day_ms` are the start and the end of the present day.
+    pub fn roll(&mut self, now_ms: i64, stagger_ms: i64, tick_ms: i64, day_ms: (i64, i64)) {
+        let end_ms = next_window_end(now_ms, stagger_ms, tick_ms, self.tick.end_ms);
         if self.tick.roll(now_ms, end_ms) {
-            self.tick_began_ms = end_ms - tick_ms;
+            self.tick_began_ms = now_ms.min(end_ms - tick_ms);
         }
-        self.day.roll(now_ms, day_end_ms);
+        self.day.roll_day(now_ms, day_ms);
     }
 }
 
@@ -72,4 +84,18 @@ impl TaskBudget {
 #[must_use]
 pub const fn window_end(now_ms: i64, stagger_ms: i64, tick_ms: i64) -> i64 {
     now_ms - (now_ms - stagger_ms).rem_euclid(tick_ms) + tick_ms
+}
+
+/// When a window that opens at `now_ms` ends, ms, where the one before ended at `last_ms` (0: there was none). If that was no
+/// boundary of windows of this length, the length has changed, and what is left up to the next boundary is no window of its own:
+/// the first one of a new length is a whole one, and more. Otherwise a counter would open three times in one window's time.
+#[must_use]
+pub const fn next_window_end(now_ms: i64, stagger_ms: i64, length_ms: i64, last_ms: i64) -> i64 {
+    let end_ms = window_end(now_ms, stagger_ms, length_ms);
+    let is_boundary = last_ms <= 0 || (last_ms - stagger_ms).rem_euclid(length_ms) == 0;
+    if is_boundary || now_ms - last_ms >= length_ms || end_ms - now_ms == length_ms {
+        end_ms
+    } else {
+        end_ms + length_ms
+    }
 }

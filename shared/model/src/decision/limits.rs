@@ -1,7 +1,7 @@
 //! Limits: counters that calls debit by amounts, and what becomes of calls that one has no room for.
 
 use super::Reason;
-use super::budget::window_end;
+use super::budget::next_window_end;
 
 /// Windows of more than this go on after a restart of Redis, ms.
 const LOST_MS: i64 = 60_000;
@@ -40,8 +40,12 @@ impl Counter {
         }
         let (began_ms, end_ms) = match window {
             Window::Period(length, stagger) => {
-                let end_ms = window_end(now_ms, stagger, length);
-                (end_ms - length, end_ms)
+                let end_ms = next_window_end(now_ms, stagger, length, self.end_ms);
+                (now_ms.min(end_ms - length), end_ms)
+            }
+            // The time zone has changed: what is left of this day is no day of its own.
+            Window::Day(start_ms, end_ms) if start_ms < self.end_ms && self.end_ms < end_ms => {
+                return Self { end_ms, ..self };
             }
             Window::Day(start_ms, end_ms) => (start_ms, end_ms),
             // What is used is what is held; whoever looks fills it in.
@@ -159,5 +163,87 @@ pub fn fit(debits: &[Debit], k: usize, epoch_ms: i64) -> (usize, Option<usize>, 
 pub fn debit(debits: &mut [Debit], k: usize) {
     for debit in debits {
         debit.counter.used += debit.amounts.iter().take(k).flatten().sum::<u64>();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes all that a counter allows as soon as it allows it, with windows of these lengths, each from a moment on; answers when.
+    fn taken(windows: &[(i64, Window)], until_ms: i64) -> Vec<i64> {
+        let (mut counter, mut at) = (Counter::default(), Vec::new());
+        for now_ms in 1..until_ms {
+            let window =
+                windows.iter().rev().find(|(from_ms, _)| *from_ms <= now_ms).map_or(Window::Held, |(_, it)| *it);
+            counter = counter.at(now_ms, window);
+            if counter.used == 0 {
+                counter.used = 1;
+                at.push(now_ms);
+            }
+        }
+        at
+    }
+
+    #[test]
+    fn a_counter_opens_twice_at_most_in_a_windows_time_whatever_length_it_gets_and_when() {
+        for (first, second, third) in
+            [(60, 100, 60), (10, 360, 10), (100, 30, 70), (7, 5, 11), (60, 30, 120), (24, 1, 24)]
+        {
+            for change in 1..second.max(first) {
+                let windows = [
+                    (0, Window::Period(first, 3)),
+                    (500 + change, Window::Period(second, 1)),
+                    (1_500 + 3 * change, Window::Period(third, 3)),
+                ];
+                let at = taken(&windows, 3_500);
+                for three in at.windows(3).filter(|three| three[0] > first) {
+                    // The length in force when the last of the three came; the windows of the one before run on to their end.
+                    let length =
+                        windows.iter().rev().find(|(from_ms, _)| *from_ms <= three[1]).map_or(0, |(_, it)| match it {
+                            Window::Period(length, _) => *length,
+                            _ => 0,
+                        });
+                    assert!(
+                        three[2] - three[0] >= length,
+                        "{first} {second} {third} {change}: {three:?} within {length}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_day_that_a_new_zone_cuts_goes_on_to_the_end_of_the_new_ones() {
+        let day = |zone: i64, now_ms: i64| {
+            let start_ms = (now_ms - zone).div_euclid(24) * 24 + zone;
+            Window::Day(start_ms, start_ms + 24)
+        };
+        for (from, to) in [(0, 1), (0, 23), (5, 0), (11, 13)] {
+            for change in 100..124 {
+                let (mut counter, mut at) = (Counter::default(), Vec::new());
+                for now_ms in 1..300 {
+                    counter = counter.at(now_ms, day(if now_ms < change { from } else { to }, now_ms));
+                    if counter.used == 0 {
+                        counter.used = 1;
+                        at.push(now_ms);
+                    }
+                }
+                let three = at.windows(3).find(|three| three[0] > 24 && three[2] - three[0] < 24);
+                assert_eq!(three, None, "{from} {to} {change}: {at:?}");
+                assert!(at.windows(2).all(|two| two[1] - two[0] <= 48), "{at:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn windows_of_one_length_keep_their_boundaries_also_after_a_while_without_calls() {
+        let window = Window::Period(60, 3);
+        let first = Counter::default().at(100, window);
+        assert_eq!((first.began_ms, first.end_ms), (63, 123));
+        for (now_ms, end_ms) in [(123, 183), (130, 183), (200, 243), (1_000, 1_023)] {
+            let next = first.at(now_ms, window);
+            assert_eq!((next.began_ms, next.end_ms, next.used), (end_ms - 60, end_ms, 0), "{now_ms}");
+        }
     }
 }

@@ -187,3 +187,37 @@ async fn the_log_has_the_shards_word_of_when_places_were_given_back_and_when_an_
     assert_eq!(said[..3], [of("t0/0", ""), of("t0/1", &at(200)), of("t1/0", &at(0))]);
     assert!(said[3..].iter().all(|text| text.ends_with(&format!("{}}}}}", at(0)))), "{said:?}");
 }
+
+/// One call in each window of this length.
+fn every(period_ms: i64) -> LimitRow {
+    LimitRow::new(&limit(LimitBound::Calls(1), Every::Period(period_ms)), (0, 1), 1_000, (0, 0))
+}
+
+#[tokio::test]
+async fn a_limit_that_gets_a_longer_window_while_calls_wait_lets_none_through_before_that_is_over() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut turns = shard.inbound(3).await;
+    turns.iter_mut().for_each(|turn| turn.counters = counters());
+    let AdmitReply::Decided { turns, .. } = shard.store.admit(BY, &[row()], &[every(1_000)], &turns).await.unwrap()
+    else {
+        panic!("nothing is decided")
+    };
+    assert!(matches!(&turns[..], [Admitted::Dispatched, Admitted::Laned, Admitted::Laned]), "{turns:?}");
+    let look = async |turn: usize, limit: LimitRow| {
+        let by = JudgedBy { agent: format!("a{turn}"), policy: LanePolicy::Row(0), stagger_ms: 0 };
+        let waiting = WaitingTurn { name: format!("acme:t{turn}"), next: 0, by, counters: counters() };
+        let batch = [LaneRelease { lane: Lane::parse("one@x").unwrap(), turns: LaneTurns::These(vec![waiting]) }];
+        match shard.store.release(BY, 16, &[row()], &[limit], &batch).await.unwrap() {
+            ReleaseReply::Released(mut lanes) => lanes.remove(0).turns,
+            other => panic!("{other:?}"),
+        }
+    };
+    shard.advance(1_000);
+    assert_eq!(look(1, every(60_000)).await, 1, "the running window has ended, and the new one begins");
+    shard.advance(59_000);
+    assert_eq!(look(2, every(60_000)).await, 0, "59 s are no window of a minute");
+    shard.advance(59_999);
+    assert_eq!(look(2, every(60_000)).await, 0);
+    shard.advance(1);
+    assert_eq!(look(2, every(60_000)).await, 1);
+}

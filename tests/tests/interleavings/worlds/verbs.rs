@@ -355,8 +355,8 @@ impl World {
             agent.tick = Budget { used: USED_UP, end_ms: window_end(now_ms, stagger_ms, row.caps.tick_ms) };
             agent.day = Budget { used: USED_UP, end_ms: row.day_end_ms };
         }
-        agent.roll(now_ms, stagger_ms, row.caps.tick_ms, row.day_end_ms);
-        self.tenant(lane).day.roll(now_ms, row.day_end_ms);
+        agent.roll(now_ms, stagger_ms, row.caps.tick_ms, (row.day_start_ms, row.day_end_ms));
+        self.tenant(lane).day.roll_day(now_ms, (row.day_start_ms, row.day_end_ms));
     }
 
     /// The pure decision, with the chain's counters taken from the world and put back.

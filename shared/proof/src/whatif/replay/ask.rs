@@ -94,9 +94,9 @@ impl Replay<'_> {
         let (day_ms, day_end_ms) = self.books.day(self.fleet.policy.time_zone(whose.owner), now_ms);
         let mut agent = self.books.agents.get(&name).copied().unwrap_or_default();
         let stagger_ms = (self.fleet.agent_stagger)(&whose.tenant, &whose.agent, caps.tick_ms);
-        agent.roll(now_ms, stagger_ms, caps.tick_ms, day_end_ms);
+        agent.roll(now_ms, stagger_ms, caps.tick_ms, (day_ms, day_end_ms));
         let mut tenant_day = self.books.tenant_days.get(&turn.tenant).copied().unwrap_or_default();
-        tenant_day.roll(now_ms, day_end_ms);
+        tenant_day.roll_day(now_ms, (day_ms, day_end_ms));
         if let Some(What::Go(_, note)) = on.map(|on| &on.what)
             && !self.apart.contains(&name)
         {

@@ -137,6 +137,25 @@ local function whole(text)
   return text and #text <= 9 and string.match(text, '^%d+$') and num(text) or nil
 end
 
+-- When a window that opens now ends, where the one before ended at `last` (0: there was none). If that was no boundary of
+-- windows of this length, the length has changed: then the first one is a whole one, and more, and the counter does not open once
+-- more for what is left up to the next boundary.
+local function window_end(now, stagger, length, last)
+  local ends = now - (now - stagger) % length + length
+  if last <= 0 or (last - stagger) % length == 0 or now - last >= length or ends - now == length then return ends end
+  return ends + length
+end
+
+-- What is used in the day from `start` to `ends`, where the one before ended at `last`: if that was within this day, the time zone
+-- has changed, and the old day goes on to the end of this one.
+local function used_in_day(used, last, start, ends) return last > start and last < ends and used or 0 end
+
+-- A number that a hand may have changed: nil where it is none of those that we write, which are finite and not negative.
+local function sound(text)
+  local n = num(text or '')
+  return n and n >= 0 and n < 1e15 and n or nil
+end
+
 -- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.
 -- Rule 21: where the stream or its group is gone, nobody holds anything.
 local function pending(stream, entry)

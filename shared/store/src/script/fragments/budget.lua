@@ -22,7 +22,7 @@ local function agent_of(name, now)
       a.tick_used, a.tick_end, a.day_used, a.day_end = tick, tick_end, day, day_end
     end
     a.lost = #text ~= 40 or not (tick >= 0 and tick < most and tick_end >= 0 and tick_end < most and day >= 0 and day < most
-      and day_end >= 0 and day_end < most)
+      and day_end >= 0 and day_end < most and a.tick_begin >= 0 and a.tick_begin < most)
   end
   return a
 end
@@ -50,16 +50,21 @@ end
 -- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.
 local function roll(a, t, policy, stagger, now)
   a.rolled, t.rolled = true, true
+  if t.lost then t.lost, t.told, t.day_used, t.day_end = nil, true, USED_UP, policy.day_end end
   if a.lost then
     a.lost, a.told, a.tick_end = nil, true, now - (now - stagger) % policy.tick + policy.tick
     a.tick_used, a.tick_begin, a.day_used, a.day_end = USED_UP, a.tick_end - policy.tick, USED_UP, policy.day_end
   end
   if now >= a.tick_end then
-    a.tick_used, a.tick_end = 0, now - (now - stagger) % policy.tick + policy.tick
-    a.tick_begin = a.tick_end - policy.tick
+    a.tick_used, a.tick_end = 0, window_end(now, stagger, policy.tick, a.tick_end)
+    a.tick_begin = math.min(now, a.tick_end - policy.tick)
   end
-  if now >= a.day_end then a.day_used, a.day_end = 0, policy.day_end end
-  if now >= t.day_end then t.day_used, t.day_end = 0, policy.day_end end
+  if now >= a.day_end then
+    a.day_used, a.day_end = used_in_day(a.day_used, a.day_end, policy.day_start, policy.day_end), policy.day_end
+  end
+  if now >= t.day_end then
+    t.day_used, t.day_end = used_in_day(t.day_used, t.day_end, policy.day_start, policy.day_end), policy.day_end
+  end
 end
 
 -- How many calls the day still allows, and when more are allowed.
@@ -86,6 +91,9 @@ end
 
 local function save_agents()
   local fields = {}
+  for name, t in pairs(tenants) do
+    if t.told then put_aside('tenant', name, 'its day could not be read: it counts as used up until it ends') end
+  end
   for name, a in pairs(agents) do
     if a.told then put_aside('budgets', name, 'its budgets could not be read: they count as used up until the day ends') end
     if a.rolled then

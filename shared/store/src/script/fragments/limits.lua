@@ -112,7 +112,7 @@ end
 local function read_counter(text, now)
   if #text ~= 24 then return nil end
   local used, ends, began = struct.unpack('<ddd', text)
-  if used >= 0 and ends >= 0 and ends < now + 400 * 86400000 then return used, ends, began end
+  if used >= 0 and ends >= 0 and ends < now + 400 * 86400000 and began >= 0 and began <= ends then return used, ends, began end
 end
 
 -- Opens a counter's window where the last one has ended (rule 1). One that a hand has changed counts as used up until
@@ -124,14 +124,16 @@ local function open_window(c, text, now)
     if used then c.used, c.ends, c.began = used, ends, began else odd = true end
   end
   if odd or now >= c.ends then
-    c.used = 0
-    if odd then c.used, c.odd = row.max, true end
     if row.length then
-      c.ends = now - (now - num(c.stagger)) % row.length + row.length
-      c.began = c.ends - row.length
+      c.used, c.ends = 0, window_end(now, num(c.stagger), row.length, c.ends)
+      c.began = math.min(now, c.ends - row.length)
+    elseif c.ends > row.start and c.ends < row.upto then
+      -- The time zone has changed: the old day goes on to the end of this one.
+      c.ends = row.upto
     else
-      c.ends, c.began = row.upto, row.start
+      c.used, c.ends, c.began = 0, row.upto, row.start
     end
+    if odd then c.used, c.odd = row.max, true end
   end
 end
 
@@ -159,7 +161,14 @@ end
 -- one that Redis has forgotten may not have heard.
 local function load_places(c, now, epoch_ms, lease)
   local key = held_key(name_of(c))
-  c.used, c.ends, c.began = call('ZCARD', key), now + LOOK_MS, now
+  local held = redis.pcall('ZCARD', key)
+  c.ends, c.began = now + LOOK_MS, now
+  -- Something else is there (rule 18): it costs those who need one of these places, and nobody else.
+  if type(held) ~= 'number' then
+    c.used = c.row.max
+    return
+  end
+  c.used = held
   if c.used >= c.row.max then take_back_places(c, key, now) end
   if epoch_ms > 0 and now < epoch_ms + lease then c.used = math.max(c.used, c.row.max) end
 end
@@ -180,8 +189,12 @@ local function load_row(row, now)
   local of, key, room = row.counters, counters_key(row.name), nil
   for from = 1, #of, 500 do
     local upto = math.min(from + 499, #of)
-    local found = call('HMGET', key, unpack(row.keys, from, upto))
-    for i = from, upto do
+    local found = redis.pcall('HMGET', key, unpack(row.keys, from, upto))
+    -- Something else is there (rule 18): it costs the calls of this limit, and no others.
+    if found.err then
+      for i = from, upto do of[i].used, of[i].ends, of[i].began = row.max, now + LOOK_MS, now end
+    end
+    for i = from, found.err and from - 1 or upto do
       local c, text = of[i], found[i - from + 1]
       if not text then
         room = (room or row.most - call('HLEN', key)) - 1
@@ -191,6 +204,12 @@ local function load_row(row, now)
       open_window(c, text, now)
     end
   end
+end
+
+-- The place of the first turn on a lane; nil where nobody waits. What is no lane stops nobody (rule 18).
+local function first_on(lane)
+  local first = redis.pcall('ZRANGE', lane, 0, 0, 'WITHSCORES')
+  return not first.err and num(first[2]) or nil
 end
 
 -- Reads the counters of a batch, and the place of the first turn on each of their lanes.
@@ -207,7 +226,7 @@ local function load_counters(now, epoch_ms, lease) -- rarely
     local upto = math.min(from + 499, #lanes)
     -- Mostly nothing waits, and one command says so for all.
     if call('EXISTS', unpack(lanes, from, upto)) > 0 then
-      for i = from, upto do counter_list[i].first = num(call('ZRANGE', lanes[i], 0, 0, 'WITHSCORES')[2]) end
+      for i = from, upto do counter_list[i].first = first_on(lanes[i]) end
     end
   end
 end
