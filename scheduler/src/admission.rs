@@ -113,7 +113,8 @@ fn odd() -> TurnId {
     TurnId::new("odd").expect("a well-formed id")
 }
 
-/// Checks what only the policy knows, and builds what the script wants.
+/// Checks what only the policy knows, and builds what the script wants. `grant` is what the turn's task grants, and when that
+/// expires, ms.
 ///
 /// # Errors
 /// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
@@ -121,12 +122,14 @@ pub(crate) fn admission(
     candidate: &Candidate,
     by: &Reckoning<'_>,
     rows: &mut Rows,
-    grant: Option<tickfleet_model::TaskGrant>,
+    grant: Option<(tickfleet_model::TaskGrant, i64)>,
 ) -> Result<Admission, Box<RejectedMessage>> {
     let (turn, now_ms) = (&candidate.turn, by.now_ms);
     let (owner, policy) = look_up(by.policy, turn)?;
     let row = by.clock.row_of(by.policy, (&turn.tenant, owner), (&turn.agent, policy), now_ms);
     let deadline_ms = deadline(turn, row, now_ms)?;
+    // What runs under a task ends with it at the latest.
+    let deadline_ms = grant.as_ref().map_or(deadline_ms, |(_, ends_ms)| deadline_ms.min(*ends_ms));
     let digest = content_digest(turn);
     let meta = SliceMeta {
         agent: turn.agent.clone(),
@@ -142,7 +145,7 @@ pub(crate) fn admission(
         parallel_reads: turn.parallel_reads,
         pending_approval: turn.pending_approval,
         context: turn.context.clone(),
-        task: turn.task.clone().map(|task| (task, grant.unwrap_or_default())),
+        task: turn.task.clone().map(|task| (task, grant.map(|(grant, _)| grant).unwrap_or_default())),
         is_task: false,
         by: None,
         span: traces::traceparent(&candidate.span),

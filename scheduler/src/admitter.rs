@@ -292,7 +292,8 @@ impl Admitter {
                 Err(error) if error.is_script_error() => None,
                 found => found?,
             };
-            grants.extend(found.filter(|(agent, _)| *agent == candidate.turn.agent).map(|(_, grant)| (index, grant)));
+            let found = found.filter(|(agent, ..)| *agent == candidate.turn.agent);
+            grants.extend(found.map(|(_, grant, deadline_ms)| (index, (grant, deadline_ms))));
         }
         Ok(grants)
     }
@@ -393,8 +394,8 @@ enum Tried {
 /// Something that a decision rests on could not be read; it is logged.
 struct NotRead;
 
-/// By a candidate's number, what the task grants that its turn runs under.
-type Grants = HashMap<usize, TaskGrant>;
+/// By a candidate's number, what the task grants that its turn runs under, and when that expires, ms.
+type Grants = HashMap<usize, (TaskGrant, i64)>;
 
 /// The bounds of one script.
 struct BatchBounds {

@@ -147,13 +147,16 @@ impl TaskQueues {
         }
         let active = self.active.load();
         if let Some(parent) = task.parent.clone().filter(|_| active.policy.tenants.contains_key(&task.tenant)) {
-            let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {
+            let Some((agent, grant, deadline_ms)) =
+                self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await?
+            else {
                 let (code, message) = delegation::refused("unknown_parent");
                 return Ok(Tried::Refused(refuse(&task, code, message.into())));
             };
             if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
                 return Ok(Tried::Refused(refuse(&task, code, message)));
             }
+            delegation::end_with(&mut task, deadline_ms, self.clock.now_ms());
         }
         let planned = match delegation::plan(&active, &task, self.clock.now_ms()) {
             Ok(planned) => planned,
@@ -248,7 +251,7 @@ impl TaskQueues {
                 format!("tenant {:?} is not configured", name.tenant.as_str()),
             );
         }
-        match self.store.cancel(name, reason).await? {
+        match self.store.cancel_all(name, reason).await? {
             Cancelled::Full => refusal(
                 RejectionCode::TooManyCancels,
                 "too many cancels wait for turns that have not come; try again".into(),

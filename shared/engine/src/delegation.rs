@@ -34,7 +34,7 @@ pub struct Planned {
     arguments: String,
     wire: Task,
     digest: String,
-    by: Option<String>,
+    by: Option<CallId>,
 }
 
 /// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
@@ -144,6 +144,14 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
+/// Has a task expire when what it is begun for does, at `ends_ms`, unless it expires before.
+pub fn end_with(task: &mut Task, ends_ms: i64, now_ms: i64) {
+    let own_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
+    if ends_ms < own_ms {
+        task.deadline_ms = Some(ends_ms);
+    }
+}
+
 /// The tools of both lists, if there are two.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
@@ -160,6 +168,10 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
         "budget_exceeds_parent" => (
             RejectionCode::BudgetExceedsParent,
             "The task that this one is delegated from has too little of its action budget left for it.",
+        ),
+        "parent_ended" => (
+            RejectionCode::UnknownParent,
+            "What this task is delegated from has ended, or was cancelled: nothing begins under it any more.",
         ),
         "unknown_parent" => {
             (RejectionCode::UnknownParent, "The task that this one is delegated from is not known or has ended.")
@@ -233,7 +245,7 @@ impl Planned {
     /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's.
     #[must_use]
     pub fn by_call(mut self, call: &CallId) -> Self {
-        self.by = Some(call.to_string());
+        self.by = Some(call.clone());
         self
     }
 
@@ -256,7 +268,7 @@ impl Planned {
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
             is_task: true,
-            by: self.by,
+            by: self.by.as_ref().map(ToString::to_string),
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
         let call = if self.external_lease_ms > 0 {
@@ -277,6 +289,7 @@ impl Planned {
             deadline_ms: self.deadline_ms,
             budget: self.grant.budget,
             parent: self.parent,
+            by: self.by.map(|call| call.turn),
             meta: serde_json::to_string(&meta).unwrap_or_default(),
             call,
             external_lease_ms: self.external_lease_ms,

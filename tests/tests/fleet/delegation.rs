@@ -16,6 +16,7 @@ use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
+mod descendants;
 mod outside;
 mod repeated;
 

@@ -303,6 +303,7 @@ fn task(id: &str) -> Delegation {
         agent: AgentId::new("kelly").unwrap(),
         deadline_ms: START_MS + 3_600_000,
         budget: 1,
+        by: None,
         parent: None,
         reply_to: None,
         meta: "m".into(),

@@ -97,13 +97,16 @@ async fn delegate(
     let id = TaskId::new(format!("d-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]));
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
-    let task = task(&context, args).map_err(refused)?;
+    let mut task = task(&context, args).map_err(refused)?;
     // Given out by an earlier try: its id may be forgotten by now, and would make another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
                        remembered. Look for it before you repeat it.";
         return Err(refused(message.into()));
+    }
+    if let Some(ends_ms) = ends_ms(store, &context, &task, wait).await? {
+        delegation::end_with(&mut task, ends_ms, now_ms);
     }
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
@@ -133,6 +136,18 @@ async fn delegate(
         Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
         Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
     }
+}
+
+/// When the task ends at the latest, ms: with the task that it is delegated from, and where the call waits for it, with its turn.
+async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) -> Result<Option<i64>, ToolError> {
+    if wait {
+        return Ok(Some(context.deadline_ms));
+    }
+    let Some(parent) = &task.parent else { return Ok(None) };
+    let found = store.task_grant(&TurnName::task(&context.tenant, parent)).await;
+    let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
+    // Where the parent is gone, the script refuses the task.
+    Ok(found.map(|(.., deadline_ms)| deadline_ms))
 }
 
 /// What the task came to. The call is made again when it has ended: until then it holds no slot.

@@ -68,15 +68,15 @@ impl Store {
         Ok(TurnView::Live(Box::new(live)))
     }
 
-    /// Reads who works on a task, and what it grants; none if no such task is under way.
+    /// Reads who works on a task, what it grants, and when it expires, ms of shard time; none if no such task is under way.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant)>, StoreError> {
+    pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant, i64)>, StoreError> {
         let command = redis::cmd("HGET").arg(self.keys.turn(task)).arg(turn::META).to_owned();
         let meta: Option<String> = self.connection.query(Question::Look, &command).await?;
         let meta = meta.and_then(|meta| serde_json::from_str::<SliceMeta>(&meta).ok()).filter(|meta| meta.is_task);
-        Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
+        Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1, meta.deadline_ms))))
     }
 
     /// Returns true if a turn or task whose producer gave the id was taken in, and nobody has decided about it so far.

@@ -38,6 +38,7 @@ impl World {
             agent,
             deadline_ms: self.clock.load(Ordering::SeqCst) + 60_000,
             budget: 3,
+            by: None,
             parent: None,
             meta: "m".into(),
             call: "c0".into(),

@@ -145,6 +145,7 @@ impl Game<'_> {
             agent: AgentId::new(spec.agent).unwrap(),
             deadline_ms: spec.deadline_ms,
             budget: spec.budget.unwrap_or(0),
+            by: None,
             parent: spec.task.as_ref().map(|task| TaskId::new(task).unwrap()),
             reply_to: spec.inbox.map(|inbox| InboxName::new(inbox).unwrap()),
             meta: format!("m{number}"),

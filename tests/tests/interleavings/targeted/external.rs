@@ -25,6 +25,7 @@ pub(super) fn delegation(task: &str, entry: Option<String>) -> Delegation {
         agent,
         deadline_ms: START_MS + 60_000,
         budget: 3,
+        by: None,
         parent: None,
         meta: "m".into(),
         call: "c0".into(),
@@ -159,4 +160,27 @@ async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
         ending.begun.is_some_and(|begun| begun.by == BegunBy::Runtime),
         "what its runtime did is not known: {ending:?}"
     );
+}
+
+#[tokio::test]
+async fn nothing_is_delegated_from_what_was_cancelled_or_is_about_to_end() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (parent, _) = external(&shard).await;
+    let (by, other) = (TurnName::task(&parent.tenant, &TaskId::new("k2").unwrap()), delegation("k2", None));
+    assert_eq!(shard.store.delegate(&[other]).await.unwrap(), [Delegated::Ok]);
+    let from = |task: &str, parent: bool| Delegation {
+        parent: parent.then(|| TaskId::new("k1").unwrap()),
+        by: (!parent).then(|| by.turn.clone()),
+        budget: 1,
+        ..delegation(task, None)
+    };
+    let write = async |task: &str, parent: bool| shard.store.delegate(&[from(task, parent)]).await.unwrap().remove(0);
+    assert_eq!((write("a", true).await, write("b", false).await), (Delegated::Ok, Delegated::Ok));
+    for name in [&parent, &by] {
+        shard.store.cancel(name, "no longer wanted").await.unwrap();
+    }
+    let over = Delegated::Refused("parent_ended".into());
+    assert_eq!((write("c", true).await, write("d", false).await), (over.clone(), over.clone()));
+    // What was written before is asked for once more, and is there.
+    assert_eq!(write("a", true).await, Delegated::Duplicate);
 }

@@ -429,8 +429,13 @@ impl World {
         }
         let budget = s.budget.unwrap_or(0);
         if let Some(parent) = s.task.as_ref().map(|task| format!("{}:{task}", s.tenant)) {
+            // Nothing begins any more under what was cancelled, or is ended now.
+            let is_over = self.live(&parent).is_some_and(|turn| {
+                matches!(turn.state, State::Ending(..)) || turn.state.live().is_some_and(|live| live.cancelled)
+            });
             match self.live(&parent).and_then(|t| t.task) {
                 None => return Ok("REFUSED unknown_parent".into()),
+                Some(_) if is_over => return Ok("REFUSED parent_ended".into()),
                 Some(parent) if parent.left() < budget => return Ok("REFUSED budget_exceeds_parent".into()),
                 Some(mut carved) => {
                     carved.used += budget;

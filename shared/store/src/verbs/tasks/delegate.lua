@@ -6,7 +6,8 @@
 --       6 tasks of a tenant that are listed at most · 7 how long lists are kept, ms ·
 --       8 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
---       meta · call · lease of an external runtime ms (0: workers run it) · inbox or ''
+--       meta · call · lease of an external runtime ms (0: workers run it) · inbox or '' · the tenant's turn whose call delegates
+--       it, or ''
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
@@ -42,6 +43,12 @@ local function list(key, task)
   call('PEXPIRE', key, listed_ms)
 end
 
+-- Whether what a task is delegated from was cancelled, or is ended now: nothing begins under that any more.
+local function is_over(tt)
+  local calls, cancelled, fence = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.cancelled, TURN.fence))
+  return calls and (cancelled or fence and string.sub(fence, 1, 2) == 's:')
+end
+
 local function delegate(at)
   -- The inbound entry is the fence: a scheduler that slept while reap wrote it anew must not delegate it a second time,
   -- however long ago the task has ended and its record has gone.
@@ -61,9 +68,12 @@ local function delegate(at)
   if refusal then return 'REFUSED ' .. refusal end
   if slices and slices <= 0 and inbound then return 'PRESSURE' end
   slices = slices and slices - 1
+  local by = ARGV[at + 14]
+  if by ~= '' and is_over(tenant .. ':' .. by) then return 'REFUSED parent_ended' end
   if parent ~= '' then
     local parents, used = unpack(call('HMGET', turn_key(tenant .. ':' .. parent), TURN.budget, TURN.budget_used))
     if not parents then return 'REFUSED unknown_parent' end
+    if is_over(tenant .. ':' .. parent) then return 'REFUSED parent_ended' end
     if num(used or 0) + budget > num(parents) then return 'REFUSED budget_exceeds_parent' end
     call('HINCRBY', turn_key(tenant .. ':' .. parent), TURN.budget_used, budget)
   end
@@ -109,7 +119,7 @@ end
 
 local replies = { tostring(now) }
 for i = 1, num(ARGV[8]) do
-  local at = 9 + (i - 1) * 14
+  local at = 9 + (i - 1) * 15
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then

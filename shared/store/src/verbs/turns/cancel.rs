@@ -1,10 +1,16 @@
 //! A turn or task is asked to end.
 
+use std::collections::BTreeSet;
+
 use crate::keys::TurnName;
+use crate::reads::look::TurnView;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::{TurnId, limits};
+
+/// Turns and tasks that one cancel ends at most.
+const DESCENDANTS_MAX: usize = 200;
 
 /// The outcome of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +43,40 @@ impl Store {
             inner = self.cancel_one(&name, reason).await?.1;
         }
         Ok(cancelled)
+    }
+
+    /// Asks for the end of a turn or task, as [`Self::cancel`], and of all that it has begun: the tasks that were delegated from it,
+    /// the work that its call waits for, and what those have begun. From the first step on, nothing is delegated under it any more.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was reached until then is ending, and the same may be asked for again.
+    pub async fn cancel_all(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
+        let awaited = self.begun_by(name).await?;
+        let cancelled = self.cancel(name, reason).await?;
+        let below = format!("what began it was cancelled: {reason}");
+        let mut seen = BTreeSet::from([name.turn.clone()]);
+        let mut list = awaited;
+        list.extend(self.begun_by(name).await?);
+        while let Some(turn) = list.pop().filter(|_| seen.len() < DESCENDANTS_MAX) {
+            let below_it = TurnName { tenant: name.tenant.clone(), turn: turn.clone() };
+            if seen.insert(turn) && matches!(self.look(&below_it).await?, TurnView::Live(_)) {
+                list.extend(self.begun_by(&below_it).await?);
+                self.cancel(&below_it, &below).await?;
+                list.extend(self.begun_by(&below_it).await?);
+            }
+        }
+        Ok(cancelled)
+    }
+
+    /// What a turn or task has begun: its tasks, and what its call waits for.
+    async fn begun_by(&self, name: &TurnName) -> Result<Vec<TurnId>, StoreError> {
+        let children = self.children(name, DESCENDANTS_MAX).await?.into_iter().map(TurnId::from);
+        let awaited = match self.look(name).await? {
+            // What it waits for without having begun it is somebody else's.
+            TurnView::Live(live) if live.record.has_begun => live.record.awaits,
+            TurnView::Live(_) | TurnView::Finished(_) | TurnView::Unknown => None,
+        };
+        Ok(children.chain(awaited.and_then(|turn| TurnId::new(turn).ok())).collect())
     }
 
     /// Asks for the end of one turn. Answers which inner turn a call of it has waited for, too.

@@ -1,0 +1,112 @@
+//! What a task has begun ends with it, however it ends.
+
+use tickfleet_model::TaskId;
+use tickfleet_store::{TurnName, TurnView};
+use tickfleet_tests::runtime::Leased;
+
+use super::*;
+
+/// A tool that never answers.
+fn hang() -> TypedTool {
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let run = |_, _: Nothing| std::future::pending::<Result<Done, ToolError>>();
+    TypedTool::new("hang", "Never answers.", Effect::Read, run)
+}
+
+async fn fleet() -> Fleet {
+    let plan = plan(60_000);
+    Fleet::start(Plan { tools: plan.tools.into_iter().chain([hang()]).collect(), slots: 8, ..plan }).await
+}
+
+/// `job` of archy, which link has a child of; under that, a task of emma's that never ends, and a turn that never does.
+async fn family(fleet: &Fleet, job: Value) -> Leased {
+    fleet.delegate("archy", job).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.delegate("link", json!({"task_id": "child", "parent_task_id": "job", "budget": 5})).await;
+    fleet.lease_task("link", "r2").await;
+    let never = json!({"task_id": "grandchild", "parent_task_id": "child", "task_description": "never", "budget": 1});
+    fleet.delegate("emma", never).await;
+    let turn = json!({"agent": "link", "turn_id": "work", "task_id": "child", "calls": [{"name": "hang"}]});
+    fleet.submit_turn(turn).await;
+    for id in ["grandchild", "work"] {
+        fleet.until("both run", async |fleet| holder(fleet, id).await.is_some()).await;
+    }
+    leased
+}
+
+async fn holder(fleet: &Fleet, id: &str) -> Option<String> {
+    let name = TurnName::parse(&format!("acme:{id}")).unwrap();
+    match fleet.store.look(&name).await.unwrap() {
+        TurnView::Live(live) => live.holder,
+        TurnView::Finished(_) | TurnView::Unknown => None,
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
+    let mut fleet = fleet().await;
+    family(&fleet, json!({"task_id": "job"})).await;
+    fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&reply["task_id"], &result["outcome"]), (&json!("grandchild"), &json!("cancelled")), "{reply:#}");
+    assert!(result["error"]["message"].as_str().unwrap().contains("wrong customer"), "{reply:#}");
+    for parent in ["job", "child"] {
+        fleet
+            .delegate("fran", json!({"task_id": format!("late-{parent}"), "parent_task_id": parent, "budget": 1}))
+            .await;
+        let reply = fleet.reply().await;
+        assert_eq!(reply["error"]["code"], "unknown_parent", "{reply:#}");
+        assert!(reply["error"]["message"].as_str().unwrap().contains("was cancelled"), "{reply:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_ended_well_leaves_what_it_began_to_go_on() {
+    let mut fleet = fleet().await;
+    let leased = family(&fleet, json!({"task_id": "job"})).await;
+    fleet.say(leased.message("finish", json!({"output": 1}))).await;
+    assert_eq!(fleet.reply().await["task_id"], "job");
+    let turn = json!({"agent": "link", "turn_id": "later", "task_id": "child", "calls": [{"name": "echo"}]});
+    fleet.submit_turn(turn).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    assert!(holder(&fleet, "grandchild").await.is_some() && holder(&fleet, "work").await.is_some());
+}
+
+#[tokio::test]
+async fn what_runs_under_a_task_expires_with_it() {
+    let mut fleet = fleet().await;
+    let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 3_000);
+    family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
+    let replies = fleet.replies(2).await;
+    // The handler's last try was cut short by the deadline.
+    for (id, outcome) in [("grandchild", "transient"), ("work", "expired")] {
+        let result = &replies[id]["results"][0];
+        assert!([outcome, "expired"].contains(&result["outcome"].as_str().unwrap()), "{id}: {result:#}");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_a_call_waits_for_ends_with_the_calls_turn() {
+    let mut fleet = fleet().await;
+    let mut waits = delegate("emma", "never");
+    waits["arguments"]["wait"] = json!(true);
+    fleet.submit_turn(json!({"turn_id": "asks", "calls": [waits]})).await;
+    let asks = TurnName::parse("acme:asks").unwrap();
+    let awaits = async |fleet: &Fleet| match fleet.store.look(&asks).await.unwrap() {
+        TurnView::Live(live) => live.record.awaits.filter(|_| live.record.fence.is_none()),
+        TurnView::Finished(_) | TurnView::Unknown => None,
+    };
+    fleet.until("it waits", async |fleet| awaits(fleet).await.is_some()).await;
+    let task = awaits(&fleet).await.unwrap();
+    assert!(TaskId::new(&task).is_ok(), "{task}");
+    fleet.cancel_turn("asks").await;
+    let replies = fleet.replies(2).await;
+    for id in ["asks", &task] {
+        let outcome = &replies[id]["results"][0]["outcome"];
+        assert!(["cancelled", "outcome_unknown"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);
+    }
+    fleet.stop().await;
+}
