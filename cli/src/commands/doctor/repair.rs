@@ -110,7 +110,15 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
             "somebody wrote into its record: look at it with HGETALL; delete it when its producer has been told. Until then \
              its tenant's turns are not counted anew",
         ),
-        Fault::Foreign => (Level::Warn, "somebody wrote something else there: look who, and delete it"),
+        Fault::Unreadable => (
+            Level::Warn,
+            "somebody wrote into it: its calls wait, for it counts as used up until its window ends, and is then written anew. To \
+             end that at once, delete the field",
+        ),
+        Fault::Foreign => (
+            Level::Fail,
+            "somebody wrote something else there, and nothing that needs it goes on: look who, and delete it",
+        ),
         Fault::ParkedNot
         | Fault::RuntimeUnlisted
         | Fault::NodeWithoutLease

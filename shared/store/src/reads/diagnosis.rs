@@ -153,9 +153,11 @@ impl Pool {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(keys.key("meta")).cmd("HGETALL").arg(keys.key("beats"));
         pipe.cmd("TIME").cmd("HGETALL").arg(keys.key("nodes"));
-        type Found = (HashMap<String, String>, HashMap<String, i64>, (i64, i64), HashMap<String, String>);
+        type Found = (HashMap<String, Value>, HashMap<String, Value>, (i64, i64), HashMap<String, Value>);
         let (meta, beats, (seconds, micros), nodes): Found = self.at(keys)?.pipeline("shard", &pipe).await?;
-        let said = ShardMeta::read(|field| meta.get(field).cloned());
+        // A field that a hand has changed costs itself.
+        let said = ShardMeta::read(|field| meta.get(field).and_then(text_of));
+        let beats = beats.into_iter().filter_map(|(name, until)| Some((name, number_of(&until)?))).collect();
         let policy_of = |said: &str| NodeSays::read(said).policy;
         let mut facts = ShardFacts {
             now_ms: seconds * 1_000 + micros / 1_000 + said.offset_ms,
@@ -167,7 +169,7 @@ impl Pool {
             steps: (said.steps, said.step_ms),
             pressure: said.pressure,
             beats,
-            policies: nodes.into_iter().filter_map(|(name, said)| Some((name, policy_of(&said)?))).collect(),
+            policies: nodes.into_iter().filter_map(|(name, said)| Some((name, policy_of(&text_of(&said)?)?))).collect(),
             tools_off: said.tools_off,
             ..ShardFacts::default()
         };

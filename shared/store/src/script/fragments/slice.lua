@@ -124,6 +124,7 @@ local function budget_of(name)
   local a = { tick_used = 0, tick_end = 0, day_used = 0, day_end = 0, tick_begin = 0 }
   -- One that a hand has changed is mended where the next call is admitted.
   if text and #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
+  a.tick_end = sound(a.tick_end) or 0
   return a
 end
 

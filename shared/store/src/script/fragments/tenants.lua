@@ -1,4 +1,5 @@
--- Counters per tenant and batch: read once, changed in memory, written once by `save_tenants`.
+-- Counters per tenant and batch: read once, changed in memory, written once by `save_tenants`. Of what a hand has changed into
+-- something else, a count of turns counts as none (`doctor` compares it with the records), and a day as used up until it ends.
 local tenants = {}
 
 local function tenant_of(tenant)
@@ -6,7 +7,9 @@ local function tenant_of(tenant)
   if not t then
     local unfinished, out, day_used, day_end = unpack(call('HMGET', tenant_key(tenant), TENANT.unfinished, TENANT.out,
       TENANT.day_used, TENANT.day_end))
-    t = { unfinished = num(unfinished or 0), out = num(out or 0), day_used = num(day_used or 0), day_end = num(day_end or 0) }
+    local lost = day_used and not sound(day_used) or day_end and not sound(day_end)
+    t = { unfinished = sound(unfinished) or 0, out = sound(out) or 0, day_used = sound(day_used) or 0, day_end = sound(day_end) or 0,
+      lost = lost }
     tenants[tenant] = t
   end
   return t

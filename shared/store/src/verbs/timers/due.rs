@@ -15,8 +15,9 @@ impl Store {
         loop {
             let mut command = redis::cmd("ZRANGEBYSCORE");
             command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(odd).arg(count);
-            let names: Vec<String> = self.connection.query(Question::Due, &command).await?;
+            let names: Vec<Vec<u8>> = self.connection.query(Question::Due, &command).await?;
             for name in &names {
+                let name = std::str::from_utf8(name).unwrap_or_default();
                 if let Some(lane) = name.strip_prefix("l:").and_then(Lane::parse) {
                     lanes.push(lane);
                 } else if let Some(turn) = name.strip_prefix("t:").and_then(TurnName::parse) {

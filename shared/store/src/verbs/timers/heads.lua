@@ -10,10 +10,10 @@ local bound, bytes, replies = num(ARGV[2]), num(ARGV[3]), {}
 local function head(tt)
   local calls, admitted, done, agent, meta, paid = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.admitted, TURN.done,
     TURN.agent, TURN.meta, TURN.paid))
-  local next = math.max(num(admitted or 0), num(done or 0))
+  local next = math.max(whole(admitted or '0'), whole(done or '0'))
   local comes_back = paid and (whole(string.match(paid, '^(%d+) ')) or 0) > next
   local reply, fields = { tt, tostring(next), agent or '', meta or '', comes_back and '1' or '' }, {}
-  for i = next, math.min(num(calls or 0), next + 500) - 1 do fields[#fields + 1] = TURN.call .. i end
+  for i = next, math.min(whole(calls or '0'), next + 500) - 1 do fields[#fields + 1] = TURN.call .. i end
   local blobs = #fields > 0 and call('HMGET', turn_key(tt), unpack(fields)) or {}
   for i = 1, #blobs do
     reply[#reply + 1] = blobs[i] or ''
@@ -26,7 +26,8 @@ end
 for i = 1, num(ARGV[4]) do
   local name, turns = ARGV[4 + i], {}
   local tenant = string.match(name, '^([^:@]+):[^:@]+$')
-  local found = bytes > 0 and call('ZRANGE', P .. 'lane:' .. name, 0, bound - 1) or {}
+  -- What is no lane has no turns (rule 18): whoever releases it finds that out.
+  local found = bytes > 0 and redis.pcall('ZRANGE', P .. 'lane:' .. name, 0, bound - 1) or {}
   for j = 1, #found do
     if bytes <= 0 then break end
     local tt = tenant and tenant .. ':' .. found[j] or found[j]

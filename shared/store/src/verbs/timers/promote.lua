@@ -157,9 +157,9 @@ local function record_of(tt)
     TURN.external_lease_ms, TURN.crashes, TURN.lane, TURN.paid))
   if not calls then return false end
   local rec = {
-    calls = num(calls), admitted = num(admitted), done = num(done or 0), fence = fence, deadline = num(deadline),
-    cancelled = cancelled, queue = queue, agent = agent, end_reason = end_reason, end_upto = num(end_upto or calls),
-    end_info = end_info or '', touched = num(touched or 0), external_lease = num(lease or 0), crashes = crashes,
+    calls = whole(calls), admitted = whole(admitted), done = whole(done or '0'), fence = fence, deadline = sound(deadline),
+    cancelled = cancelled, queue = queue, agent = agent, end_reason = end_reason, end_upto = whole(end_upto or calls),
+    end_info = end_info or '', touched = sound(touched or '0'), external_lease = sound(lease or '0'), crashes = crashes,
     lane = lane,
   }
   local paid, counter = paid_of(paid)

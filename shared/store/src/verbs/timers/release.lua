@@ -45,8 +45,8 @@ local function record_of(tt)
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not calls or fence then return false end
   local rec = {
-    calls = num(calls), admitted = num(admitted), done = num(done or 0), queue = queue, task = task, cancelled = cancelled,
-    deadline = num(deadline), deadline_text = deadline, log = log, lane = lane, place = num(place or 0),
+    calls = whole(calls), admitted = whole(admitted), done = whole(done or '0'), queue = queue, task = task, cancelled = cancelled,
+    deadline = sound(deadline), deadline_text = deadline, log = log, lane = lane, place = sound(place or '0'),
     holds = holds, shades = shades,
   }
   if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline and rec.place) then
@@ -280,7 +280,7 @@ local function look_at(lane)
       reply[1], reply[2] = reply[1] + 1, reply[2] + (turns[i].resumes and 0 or out)
     end
   end
-  if call('EXISTS', key) == 1 then
+  if call('ZCARD', key) > 0 then
     call('ZADD', TIMERS, again, timer)
   else
     call('ZREM', TIMERS, timer)

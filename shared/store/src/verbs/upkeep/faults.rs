@@ -58,7 +58,9 @@ impl Store {
         for (set, kind) in [("timers", Kind::Timer), ("delayed", Kind::Delayed)] {
             walk.members("ZSCAN", set, kind).await?;
         }
-        for (hash, kind) in [("queued", Kind::Queued), ("beats", Kind::Beat), ("nodes", Kind::Node)] {
+        for (hash, kind) in
+            [("queued", Kind::Queued), ("beats", Kind::Beat), ("nodes", Kind::Node), ("budgets", Kind::Budget)]
+        {
             walk.members("HSCAN", hash, kind).await?;
         }
         for queue in Queue::of_workers() {
@@ -92,7 +94,7 @@ impl Walk<'_> {
     async fn keys_of(&mut self, names: impl Iterator<Item = &str>) -> Result<(), StoreError> {
         let (mut turns, mut lanes, mut ids) = (Vec::new(), Vec::new(), Vec::new());
         let (mut limits, mut effects, mut held, mut externals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut approvals = Vec::new();
+        let (mut approvals, mut others) = (Vec::new(), Vec::new());
         for name in names {
             let Some((kind, rest)) = name.split_once(':') else { continue };
             match kind {
@@ -105,7 +107,7 @@ impl Walk<'_> {
                 "held" => held.push(rest.to_owned()),
                 "external" => externals.push(name.to_owned()),
                 "tenant" => drop(self.tenants.insert(rest.to_owned())),
-                _ => {}
+                _ => others.push(name.to_owned()),
             }
         }
         self.tenants.extend(turns.iter().filter_map(|turn| Some(turn.split_once(':')?.0.to_owned())));
@@ -114,12 +116,16 @@ impl Walk<'_> {
             (Kind::Turn, turns),
             (Kind::Lane, lanes),
             (Kind::Id, ids),
-            (Kind::Limit, limits),
+            (Kind::Limit, limits.clone()),
             (Kind::Effect, effects),
             (Kind::Approval, approvals),
             (Kind::External, externals.clone()),
+            (Kind::Key, others),
         ] {
             self.look(kind, items).await?;
+        }
+        for limit in limits {
+            self.members("HSCAN", &format!("counters:{limit}"), Kind::Counter).await?;
         }
         for counter in held {
             self.members("ZSCAN", &format!("held:{counter}"), Kind::Place).await?;
@@ -145,6 +151,7 @@ impl Walk<'_> {
             let item = |member: String| match kind {
                 Kind::Timer => member.strip_prefix("t:").map(str::to_owned),
                 Kind::Place => Some(format!("{} {member}", name.strip_prefix("held:")?)),
+                Kind::Counter => Some(format!("{} {member}", name.strip_prefix("counters:")?)),
                 _ => Some(member),
             };
             self.look(kind, members.filter_map(item).collect()).await?;
@@ -202,7 +209,9 @@ impl Walk<'_> {
             // has it.
             let is_uncounted =
                 |f: &&FaultFound| !f.mended && matches!(f.fault, Fault::TurnWithoutTimer | Fault::TurnUnreadable);
-            let turns = found.iter().filter(is_uncounted).filter_map(|found| found.item.split_once(':'));
+            let item = |found: &FaultFound| found.item.strip_prefix("turn:").unwrap_or(&found.item).to_owned();
+            let turns: Vec<String> = found.iter().filter(is_uncounted).map(item).collect();
+            let turns = turns.iter().filter_map(|turn| turn.split_once(':'));
             self.uncounted.extend(turns.map(|(tenant, _)| tenant.to_owned()));
             let room = FOUND_MAX.saturating_sub(self.told.found.len());
             self.told.more += found.len().saturating_sub(room);

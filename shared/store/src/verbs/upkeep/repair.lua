@@ -4,8 +4,8 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 '1' to mend, '' to look · 3 audit entry, JSON whose last object and itself are still open ·
 --       4 dedupe_for ms · 5 lease ms · 6 longest lease that a fleet may have ms · 7 most turns that are counted · 8 kind
---       (a name in kinds below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer or tenant ·
---       <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect · tenant:approval
+--       (a name in kinds below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer, tenant, key or
+--       tenant:agent · <limit> <counter> · <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect · tenant:approval
 -- reply per thing: '' (it agrees) · MENDED <fault> <more> · FOUND <fault> <more> (nobody mended it: it was only looked
 --       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
 -- effect ZADD, ZREM timers, held, asked and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
@@ -104,6 +104,42 @@ function kinds.delayed(tt)
   local upto = math.max(num(admitted or 0) or 0, paid_of(paid) or 0)
   if calls and not fence and (num(done or 0) or 0) < upto then return '' end
   return fault('parked_not', tt, function() call('ZREM', P .. 'delayed', tt) end)
+end
+
+-- The budgets of an agent, and a counter of a limit: what cannot be read counts as used up until its window ends.
+function kinds.budget(name)
+  local text = call('HGET', P .. 'budgets', name)
+  if not text then return '' end
+  local numbers = #text == 40 and { struct.unpack('<ddddd', text) } or {}
+  for i = 1, 5 do
+    if not sound(numbers[i]) then return 'FOUND unreadable' end
+  end
+  return ''
+end
+
+function kinds.counter(item)
+  local limit, name = string.match(item, '^(%S+) (.+)$')
+  local text = call('HGET', P .. 'counters:' .. limit, name)
+  if not text then return '' end
+  local numbers = #text == 24 and { struct.unpack('<ddd', text) } or {}
+  for i = 1, 3 do
+    if not sound(numbers[i]) then return 'FOUND unreadable' end
+  end
+  return ''
+end
+
+-- Whether a key is of the type that those take it for who use it.
+local TYPES = {
+  facts = 'HLEN', entered = 'HLEN', session = 'HLEN', usage = 'HLEN', row = 'HLEN', cached = 'HLEN', ran = 'HLEN', memories = 'HLEN',
+  tasks = 'ZCARD', children = 'ZCARD', inboxes = 'ZCARD', messages = 'ZCARD', asked = 'ZCARD', short = 'ZCARD',
+  remembered = 'ZCARD', replies = 'XLEN', approvals = 'XLEN', steps = 'LRANGE', heard = 'LRANGE', done = 'GETRANGE',
+  seq = 'GETRANGE', read = 'GETRANGE',
+}
+function kinds.key(name)
+  local command = TYPES[string.match(name, '^([^:]+):') or '']
+  if not command then return '' end
+  if command == 'LRANGE' or command == 'GETRANGE' then call(command, P .. name, 0, 0) else call(command, P .. name) end
+  return ''
 end
 
 function kinds.limit(limit)
@@ -234,6 +270,7 @@ local counted = ARGV[8] == 'tenant' and count_turns()
 function kinds.tenant(tenant)
   if not counted then return 'NOT_COUNTED' end
   local is, says = counted[tenant] or { unfinished = 0, out = 0 }, tenant_of(tenant)
+  if says.lost then return 'FOUND unreadable' end
   if is.unfinished == says.unfinished and is.out == says.out then return '' end
   local more = string.format(' unfinished %d, counted %d; out %d, counted %d', says.unfinished, is.unfinished, says.out, is.out)
   return fault('tenant_miscounted', tenant, function()

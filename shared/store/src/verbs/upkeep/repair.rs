@@ -77,6 +77,8 @@ faults! {
     ClaimEndless: "claim_endless",
     /// An approval that people are asked for and that no list has.
     ApprovalUnlisted: "approval_unlisted",
+    /// Budgets of an agent or a tenant, or a counter of a limit, that say no numbers: they count as used up.
+    Unreadable: "unreadable",
     /// Something that is none of the fleet's, under a name of the fleet's.
     Foreign: "foreign",
 }
@@ -113,6 +115,9 @@ pub(crate) enum Kind {
     Group,
     Effect,
     Approval,
+    Budget,
+    Counter,
+    Key,
     Tenant,
 }
 
@@ -135,7 +140,32 @@ impl Kind {
             Self::Group => "group",
             Self::Effect => "effect",
             Self::Approval => "approval",
+            Self::Budget => "budget",
+            Self::Counter => "counter",
+            Self::Key => "key",
             Self::Tenant => "tenant",
+        }
+    }
+
+    /// The key that such a thing is, and for a part of one what in it; without the shard's prefix.
+    pub(crate) fn key_of(self, item: &str) -> String {
+        let within = |key: &str| format!("{key} {item}");
+        match self {
+            Self::Turn | Self::Holder => format!("turn:{item}"),
+            Self::Place => format!("held:{item}"),
+            Self::Timer => within("timers"),
+            Self::Lane => format!("lane:{item}"),
+            Self::Delayed => within("delayed"),
+            Self::Limit | Self::Counter => format!("counters:{item}"),
+            Self::Queued => within("queued"),
+            Self::Id => format!("id:{item}"),
+            Self::Beat => within("beats"),
+            Self::Node => within("nodes"),
+            Self::External | Self::Entry | Self::Group | Self::Key => item.to_owned(),
+            Self::Effect => format!("effect:{item}"),
+            Self::Approval => format!("approval:{item}"),
+            Self::Budget => within("budgets"),
+            Self::Tenant => format!("tenant:{item}"),
         }
     }
 
@@ -177,7 +207,10 @@ impl Store {
             let (Some(done), Some(word)) = (words.next(), words.next()) else { continue };
             let fault = Fault::parse(word).ok_or_else(|| unexpected(Verb::Repair.as_str(), &value))?;
             let more = words.next().unwrap_or_default().to_owned();
-            found.push(FaultFound { fault, item: item.clone(), mended: done == "MENDED", more });
+            // People have to look at these: they need the key.
+            let is_for_people = matches!(fault, Fault::Foreign | Fault::Unreadable | Fault::TurnUnreadable);
+            let item = if is_for_people { kind.key_of(item) } else { item.clone() };
+            found.push(FaultFound { fault, item, mended: done == "MENDED", more });
         }
         Ok(Some(found))
     }
