@@ -80,10 +80,10 @@ async fn what_runs_under_a_task_expires_with_it() {
     let deadline = tickfleet_engine::time::rfc3339(fleet.store.now_ms().await.unwrap() + 3_000);
     family(&fleet, json!({"task_id": "job", "deadline": deadline})).await;
     let replies = fleet.replies(2).await;
-    // The handler's last try was cut short by the deadline.
-    for (id, outcome) in [("grandchild", "transient"), ("work", "expired")] {
-        let result = &replies[id]["results"][0];
-        assert!([outcome, "expired"].contains(&result["outcome"].as_str().unwrap()), "{id}: {result:#}");
+    // A try that runs is cut short by the deadline, and says so.
+    for id in ["grandchild", "work"] {
+        let outcome = &replies[id]["results"][0]["outcome"];
+        assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);
     }
     fleet.stop().await;
 }
