@@ -85,7 +85,6 @@ async fn what_runs_under_a_task_expires_with_it() {
         let outcome = &replies[id]["results"][0]["outcome"];
         assert!(["transient", "expired"].contains(&outcome.as_str().unwrap()), "{id}: {:#}", replies[id]);
     }
-    fleet.stop().await;
 }
 
 #[tokio::test]
