@@ -63,7 +63,7 @@ pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Ta
     let Some(parent) = &task.parent else { return Ok(()) };
     let name = TurnName::task(caller.tenant(), parent);
     let agent = match shared.client.store(caller.tenant()).task_grant(&name).await? {
-        Some((agent, _)) => Some(agent),
+        Some((agent, _, _)) => Some(agent),
         None => shared.client.undecided(&name).await?.and_then(|waits| waits.agent),
     };
     let Some(agent) = agent.filter(|agent| caller.sees(Some(agent.as_str()))) else {

@@ -409,7 +409,7 @@ async fn a_task_is_delegated_under_a_parent_of_an_agent_that_the_key_covers() {
     assert_eq!(answer.status, 202, "{answer:?}");
     let child = TurnName::parse("acme:child").unwrap();
     fleet.until("it is written", async |fleet| fleet.store.task_grant(&child).await.unwrap().is_some()).await;
-    let (_, grant) = fleet.store.task_grant(&child).await.unwrap().unwrap();
+    let (_, grant, _) = fleet.store.task_grant(&child).await.unwrap().unwrap();
     assert_eq!(grant.chain, [AgentId::new("kelly").unwrap()], "the parent's agent delegates it");
     end(&fleet, &front, &all, &["parent", "child"]).await;
     fleet.stop().await;

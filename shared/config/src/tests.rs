@@ -16,7 +16,7 @@ mod refused_tools;
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::{ConfigErrors, Configuration, Sources, load};
+use super::{ConfigErrors, Configuration, Part, Sources, load};
 
 /// Tools that come with a worker.
 const BUILT_IN: [&str; 8] =

@@ -38,8 +38,6 @@ pub(crate) fn assert_calls(calls: &[Call]) {
     for call in calls {
         assert!(call.tool.len() <= limits::TOOL_NAME_BYTES_MAX, "a name of {} bytes", call.tool.len());
         assert!(call.arguments.len() <= limits::ARGUMENTS_BYTES_MAX, "arguments of {} bytes", call.arguments.len());
-        let id = call.provider_id.as_deref().unwrap_or_default();
-        assert!(id.len() <= limits::PROVIDER_ID_BYTES_MAX, "an id of {} bytes", id.len());
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_client::rules::RuleHere;
@@ -38,7 +39,11 @@ impl Desk for PlainDesk {
         away()
     }
 
-    fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a> {
+    fn tool_name(&self, given: &str) -> String {
+        given.to_owned()
+    }
+
+    fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a, Box<RawValue>> {
         away()
     }
 

@@ -39,11 +39,6 @@ impl Process {
         Self::start_build(chosen_build().as_deref(), role, config, url, variables)
     }
 
-    /// As [`Process::start`], of another build.
-    pub fn start_program(program: &Path, role: &str, config: &Path, url: &str) -> Self {
-        Self::start_build(Some(program), role, config, url, &[])
-    }
-
     /// As [`Process::start_with`], of that build; none is the tests' own.
     pub fn start_build(
         program: Option<&Path>,
