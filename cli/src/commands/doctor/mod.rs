@@ -310,11 +310,11 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
     };
     let set = store.at_run_time().await?;
     let mut findings: Vec<Finding> = crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect();
-    let callers = set.pauses.iter().map(|(who, _)| match &who.agent {
+    let callers = set.pauses.keys().map(|who| match &who.agent {
         Some(agent) => format!("{}:{agent}", who.tenant),
         None => who.tenant.to_string(),
     });
-    let tools = set.tool_pauses.iter().map(|(who, _)| match &who.tenant {
+    let tools = set.tool_pauses.keys().map(|who| match &who.tenant {
         Some(tenant) => format!("{} for {tenant}", who.tool),
         None => format!("{} for all", who.tool),
     });

@@ -121,11 +121,13 @@ impl Oracle {
 
     /// Of posts about one lot in one session, those that took effect beside another: each forbids what it sets.
     fn posted_twice(&self, facts: &Facts) -> Vec<String> {
+        /// Tenant, session and key.
+        type Lot<'a> = (&'a str, &'a str, u32);
         // A Redis that has lost something may have lost a fact, or that a call was under way.
         if self.has_forgotten || !facts.lost.is_empty() {
             return Vec::new();
         }
-        let mut posts: BTreeMap<(&str, &str, u32), BTreeSet<(&str, usize)>> = BTreeMap::new();
+        let mut posts: BTreeMap<Lot<'_>, BTreeSet<(&str, usize)>> = BTreeMap::new();
         for run in facts.runs.iter().filter(|run| run.effect_us.is_some()) {
             if let (Some(("post", key)), Some(made)) = (tool_of(facts, run), facts.turns.get(&run.turn)) {
                 let tenant = run.turn.split(':').next().unwrap_or_default();

@@ -255,7 +255,7 @@ fn patterns_of_ecma_262_are_checked_or_left_to_the_tool() {
     let slow = json!({"properties": {"a": {"pattern": "^(?:a|a(?!b))+$"}, "n": {"type": "integer"}}});
     let slow = ArgumentCheck::compile(&slow).unwrap();
     let long = "a".repeat(40) + "!";
-    let began = std::time::Instant::now();
+    let began = tokio::time::Instant::now();
     assert!(slow.check(&json!({"a": long}).to_string()).is_ok());
     assert!(began.elapsed() < Duration::from_secs(1));
     let wrong = slow.check(&json!({"a": long, "n": "x"}).to_string()).unwrap_err();
