@@ -85,6 +85,11 @@ const fn operates(command: &Command) -> bool {
             | Command::Limits(_)
             | Command::Doctor(_)
             | Command::Top(_)
+            | Command::Approvals(_)
+            | Command::Tenant(_)
+            | Command::Reply(_)
+            | Command::Rules(_)
+            | Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. })
     )
 }
 

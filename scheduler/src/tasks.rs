@@ -301,6 +301,7 @@ impl TaskQueues {
             tool_id: None,
             arguments: &held.call.arguments,
             result: &result,
+            ran: result.ran(),
             shadow: &[],
             meta: &held.meta,
             effect: None,

@@ -13,6 +13,11 @@ REFUSED = [
     (["--set", "trialRedis.enabled=true"], "Redis is given more than once (existingSecret, trial)"),
     (["--no-redis", "--set", "redis.host=redis,redis.username=fleet"], "redis.username needs redis.passwordSecret.name"),
     (["--no-redis", "--set", "redis.url=http://redis"], "at '/redis/url'"),
+    # Settings that something else decides.
+    (["--no-redis", "--set", "redis.host=redis,redis.tlsCA.configMap=ca"], "redis.tlsCA: this Redis is reached without TLS"),
+    (["--set", "redis.tlsCA.configMap=ca,redis.tlsCA.secret=ca"], "give configMap or secret, not both"),
+    (["--set", "config.settings.permission.samples=true"], "use config.samples"),
+    (["--set", "config.settings.redis.tls_ca=/ca.pem"], "use redis.tlsCA"),
     # Misspelt values and wrong types.
     (["--set", "worker.slot=4"], "at '/worker': additional properties 'slot' not allowed"),
     (["--set", "workers.slots=4"], "additional properties 'workers' not allowed"),

@@ -4,7 +4,7 @@ from toolbox import HERE_CHART
 
 FOUR = ("agents", "tools", "permissions", "tenants")
 OWN = ",".join(f"config.files.{name}\\.yaml={name}: {{}}" for name in FOUR)
-NO_AGENTS = "no agent is configured and every turn is refused"
+NO_AGENTS = "no agent or no tenant is configured and every turn is refused"
 # Values → whether the samples are in force, what the notes say, and the files beside tickfleet.yaml.
 RELEASES = {
     "": ("false", NO_AGENTS, set()),

@@ -8,7 +8,7 @@ use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
 use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
 use utoipa::ToSchema;
 
-use crate::serving::shares::Bounds;
+use crate::serving::bounds::Bounds;
 
 /// Seconds after which a full queue is worth another try.
 const TRY_AGAIN_S: u64 = 1;

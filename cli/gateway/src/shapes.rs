@@ -38,6 +38,9 @@ pub(crate) struct TurnBody {
     format: Option<String>,
     /// True where the model was shown strict definitions.
     strict: Option<bool>,
+    /// Why the model stopped, in the provider's word (`length`, `max_tokens`): the last call of a response that was cut is
+    /// not carried out.
+    stop_reason: Option<String>,
     /// The only tools that the calls may use, of those that the agent may call.
     allowed_tools: Option<Vec<String>>,
     /// True if consecutive calls of tools that only read may run at the same time.

@@ -38,6 +38,7 @@ const DATA: &[(&str, &[&str])] = &[
             "answer",
             "format",
             "strict",
+            "stop_reason",
             "allowed_tools",
             "parallel_reads",
             "tool_call_audits",

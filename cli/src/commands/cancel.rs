@@ -6,10 +6,10 @@ use tickfleet_client::end_many;
 use tickfleet_client::operate::Operator;
 use tickfleet_gateway::Named;
 use tickfleet_model::{TenantId, TurnId};
-use tickfleet_store::{Cancelled, TurnName};
+use tickfleet_store::Cancelled;
 
 use crate::commands::limits::{by_environment, who};
-use crate::commands::operate::known;
+use crate::commands::operate::known::{self, named};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -37,18 +37,6 @@ pub(crate) struct Cancel {
     /// Who, for the audit log. Without it, what the variable USER says.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-}
-
-/// The turn or task that `tenant id` or `tenant:id` names.
-///
-/// # Errors
-/// It names none.
-pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
-    match id {
-        Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
-        None => TurnName::parse(tenant)
-            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0")),
-    }
 }
 
 #[derive(Serialize)]

@@ -150,10 +150,16 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
         field: "agents".into(),
         message: "no agent is configured: every turn is refused".into(),
     });
+    let homeless = setup.configuration.policy.tenants.is_empty().then(|| Warning {
+        place: "tenants.yaml".into(),
+        field: "tenants".into(),
+        message: "no tenant is configured: every turn is refused, but for tenants that `tickfleet tenant set` adds"
+            .into(),
+    });
     let (configuration, environment) = (&setup.configuration, setup.tool_environment());
     let looked = missing_secrets(configuration, &environment).into_iter().chain(arguments_of_two_types(configuration));
     let looked = looked.map(|(file, field, message)| Warning { place: file.to_owned(), field, message });
-    written.chain(extensions).chain(hosts).chain(nobody).chain(looked).collect()
+    written.chain(extensions).chain(hosts).chain(nobody).chain(homeless).chain(looked).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

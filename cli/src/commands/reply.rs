@@ -4,7 +4,7 @@ use clap::Args;
 use tickfleet_client::Recorded;
 use tickfleet_model::TurnId;
 
-use crate::commands::cancel::named;
+use crate::commands::operate::known::named;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::results;

@@ -82,6 +82,8 @@
 {{- define "tickfleet.checkSettings" -}}
 {{- $places := dict
   "redis.url" "redis.existingSecret (it is a secret)"
+  "redis.tls_ca" "redis.tlsCA"
+  "permission.samples" "config.samples"
   "http.address" "http.host and http.port"
   "worker.slots" "worker.slots, or a pool's"
   "worker.priorities" "worker.priorities, or a pool's"
@@ -166,6 +168,8 @@
 {{- with .Values.redis.tlsCA -}}
 {{- if and .configMap .secret -}}
 {{- fail "redis.tlsCA: give configMap or secret, not both" -}}
+{{- else if and (or .configMap .secret) (or $.Values.trialRedis.enabled (and $.Values.redis.host (not $.Values.redis.tls)) (hasPrefix "redis:" $.Values.redis.url)) -}}
+{{- fail "redis.tlsCA: this Redis is reached without TLS; set redis.tls, or give a URL that begins with rediss" -}}
 {{- else if .configMap -}}
 - name: redis-ca
   configMap:

@@ -156,6 +156,9 @@ pub struct Reported<'a> {
     pub arguments: &'a str,
     /// The result.
     pub result: &'a CallResult,
+    /// Whether it is known to have run, or was told what another one did, see [`CallResult::ran`]: one that may have run is told
+    /// as tried, and nobody knows how far it had come.
+    pub ran: bool,
     /// The rules in shadow that would have stopped the call.
     pub shadow: &'a [ShadowDenial],
     /// What its turn says beside its calls.
@@ -188,7 +191,7 @@ fn premises(r: &Reported<'_>, redactor: &Redactor) -> String {
         user_context: raw(clean(&meta.context.user_context)),
         session_data: raw(clean(&meta.context.session_data)),
         session: Some(session_note(r.tenant, meta.task.as_ref().map(|(task, _)| task), &meta.context)),
-        ran: r.result.ran(),
+        ran: r.ran,
         entered_ms: r.result.entered_ms,
     };
     serde_json::to_string(&said).unwrap_or_default()
@@ -477,6 +480,7 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         if position == ending.first {
             result.attempts = ending.tries;
         }
+        let ran = result.ran();
         // A call that may have run was tried.
         if may_have_run(ending, position) {
             result.attempts += 1;
@@ -491,6 +495,7 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
             tool_id: None,
             arguments: &call.arguments,
             result: &result,
+            ran,
             shadow: &[],
             meta: &meta,
             effect: None,
@@ -565,6 +570,19 @@ mod tests {
         let lost = Ending { tries: 2, crashes: 1, marked: Vec::new(), admitted: 3, ..ending_of };
         let settlement = ending(&ReportOptions::default(), &lost, 0).unwrap();
         assert_eq!(told(&settlement), pairs(&[(unknown, 3), ("expired", 1), ("expired", 0)]));
+
+        // Auditors are told that it ran only of one whose tries ended: what decides the log anew goes by it.
+        let options = ReportOptions { premises: true, ..ReportOptions::default() };
+        let ran = |ending_of: Ending| -> Vec<bool> {
+            let settlement = ending(&options, &ending_of, 0).unwrap();
+            let ran = settlement.calls.iter().map(|call| {
+                let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
+                entry["meta"]["premises"]["ran"] == true
+            });
+            ran.collect()
+        };
+        assert_eq!(ran(Ending { tries: 0, begun: None, reason: EndReason::Internal, ..lost.clone() }), [false; 3]);
+        assert_eq!(ran(lost), [true, false, false]);
     }
 
     #[test]

@@ -236,7 +236,7 @@ impl Role {
             Self::Tickfleet => vec![READS, SCRIPTS, CLIENT, SCHEDULING, WORKING, OPERATING],
             Self::Scheduler => vec![READS, SCRIPTS, SCHEDULING],
             Self::Worker => vec![READS, SCRIPTS, CLIENT, WORKING],
-            Self::Operator => vec![READS, SCRIPTS, CLIENT, OPERATING],
+            Self::Operator => vec![READS, SCRIPTS, CLIENT, OPERATING, &["multi", "exec"]],
             Self::Gateway => vec![READS, SCRIPTS, CLIENT],
             Self::Producer => vec![SCRIPTS, CLIENT, LOOKS],
             Self::Onlooker => vec![READS],

@@ -18,9 +18,21 @@ fn caps(calls_per_tick: u32, calls_per_day: u32) -> Caps {
     }
 }
 
-/// Asks for `wanted` calls at `now_ms`; answers how many were admitted.
+/// Asks for `wanted` calls at `now_ms`, in a day of 24 hours; answers how many were admitted.
 fn ask(agent: &mut AgentBudgets, caps: Caps, stagger_ms: i64, day_end_ms: i64, now_ms: i64, wanted: usize) -> u32 {
-    agent.roll(now_ms, stagger_ms, caps.tick_ms, (day_end_ms - 86_400_000, day_end_ms));
+    ask_in(agent, caps, stagger_ms, (day_end_ms - 86_400_000, day_end_ms), now_ms, wanted)
+}
+
+/// As [`ask`], in a day that begins and ends then.
+fn ask_in(
+    agent: &mut AgentBudgets,
+    caps: Caps,
+    stagger_ms: i64,
+    day_ms: (i64, i64),
+    now_ms: i64,
+    wanted: usize,
+) -> u32 {
+    agent.roll(now_ms, stagger_ms, caps.tick_ms, day_ms);
     let mut tenant_day = Budget { used: 0, end_ms: i64::MAX };
     let mut chain = Chain { agent, tenant_day: &mut tenant_day, task: None, limits: &mut [], cut: None };
     match decide(wanted, Rules { caps, epoch_ms: 0, room: true }, &mut chain) {
@@ -75,7 +87,7 @@ proptest! {
         for length in hours {
             let end_ms = start_ms + length * 3_600_000;
             let asks = (0..length * 4).map(|quarter| start_ms + quarter * 900_000);
-            let sum: u32 = asks.map(|now_ms| ask(&mut agent, caps(10, cap), 0, end_ms, now_ms, 3)).sum();
+            let sum: u32 = asks.map(|now_ms| ask_in(&mut agent, caps(10, cap), 0, (start_ms, end_ms), now_ms, 3)).sum();
             prop_assert_eq!(sum, cap.min(u32::try_from(length * 12).unwrap()));
             start_ms = end_ms;
         }

@@ -15,6 +15,7 @@ pub mod guards;
 mod inner;
 pub(crate) mod messages;
 mod parking;
+mod questions;
 pub mod recalled;
 mod reconcile;
 mod spans;

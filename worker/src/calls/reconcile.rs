@@ -13,6 +13,7 @@ use tickfleet_protocol::bounded_output;
 use crate::calls::attempt::{self, Judged};
 use crate::calls::call::Calls;
 use crate::calls::messages;
+use crate::calls::questions::Questions;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
@@ -21,41 +22,6 @@ use crate::tools::{RegisteredTool, Toolbox};
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest of them.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// What is added to the number of the try once it has been said, and waited for, that a call did not take effect.
-const GRACE_OVER: u32 = 1_000;
-/// What is added to it for each question that was asked.
-const QUESTION: u32 = 10_000;
-
-/// How far the questions about one call are, as the number of its try carries it while its slice is parked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Questions {
-    /// The try of the call itself that nobody knows the end of.
-    own: u32,
-    /// Questions that were asked.
-    asked: u32,
-    is_grace_over: bool,
-}
-
-impl Questions {
-    /// Reads the number of a try: one more than what was parked.
-    const fn of(attempt: u32) -> Self {
-        let (asked, is_grace_over) = (attempt / QUESTION, attempt % QUESTION >= GRACE_OVER);
-        let own = attempt % GRACE_OVER;
-        let own = if asked > 0 || is_grace_over { own.saturating_sub(1) } else { own };
-        Self { own, asked, is_grace_over }
-    }
-
-    /// What is parked.
-    const fn parked(self) -> u32 {
-        let grace = if self.is_grace_over { GRACE_OVER } else { 0 };
-        self.own.saturating_add(grace).saturating_add(self.asked.saturating_mul(QUESTION))
-    }
-}
-
-/// The number of the try of a call, whatever was asked about it since.
-pub(super) const fn own_try(attempt: u32) -> u32 {
-    Questions::of(attempt).own
-}
 
 impl Calls {
     /// A call that is about to end as unknown, where its tool names another that finds out: how it ends by what that says,
@@ -196,23 +162,5 @@ fn not_happened(unknown: CallResult, by: &Reconcile) -> CallResult {
         attempts: unknown.attempts.max(1),
         reconciled: true,
         ..unknown
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn questions_are_counted_beside_the_tries_of_the_call() {
-        // The third try of the call ended as unknown: this is the first question.
-        let first = Questions::of(3);
-        assert_eq!(first, Questions { own: 3, asked: 0, is_grace_over: false });
-        // A parked slice comes back with one try more.
-        let second = Questions::of(Questions { asked: 1, ..first }.parked() + 1);
-        assert_eq!(second, Questions { own: 3, asked: 1, is_grace_over: false });
-        let over = Questions::of(Questions { asked: 0, is_grace_over: true, ..second }.parked() + 1);
-        assert_eq!(over, Questions { own: 3, asked: 0, is_grace_over: true });
-        assert_eq!(own_try(Questions { asked: 7, ..over }.parked() + 1), 3);
     }
 }

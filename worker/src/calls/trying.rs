@@ -10,7 +10,7 @@ use tickfleet_ops::traces;
 use tickfleet_store::{AskApproval, EndReason, SettledCall, SliceEntry};
 use tracing::Span;
 
-use crate::calls::{messages, reconcile};
+use crate::calls::{messages, questions};
 use crate::config::WorkerConfig;
 use crate::held::Hold;
 
@@ -129,6 +129,6 @@ impl Trying<'_> {
 
     /// Tries that the call has behind it.
     pub(super) fn tries(&self) -> u32 {
-        reconcile::own_try(self.attempt).saturating_sub(1)
+        questions::own_try(self.attempt).saturating_sub(1)
     }
 }

@@ -252,6 +252,7 @@ impl Pipeline {
             let tool = named.map_or(call.tool.as_str(), |tool| tool.spec.name.as_str());
             self.metrics.call_ended(tool, result.outcome, None);
         }
+        let ran = result.ran();
         // Somebody who is gone had begun it: a call that may have run was tried. One that repeats another was not.
         let tried = result.attempts == 0 && result.outcome == Outcome::OutcomeUnknown && result.repeats.is_none();
         let tried = tried.then(|| CallResult { attempts: 1, ..result.clone() });
@@ -275,6 +276,7 @@ impl Pipeline {
             tool_id: tool.map(|tool| tool.spec.id.as_str()),
             arguments: &call.arguments,
             result,
+            ran,
             shadow,
             meta: &slice.meta,
             effect: effect.as_ref(),

@@ -19,9 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
+use super::peer::Peer;
 use super::shares::{Bounds, Share, Shares};
-use super::strangers::Peer;
-use super::tls::TlsListener;
 use crate::problem::Problem;
 use crate::verbs::Holder;
 
@@ -162,12 +161,6 @@ impl Origin {
 
 impl Connected<IncomingStream<'_, PlainListener>> for Origin {
     fn connect_info(stream: IncomingStream<'_, PlainListener>) -> Self {
-        stream.remote_addr().clone()
-    }
-}
-
-impl Connected<IncomingStream<'_, TlsListener>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
         stream.remote_addr().clone()
     }
 }

@@ -1,5 +1,4 @@
-//! What is answered before the gateway knows its fleet: a process that starts while Redis is away listens, says so, and does
-//! not end.
+//! A gate before the API: a gateway that starts while Redis is away listens, and answers 503 until it knows its fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,10 +3,12 @@
 
 pub(crate) mod access;
 pub(crate) mod bodies;
+pub(crate) mod bounds;
 pub(crate) mod connections;
 pub(crate) mod gate;
 pub(crate) mod listening;
 pub(crate) mod observed;
+pub(crate) mod peer;
 pub(crate) mod public;
 pub(crate) mod shares;
 pub(crate) mod strangers;

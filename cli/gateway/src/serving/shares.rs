@@ -8,18 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub(crate) use super::bounds::Bounds;
 use crate::verbs::{Holder, Whose};
-
-/// How many may be taken at once.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    /// By everybody together.
-    pub(crate) all: usize,
-    /// By callers of one tenant.
-    pub(crate) tenant: usize,
-    /// By one caller.
-    pub(crate) caller: usize,
-}
 
 /// Shares under bounds. Clones count together.
 #[derive(Debug, Clone)]

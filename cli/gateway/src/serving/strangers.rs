@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 use std::mem::take;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::request::Parts;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::connections::Origin;
+use super::peer::Peer;
 use crate::problem::Problem;
 use crate::rates::{Allowances, Over};
 use crate::verbs::Rate;
@@ -18,23 +18,9 @@ use crate::verbs::Rate;
 /// Keys and tokens that are remembered to have been good, half of them at least.
 const KNOWN_MAX: usize = 20_000;
 
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Peer(IpAddr);
-
-impl Peer {
-    /// Somebody's address; of IPv6, the network of 64 bits: whoever has one address of it mostly has all.
-    pub(super) fn of(address: SocketAddr) -> Self {
-        Self(match address.ip().to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-            address @ IpAddr::V4(_) => address,
-        })
-    }
-
-    /// Who sent a request; none where that is not known, as of one that came over no network.
-    fn sent(parts: &Parts) -> Option<Self> {
-        Origin::of(parts).map(Origin::peer)
-    }
+/// The address that sent a request; none where it is not known, as of a request that came over no network.
+fn sent(parts: &Parts) -> Option<Peer> {
+    Origin::of(parts).map(Origin::peer)
 }
 
 /// How many keys and tokens that are not good may come from each address.
@@ -81,7 +67,7 @@ impl Strangers {
     /// # Errors
     /// 429: too much that is not good came from there, and this was not good here before.
     pub(crate) fn let_pass(&self, parts: &Parts, secret: &str) -> Result<(), Problem> {
-        let (Some(rate), Some(peer)) = (self.rate, Peer::sent(parts)) else { return Ok(()) };
+        let (Some(rate), Some(peer)) = (self.rate, sent(parts)) else { return Ok(()) };
         if !self.wrong.is_used_up(&peer, rate) || self.good.lock().has(&Sha256::digest(secret).into()) {
             return Ok(());
         }
@@ -96,14 +82,14 @@ impl Strangers {
 
     /// What was sent is good.
     pub(crate) fn knows(&self, parts: &Parts, secret: &str) {
-        if self.rate.is_some() && Peer::sent(parts).is_some() {
+        if self.rate.is_some() && sent(parts).is_some() {
             self.good.lock().add(Sha256::digest(secret).into());
         }
     }
 
     /// What was sent is not, or is no longer.
     pub(crate) fn count(&self, parts: &Parts, secret: &str) {
-        if let (Some(rate), Some(peer)) = (self.rate, Peer::sent(parts)) {
+        if let (Some(rate), Some(peer)) = (self.rate, sent(parts)) {
             self.good.lock().remove(&Sha256::digest(secret).into());
             // Where it is used up, the next one is not looked at.
             _ = self.wrong.take(peer, rate);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use axum::serve::Listener;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -20,7 +21,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::connections::{Connections, Guarded, Origin};
-use super::strangers::Peer;
+use super::peer::Peer;
 
 /// A Secret that is mounted changes by swapping links, without an event: the files are looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -146,6 +147,12 @@ impl TlsListener {
 impl Drop for TlsListener {
     fn drop(&mut self) {
         self.accepting.abort();
+    }
+}
+
+impl Connected<IncomingStream<'_, TlsListener>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
+        stream.remote_addr().clone()
     }
 }
 

@@ -16,8 +16,8 @@ use tickfleet_model::suggest::{closest, list as listed_names, nearest};
 use tickfleet_model::{AgentId, TenantId, TurnId, limits};
 use tickfleet_store::TurnName;
 
-use crate::commands::cancel::named;
 use crate::commands::limits::reset::{by_environment, who};
+use crate::commands::operate::known::named;
 use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -186,7 +186,7 @@ async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Fail
 async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
     let tenants = match &args.tenant {
         Some(tenant) => BTreeSet::from([tenant.clone()]),
-        None => crate::commands::tasks::tenants(setup, client).await?,
+        None => crate::commands::operate::known::tenants(setup, client).await?,
     };
     let filter = ApprovalFilter {
         agent: args.agent.clone(),

@@ -261,7 +261,7 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
 async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
     match &asked.tenant {
         Some(tenant) => Ok([tenant.clone()].into()),
-        None => super::tasks::tenants(setup, client).await,
+        None => super::operate::known::tenants(setup, client).await,
     }
 }
 

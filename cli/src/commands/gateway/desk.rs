@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use super::shown;
 use crate::commands::operate::known;
 use crate::commands::top::{Frame, Poller};
-use crate::commands::{explain, limits, tasks, usage};
+use crate::commands::{explain, limits, usage};
 use crate::failure::Failure;
 use crate::fleet::python::fingerprint;
 use crate::setup::Setup;
@@ -193,7 +193,7 @@ impl Desk for HereDesk {
     fn tenants(&self) -> Told<'_, BTreeSet<TenantId>> {
         async move {
             let setup = self.known().await;
-            tasks::tenants(&setup, &self.client).await.map_err(refused)
+            known::tenants(&setup, &self.client).await.map_err(refused)
         }
         .boxed()
     }

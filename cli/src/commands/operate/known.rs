@@ -10,6 +10,8 @@ use tickfleet_client::Client;
 use tickfleet_gateway::Named;
 use tickfleet_model::policy::META_TOOLS;
 use tickfleet_model::suggest::{list, nearest};
+use tickfleet_model::{Dialect, TenantId, TurnId};
+use tickfleet_store::TurnName;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -52,7 +54,7 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
     };
     let found = match named {
         Named::Tenant(tenant) | Named::Agent(tenant, _) => {
-            let tenants = crate::commands::tasks::tenants(setup, client).await?;
+            let tenants = tenants(setup, client).await?;
             let tenants: BTreeSet<&str> = tenants.iter().map(tickfleet_model::TenantId::as_str).collect();
             let agents: BTreeSet<&str> = policy.agents.keys().map(tickfleet_model::AgentId::as_str).collect();
             let agent = match named {
@@ -73,7 +75,37 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
         }
     };
     let Some(message) = found else { return Ok(None) };
-    Ok(Some(Unknown { message, is_sure: is_in_force(setup, client).await? }))
+    let mut is_sure = is_in_force(setup, client).await?;
+    if let (false, Named::Agent(tenant, agent)) = (is_sure, named) {
+        // Workers list the tools of every agent that the fleet has, whatever is configured here.
+        let store = client.store(tenant);
+        if store.tool_list(tenant, agent, Dialect::Mcp).await?.is_some() {
+            return Ok(None);
+        }
+        is_sure = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);
+    }
+    Ok(Some(Unknown { message, is_sure }))
+}
+
+/// All tenants that the configuration knows, or that were set at run time.
+pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
+    for store in client.stores() {
+        tenants.extend(store.at_run_time().await?.declared.into_keys());
+    }
+    Ok(tenants)
+}
+
+/// The turn or task that `tenant id` or `tenant:id` names.
+///
+/// # Errors
+/// It names none.
+pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
+    match id {
+        Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
+        None => TurnName::parse(tenant)
+            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0")),
+    }
 }
 
 /// The names and ids of the tools that the fleet may call.

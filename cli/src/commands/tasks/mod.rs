@@ -12,7 +12,7 @@ use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary, TasksAt, task_
 use tickfleet_model::{AgentId, Outcome, TenantId, TurnId};
 use tickfleet_store::TurnName;
 
-use crate::commands::cancel::named;
+use crate::commands::operate::known::{named, tenants};
 use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::time_format::{clock, from_now};
@@ -174,15 +174,6 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         output.note(&format!("there may be more: --from {next} goes on"));
     }
     Ok(())
-}
-
-/// All tenants that the configuration knows, or that were set at run time.
-pub(crate) async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
-    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
-    for store in client.stores() {
-        tenants.extend(store.at_run_time().await?.declared.into_keys());
-    }
-    Ok(tenants)
 }
 
 fn listed(tasks: &[TaskSummary], now_ms: i64, output: &Output) -> String {

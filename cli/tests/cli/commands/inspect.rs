@@ -101,6 +101,9 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
         &["resume", "demo", "--reason", "x", "--by", "anna"],
         &["limits"],
         &["audit", "search"],
+        &["approvals", "list"],
+        &["tools", "disable", "echo", "--reason", "x", "--by", "anna"],
+        &["tools", "enable", "echo", "--reason", "x", "--by", "anna"],
     ] {
         run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
     }

@@ -15,7 +15,9 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
     fleet.run(&["pause"]).exits(0).says("Nothing is paused.");
-    // A name that the fleet does not have is refused, with the nearest, and pauses nothing.
+    // A name that the fleet does not have is refused, with the nearest, and pauses nothing. Only the configuration in force
+    // knows: the commands have the fleet's.
+    let run = |args: &[&str]| Said::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
         ("pause", &["demo", "kely"][..], "there is no agent \"kely\". The nearest: kelly"),
         ("pause", &["dmeo"], "there is no tenant \"dmeo\". The nearest: demo"),
@@ -23,9 +25,9 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
         ("resume", &["demo", "kely"], "there is no agent \"kely\""),
         ("resume", &["--tool", "ecoh"], "there is no tool \"ecoh\""),
     ] {
-        fleet.run(&[&[verb], name, &WHY[..]].concat()).exits(1).complains(told);
+        run(&[&[verb], name, &WHY[..]].concat()).exits(1).complains(told);
     }
-    fleet.run(&["tools", "disable", "ecoh", "--reason", "x"]).exits(1).complains("The nearest: echo");
+    run(&["tools", "disable", "ecoh", "--reason", "x"]).exits(1).complains("The nearest: echo");
     fleet.run(&["workers", "drain", "w-none", "--reason", "x"]).exits(1).complains("there is no worker \"w-none\"");
     fleet.run(&["cancel", "demo:none"]).exits(1).complains("there is no turn or task demo:none");
     fleet.run(&["approvals", "show", "demo:apr-none"]).exits(1);

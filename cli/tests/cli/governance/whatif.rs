@@ -164,25 +164,18 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     assert_eq!((said.code, found), (1, expected(&[("k0/0", "denied", small), ("k2/0", "denied", small)])));
     let (found, said) = other("grant", &[("permissions.yaml", "agents: [kelly]", "agents: [kelly, ben]")]);
     assert_eq!(found, expected(&[("odd/1", "asked", "permissions.fail.rules.ask")]), "{}", said.stdout);
-    let (found, said) = other("more", &[("limits.yaml", "max: 3", "max: 4")]);
-    assert_eq!(found, expected(&[("f3/0", "let_go", "limits.three")]), "{}", said.stdout);
-    let (found, said) = other("fewer", &[("limits.yaml", "max: 3", "max: 2")]);
-    assert_eq!(found, expected(&[("f2/0", "capped", "limits.three")]), "{}", said.stdout);
-    // Two of a turn of four fitted at first; with three in a tick, one more would have.
-    let (found, said) = other("none", &[("limits.yaml", "max: 2", "max: 9")]);
-    // By which limit, the log says if they were looked at once more while they waited.
-    let by = ["a limit", "limits.two"].map(|by| expected(&[("same/2", "sooner", by)]));
-    assert!(by.contains(&found), "{}", said.stdout);
-    let (found, said) = other("slow", &[("limits.yaml", "every: 3s", "every: 1d")]);
-    let delayed = ["same/2", "same/3"].map(|call| (call, "delayed", "limits.two"));
-    assert_eq!(found, expected(&delayed), "{}", said.stdout);
-    let ticks =
-        configure(folder.path(), "ticks", &[("tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30")]);
-    let said = whatif(&ticks, &export);
-    let found = differ(&said);
-    let sooner =
-        found.iter().all(|(_, kind, by)| kind == "sooner" && by == "max_calls_per_tick" || by.contains("earlier"));
-    assert!(sooner && found.iter().any(|(call, ..)| call == "many/4"), "{}", said.stdout);
+    // Both limits and the tick held up calls of this tenant: which of them goes first under another limit is not in the log.
+    for (name, file, from, to) in [
+        ("more", "limits.yaml", "max: 3", "max: 4"),
+        ("fewer", "limits.yaml", "max: 3", "max: 2"),
+        ("none", "limits.yaml", "max: 2", "max: 9"),
+        ("slow", "limits.yaml", "every: 3s", "every: 1d"),
+        ("ticks", "tickfleet.yaml", "max_calls_per_tick: 3", "max_calls_per_tick: 30"),
+    ] {
+        let said = whatif(&configure(folder.path(), name, &[(file, from, to)]), &export);
+        let undecided = said.json()["summary"]["not_decidable"].to_string();
+        assert!(differ(&said).is_empty() && undecided.contains("limits beside caps"), "{name}: {}", said.stdout);
+    }
     tickfleet(&["whatif", "--policy", folder.path().join("rules").to_str().unwrap(), "--audit", &export])
         .exits(1)
         .says("would be denied")

@@ -49,5 +49,7 @@ fn no_process_of_a_fleet_shows_its_environment_or_memory_to_others_of_its_user()
                 cat /proc/$pid/maps 2>&1 | grep -c denied; done";
     let binary = env!("CARGO_BIN_EXE_tickfleet");
     let looked = Command::new(&shell).args(["-c", pids, "look", &format!("^{binary} dev")]).output().unwrap();
-    assert_eq!(String::from_utf8(looked.stdout).unwrap(), "1\n1\n", "{}", String::from_utf8_lossy(&looked.stderr));
+    // Fleets of other tests are looked at as well.
+    let denied = String::from_utf8(looked.stdout).unwrap();
+    assert!(denied.lines().count() >= 2 && denied.lines().all(|line| line == "1"), "{denied}");
 }

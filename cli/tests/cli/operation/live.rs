@@ -161,7 +161,7 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
 
 /// A tool whose schema no worker can use.
 const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
-    input_schema: {type: object, properties: {name: {type: string, pattern: '('}}}\n";
+    input_schema: {type: object, properties: {name: {type: text}}}\n";
 /// A tool that would call into the machine's own network.
 const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
     input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";

@@ -48,7 +48,7 @@ fn without_samples_a_missing_file_is_empty_whatever_way_the_switch_is_given() {
 #[test]
 fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
     let folder = || {
-        let settings = "redis: {namespace: shop}\nretention: {records: 9d}\n";
+        let settings = "redis: {namespace: shop}\nretention: {records: 30m}\n";
         given()
             .file("tickfleet.yaml", settings)
             .file("tools.yaml", "tools: [")
@@ -59,7 +59,7 @@ fn a_part_of_a_folder_is_read_beside_files_that_are_broken() {
     let part = |given: super::Given, part| given.part(part).load();
     let settings = part(folder(), Part::Settings).unwrap();
     assert_eq!(settings.settings.redis.namespace, "shop");
-    assert_eq!(settings.settings.retention.records, Duration::from_secs(9 * 86_400));
+    assert_eq!(settings.settings.retention.records, Duration::from_secs(1_800));
     assert!(settings.policy.agents.is_empty() && settings.samples().is_empty());
 
     let broken = || given().file("tickfleet.yaml", "redis: {namespace: shop}\ncaps: {tick: soon}\n");

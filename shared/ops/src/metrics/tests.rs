@@ -249,6 +249,7 @@ fn busy(part: Part) -> Metrics {
         ..Scraped::default()
     }));
     metrics.config_in_force("0123456789abcdef", 1);
+    metrics.redis_refuses(None);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
     metrics.model_asked("default", "ok");
     metrics.model_used("default", 1, 1, 1);

@@ -172,8 +172,8 @@ pub const MUTANTS: &[Mutant] = &[
         what: "that a call did not take effect is believed at once",
         changes: &[(
             "worker/src/calls/reconcile.rs",
-            "ReconcileVerdict::NotSoFar if is_grace_over => {",
-            "ReconcileVerdict::NotSoFar if is_grace_over || true => {",
+            "ReconcileVerdict::NotSoFar if now.is_grace_over => {",
+            "ReconcileVerdict::NotSoFar if now.is_grace_over || true => {",
         )],
     },
     Mutant {

@@ -9,7 +9,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::unistd::Pid;
 
 use crate::spec::{Network, Spec};
 
@@ -69,14 +68,14 @@ impl Charges {
     }
 
     /// Charges a process its pages.
-    pub(super) fn pages(pid: Pid, charged: &mut Charged) {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    pub(super) fn pages(folder: &Path, charged: &mut Charged) {
+        let text = fs::read_to_string(folder.join("status")).unwrap_or_default();
         charged.bytes = charged.bytes.saturating_add(kept(&text));
     }
 
     /// Adds up the mappings of a process, bytes; stops beyond `max`. A process with thousands of them takes milliseconds.
-    pub(super) fn mappings(pid: Pid, max: u64) -> u64 {
-        let Ok(mut maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return 0 };
+    pub(super) fn mappings(folder: &Path, max: u64) -> u64 {
+        let Ok(mut maps) = fs::File::open(folder.join("maps")) else { return 0 };
         let (mut part, mut bytes) = ([0; 16 << 10], 0_u64);
         while let Ok(read @ 1..) = maps.read(&mut part) {
             let lines = part[..read].iter().filter(|byte| **byte == b'\n').count();
@@ -89,13 +88,13 @@ impl Charges {
     }
 
     /// Charges a process its descriptors.
-    pub(super) fn descriptors(&self, pid: Pid, charged: &mut Charged) {
-        let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
+    pub(super) fn descriptors(&self, folder: &Path, charged: &mut Charged) {
+        let entries = match fs::read_dir(folder.join("fd")) {
             Ok(entries) => entries,
             Err(error) if has_gone(&error) => return,
             // It executes a program that it may not read, which hides it; or it is ending and has no memory any more.
             Err(_) => {
-                let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+                let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
                 if status.contains("\nVmRSS:") {
                     charged.bytes = charged.bytes.saturating_add(self.hidden);
                 }

@@ -200,7 +200,6 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_uname,
     libc::SYS_unlinkat,
     libc::SYS_utimensat,
-    libc::SYS_vmsplice,
     libc::SYS_wait4,
     libc::SYS_waitid,
     libc::SYS_write,

@@ -1,6 +1,7 @@
 //! The launcher's descendants, as `/proc` shows them.
 
 use std::fs;
+use std::path::PathBuf;
 
 use nix::unistd::Pid;
 
@@ -10,8 +11,10 @@ const LOOKED_AT_MAX: usize = 20_000;
 /// What one process has used and has, from its `stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Threads; none of a process that has ended and waits for its parent.
+    /// Threads that live; none of a process that has ended and waits for its parent.
     pub(super) threads: u64,
+    /// True if its first thread has ended: then the process' own folder shows neither memory nor descriptors.
+    pub(super) is_headless: bool,
     /// When it was started: together with its number, this names it for good.
     pub(super) started: u64,
     /// Its own time on processors, in ticks of the kernel's clock.
@@ -50,12 +53,31 @@ pub(super) fn stat(pid: Pid) -> Option<Stat> {
     parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+/// The folder that shows what a process has: its own, or that of a thread that lives if the first one has ended.
+pub(super) fn folder(pid: Pid, stat: &Stat) -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{pid}"));
+    if !stat.is_headless {
+        return own;
+    }
+    let mut threads = fs::read_dir(own.join("task")).into_iter().flatten().flatten().map(|thread| thread.path());
+    let lives =
+        |thread: &PathBuf| fs::read_to_string(thread.join("status")).is_ok_and(|text| text.contains("\nVmRSS:"));
+    threads.find(lives).unwrap_or(own)
+}
+
 /// The name, in brackets, may hold anything: what follows the last one is counted from 3 on.
 fn parse(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let threads = if fields.first() == Some(&"Z") { 0 } else { field(20)? };
-    Some(Stat { threads, started: field(22)?, own: field(14)? + field(15)?, reaped: field(16)? + field(17)? })
+    let is_headless = fields.first() == Some(&"Z");
+    let threads = field(20)?.saturating_sub(u64::from(is_headless));
+    Some(Stat {
+        threads,
+        is_headless,
+        started: field(22)?,
+        own: field(14)? + field(15)?,
+        reaped: field(16)? + field(17)?,
+    })
 }
 
 #[cfg(test)]
@@ -67,7 +89,8 @@ mod tests {
     #[test]
     fn a_name_with_brackets_and_blanks_moves_no_field() {
         let text = "7 (a) b (c) S 1 7 7 0 -1 0 0 0 0 0 1 2 3 4 20 0 5 0 99 1000 6 18446744073709551615";
-        assert_eq!(parse(text).unwrap(), Stat { threads: 5, started: 99, own: 3, reaped: 7 });
+        assert_eq!(parse(text).unwrap(), Stat { threads: 5, is_headless: false, started: 99, own: 3, reaped: 7 });
+        assert_eq!(parse(&text.replace(") S", ") Z")).unwrap().threads, 4, "the first has ended, the others live");
         assert!(parse("7 (a").is_none());
     }
 

@@ -74,6 +74,8 @@ struct Watch<'a> {
     began: Instant,
     workspace_at: Instant,
     workspace_bytes: u64,
+    /// The limits of the workspace: of one that holds more already, what it held at the start, so that a command may delete.
+    workspace_limits: Limits,
     /// Bytes of all mappings, as they were counted last, and the looks since then.
     mappings: (u64, u32),
     tick_ms: u64,
@@ -94,6 +96,7 @@ impl<'a> Watch<'a> {
             began,
             workspace_at: began,
             workspace_bytes: 0,
+            workspace_limits: workspace_limits(request),
             mappings: (0, 0),
             tick_ms: 1_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
         }
@@ -146,13 +149,14 @@ impl<'a> Watch<'a> {
         let all_seen = tree::each(Pid::this(), |pid| {
             let Some(stat) = tree::stat(pid) else { return true };
             threads += stat.threads;
+            let folder = tree::folder(pid, &stat);
             look.processes.insert((pid.as_raw(), stat.started), stat);
-            Charges::pages(pid, &mut charged);
+            Charges::pages(&folder, &mut charged);
             if self.is_executed && !(self.is_namespaced && pid == self.child) {
-                self.charges.descriptors(pid, &mut charged);
+                self.charges.descriptors(&folder, &mut charged);
             }
             if counts_mappings && self.is_executed && mappings <= self.limits.memory_bytes {
-                mappings = mappings.saturating_add(Charges::mappings(pid, self.limits.memory_bytes));
+                mappings = mappings.saturating_add(Charges::mappings(&folder, self.limits.memory_bytes));
             }
             // Every further look at a bomb is time in which it grows.
             threads <= self.limits.processes
@@ -170,16 +174,16 @@ impl<'a> Watch<'a> {
             return Some(Stop::Cpu);
         }
         let held = self.workspace_bytes.saturating_add(charged.nameless);
-        (charged.nameless > 0 && held > self.limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
+        (charged.nameless > 0 && held > self.workspace_limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
     }
 
     fn look_at_workspace(&mut self) -> Option<Stop> {
         let began = now();
-        let counted = held(self.workspace, self.limits.workspace_files);
+        let counted = held(self.workspace, self.workspace_limits.workspace_files);
         let took = began.elapsed();
         self.workspace_at = began + (took * WORKSPACE_SHARE).max(LOOK_EVERY * 2);
         self.workspace_bytes = counted.map_or(0, |held| held.bytes);
-        crossed(counted, self.limits)
+        crossed(counted, &self.workspace_limits)
     }
 
     /// A bound of the kernel that ended the command, or one that was crossed since the last look.
@@ -189,6 +193,17 @@ impl<'a> Watch<'a> {
         }
         self.look_at_workspace()
     }
+}
+
+/// The limits of the run, and for a workspace that is beyond them what it holds: it may not grow.
+fn workspace_limits(request: &Request) -> Limits {
+    let mut limits = request.spec.limits.clone();
+    // One that holds far more is not counted to its end.
+    if let Ok(before) = held(&request.spec.workspace, limits.workspace_files.saturating_mul(2)) {
+        limits.workspace_bytes = limits.workspace_bytes.max(before.bytes);
+        limits.workspace_files = limits.workspace_files.max(before.files);
+    }
+    limits
 }
 
 /// Time on processors of what this process has reaped, ms: orphans of the command.

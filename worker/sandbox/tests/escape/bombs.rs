@@ -73,7 +73,7 @@ print(call(444, 0, 0, 1), call(436, 3, 4, 2))
 }
 
 /// Attacks that take memory outside their resident pages, and hold it.
-const HIDDEN_MEMORY: [(&str, &str); 5] = [
+const HIDDEN_MEMORY: [(&str, &str); 6] = [
     (
         "mappings that are not touched",
         "
@@ -118,6 +118,21 @@ time.sleep(60)",
 import mmap
 x = mmap.mmap(-1, 320 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)
 for at in range(0, len(x), 2 << 20): x[at]
+time.sleep(60)",
+    ),
+    (
+        "processes whose first thread has ended",
+        "
+import ctypes, threading
+exit_thread = ctypes.CDLL(None).syscall
+def hold(more):
+    more.append(bytearray(b'x') * (40 << 20))
+    time.sleep(60)
+for _ in range(4):
+    if os.fork() == 0:
+        threading.Thread(target=hold, args=([],)).start()
+        # SYS_exit ends this thread alone.
+        exit_thread(60 if os.uname().machine == 'x86_64' else 93, 0)
 time.sleep(60)",
     ),
     (
@@ -374,4 +389,23 @@ time.sleep(0.3); print('unseen')";
     let outcome = run(&sandbox, Level::Basic, spec).await;
     // It is bounded by the length and the number of files of each process, and gone at the end.
     assert_eq!((out(&outcome).as_str(), outcome.stopped), ("unseen", None));
+}
+
+#[tokio::test]
+async fn of_a_workspace_that_is_over_its_limit_a_command_may_delete_and_add_nothing() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        std::fs::write(folder.path().join("large"), vec![1_u8; 8 << 20]).unwrap();
+        let limited = |script: &str| {
+            let mut spec = shell(script, folder.path());
+            spec.limits.workspace_bytes = 4 << 20;
+            spec
+        };
+        let more = run(&sandbox, level, limited("head -c 9000000 /dev/zero > more; sleep 5")).await;
+        assert_eq!(more.stopped, Some(Stop::WorkspaceBytes), "{level}: {more:?}");
+        let less = run(&sandbox, level, limited("rm -f more large && ls")).await;
+        assert_eq!((less.stopped, less.exit_code), (None, Some(0)), "{level}: {less:?}");
+        let full = run(&sandbox, level, limited("head -c 9000000 /dev/zero > more; sleep 5")).await;
+        assert_eq!(full.stopped, Some(Stop::WorkspaceBytes), "{level}: {full:?}");
+    }
 }

@@ -16,11 +16,10 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     if request.is_some_and(reqwest::Error::is_dns) {
         return "its name could not be resolved";
     }
-    let Some(error) = find::<io::Error>(error) else { return "the connection failed" };
-    // What an I/O error wraps is not among its sources.
-    if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+    if let Some(tls) = tls_error(error) {
         return tls_failure(tls);
     }
+    let Some(error) = find::<io::Error>(error) else { return "the connection failed" };
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "the connection was refused",
         io::ErrorKind::TimedOut => "no connection in time",
@@ -28,6 +27,19 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
         io::ErrorKind::InvalidData => "the TLS handshake failed",
         _ => "the connection failed",
     }
+}
+
+/// The TLS error in a chain. What an I/O error wraps is not among its sources.
+fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(this) = next {
+        if let Some(tls) = this.downcast_ref::<rustls::Error>() {
+            return Some(tls);
+        }
+        let wrapped = this.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = wrapped.map(|wrapped| wrapped as &(dyn Error + 'static)).or_else(|| this.source());
+    }
+    None
 }
 
 fn tls_failure(error: &rustls::Error) -> &'static str {
@@ -69,6 +81,8 @@ mod tests {
         let wrapped = |error: rustls::Error| io::Error::new(io::ErrorKind::InvalidData, error);
         let certificate = |error| connect_failure(&wrapped(rustls::Error::InvalidCertificate(error)));
         assert!(certificate(CertificateError::UnknownIssuer).contains("UnknownIssuer"));
+        let twice = io::Error::other(wrapped(rustls::Error::InvalidCertificate(CertificateError::Revoked)));
+        assert_eq!(connect_failure(&twice), "its certificate was revoked");
         assert_eq!(certificate(CertificateError::Expired), "its certificate has expired");
         assert_eq!(certificate(CertificateError::NotValidForName), "its certificate is for another name");
         assert_eq!(connect_failure(&wrapped(rustls::Error::DecryptError)), "the TLS handshake failed");

@@ -312,8 +312,13 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
     if bytes > FILE_BYTES_MAX {
         return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));
     }
-    if held.bytes.saturating_add(bytes) > limits.workspace_bytes || held.files >= limits.workspace_files {
-        return Err(ToolError::Permanent("The workspace is full: delete something first.".into()));
+    // In a full workspace a file may still become shorter.
+    let shrinks = || files.read(path, FILE_BYTES_MAX).is_ok_and(|before| content.len() < before.len());
+    let is_full = held.bytes.saturating_add(bytes) > limits.workspace_bytes || held.files >= limits.workspace_files;
+    if is_full && !shrinks() {
+        return Err(ToolError::Permanent(
+            "The workspace is full: make a file shorter, or delete files with run_command.".into(),
+        ));
     }
     files.write(path, content.as_bytes())
 }

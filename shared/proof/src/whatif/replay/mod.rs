@@ -259,7 +259,7 @@ impl<'a> Replay<'a> {
     fn is_held_up(&mut self, tenant: &str, by: &str) {
         let held_up = self.held_up.entry(tenant.to_owned()).or_default();
         held_up.by_limit |= by.starts_with("limits.");
-        held_up.by_cap |= [TICK, DAY, EARLIER].contains(&by);
+        held_up.by_cap |= [TICK, DAY].contains(&by);
     }
 
     /// Holds what the policy says against what was decided. `is_first` is false for what is left of it.

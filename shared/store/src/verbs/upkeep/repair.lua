@@ -138,7 +138,12 @@ local TYPES = {
 function kinds.key(name)
   local command = TYPES[string.match(name, '^([^:]+):') or '']
   if not command then return '' end
-  if command == 'LRANGE' or command == 'GETRANGE' then call(command, P .. name, 0, 0) else call(command, P .. name) end
+  local key = P .. name
+  if command == 'LRANGE' then call('LRANGE', key, 0, 0)
+  elseif command == 'GETRANGE' then call('GETRANGE', key, 0, 0)
+  elseif command == 'HLEN' then call('HLEN', key)
+  elseif command == 'ZCARD' then call('ZCARD', key)
+  else call('XLEN', key) end
   return ''
 end
 
