@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     fn look(reaped: u64, processes: &[(i32, u64, u64)]) -> Look {
-        let stat = |own, reaped| Stat { threads: 1, started: 0, own, reaped };
+        let stat = |own, reaped| Stat { threads: 1, is_headless: false, started: 0, own, reaped };
         Look {
             reaped,
             processes: processes.iter().map(|(pid, own, reaped)| ((*pid, 0), stat(*own, *reaped))).collect(),
