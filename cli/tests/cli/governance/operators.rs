@@ -27,8 +27,11 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     ] {
         run(&[&[verb], name, &WHY[..]].concat()).exits(1).complains(told);
     }
-    run(&["tools", "disable", "ecoh", "--reason", "x"]).exits(1).complains("The nearest: echo");
-    fleet.run(&["workers", "drain", "w-none", "--reason", "x"]).exits(1).complains("there is no worker \"w-none\"");
+    run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).complains("The nearest: echo");
+    fleet
+        .run(&[&["workers", "drain", "w-none"], &WHY[..]].concat())
+        .exits(1)
+        .complains("there is no worker \"w-none\"");
     fleet.run(&["cancel", "demo:none"]).exits(1).complains("there is no turn or task demo:none");
     fleet.run(&["approvals", "show", "demo:apr-none"]).exits(1);
     fleet.run(&["pause"]).exits(0).says("Nothing is paused.");

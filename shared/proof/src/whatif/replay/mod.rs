@@ -95,6 +95,11 @@ struct HeldUp {
     by_limit: bool,
 }
 
+/// Whether a window has no room left; 0 allowed means that the log does not say.
+const fn is_full(used: u32, allowed: u32) -> bool {
+    allowed > 0 && used >= allowed
+}
+
 /// Decides anew.
 pub struct Replay<'a> {
     fleet: Fleet<'a>,
@@ -168,7 +173,7 @@ impl<'a> Replay<'a> {
                 What::Wait(by, _) | What::Refuse(_, Some(by)) => self.is_held_up(&turn.tenant, by),
                 What::Go(calls, note)
                     if decision.first + calls < turn.calls.len()
-                        && (note.tick.0 >= note.tick.1 || note.day.0 >= note.day.1) =>
+                        && (is_full(note.tick.0, note.tick.1) || is_full(note.day.0, note.day.1)) =>
                 {
                     self.is_held_up(&turn.tenant, TICK);
                 }
