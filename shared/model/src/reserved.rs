@@ -13,6 +13,9 @@ pub fn reserved(id: &str) -> Option<&'static str> {
     if rest.iter().any(|part| is_numbered(part, "call-")) {
         return Some("calls that a tool makes");
     }
+    if rest.iter().any(|part| is_numbered(part, "again-")) {
+        return Some("calls that operators replay");
+    }
     let is_step = |part: &&str| is_numbered(part, "step-");
     if rest.iter().any(is_step) || !rest.is_empty() && is_step(&first) {
         return Some("steps of tasks");
@@ -56,6 +59,7 @@ mod tests {
         let delegated = format!("d-{}", "0a".repeat(16));
         for id in [
             inner.as_str(),
+            "order-7.again-0",
             "job.step-1",
             "job.step-12.3.call-4",
             "step-3.0123456789abcdef",
@@ -76,6 +80,7 @@ mod tests {
             "step-1",
             "call-1",
             "a.step-x",
+            "a.again",
             "a.b",
             "t-18",
             "t17",
