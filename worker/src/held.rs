@@ -1,6 +1,8 @@
 //! The slices that a worker holds, and where they run.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use tickfleet_store::{SliceEntry, TurnName};
@@ -41,6 +43,26 @@ pub(crate) struct Hold {
     pub(crate) cancel: CancellationToken,
     /// The worker's incarnation that leased it.
     pub(crate) term: u64,
+    /// True once a call ran until its turn's deadline. The estimated clock can move back by a few milliseconds, and the
+    /// next call must not slip in.
+    deadline_passed: Arc<AtomicBool>,
+}
+
+impl Hold {
+    /// A hold of incarnation `term` that is not cancelled.
+    pub(crate) fn new(term: u64) -> Self {
+        Self { cancel: CancellationToken::new(), term, deadline_passed: Arc::default() }
+    }
+
+    /// Records that a call used up the time until its turn's deadline.
+    pub(crate) fn pass_deadline(&self) {
+        self.deadline_passed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a call used up the time until its turn's deadline.
+    pub(crate) fn deadline_passed(&self) -> bool {
+        self.deadline_passed.load(Ordering::Relaxed)
+    }
 }
 
 impl HeldSlices {
@@ -61,7 +83,7 @@ impl HeldSlices {
 
     /// Remembers that the slice is held since `term`; the answer is cancelled when somebody cancels its turn.
     pub(crate) fn hold(&self, slice: &SliceEntry, term: u64) -> Hold {
-        let hold = Hold { cancel: CancellationToken::new(), term };
+        let hold = Hold::new(term);
         let held = Held { fence: slice.fence.clone(), hold: hold.clone() };
         self.running().insert(slice.name.clone(), held);
         hold

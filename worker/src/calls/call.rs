@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::Common;
-use crate::calls::attempt::{self, Judged};
+use crate::calls::attempt::{self, Judged, Ran};
 use crate::calls::effects::Ledger;
 use crate::calls::governed::cache::Cache;
 use crate::calls::governed::loops::{LoopOptions, Loops};
@@ -264,7 +264,7 @@ impl Calls {
     async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let reason = if trying.hold.cancel.is_cancelled() {
             EndReason::Cancelled
-        } else if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
+        } else if trying.hold.deadline_passed() || self.clock.now_ms() >= trying.slice.meta.deadline_ms {
             EndReason::Expired
         } else {
             return None;
@@ -354,6 +354,9 @@ impl Calls {
         let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).instrument(span.clone()).await;
         let took = started.elapsed();
+        if matches!(ran, Ran::TimedOut) && limit == left {
+            trying.hold.pass_deadline();
+        }
         leave.heard(breakers::heard(&ran, limit < tool.spec.timeout), took, &self.metrics);
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
         let why = self.cancelled(trying, &begins).await;

@@ -7,7 +7,6 @@ use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{CallId, TurnId};
 use tickfleet_ops::metrics::{ApprovalEvent, BreakerEvent};
 use tickfleet_store::{AskApproval, Asked, EndReason, Parked, Rest, Rested, Retry, Returned, SettledCall, Wait};
-use tokio_util::sync::CancellationToken;
 
 use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::turn::{Commit, Holding, Pipeline};
@@ -218,7 +217,7 @@ impl Pipeline {
     /// The turn was cancelled while its call failed at this try, or was about to wait for work that it has begun: the calls
     /// that are left end as cancelled.
     async fn end_rest(&self, mut holding: Holding, failed: u32, waited: bool) {
-        let never = Hold { cancel: CancellationToken::new(), term: 0 };
+        let never = Hold::new(0);
         let config = self.configs.load();
         let first = holding.results.len();
         for index in first..holding.slice.calls.len() {
