@@ -17,12 +17,7 @@ mod program;
 mod rule_names;
 mod setup;
 
-/// The Rust in the README, compiled and run with the other examples of the documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
-
-/// The Rust in the page for producers, compiled likewise.
+/// The Rust in the page for producers, compiled and run with the other examples of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/producers.md")]
 pub struct Producers;

@@ -65,6 +65,8 @@ def linked(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)", text, flags=re.MULTILINE):
         if not re.match(r"[a-z]+:|#", target):
             yield os.path.normpath(os.path.join(os.path.dirname(path), target.split("#")[0]))
+    for target in re.findall(r"\{\{#include ([^}:]+)", read(path)):
+        yield os.path.normpath(os.path.join(os.path.dirname(path), target))
 
 
 def copy(path, out):

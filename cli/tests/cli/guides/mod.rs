@@ -9,4 +9,5 @@ mod python_sandbox;
 mod python_tools;
 mod security;
 mod shell_tools;
+mod site;
 mod typed_tools;

@@ -60,7 +60,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Can I see what each check says about one call without a running fleet?",
-        &[("permissions.md", "tools try"), ("tutorial.md", "tools try"), ("configuration.md", "tools try")],
+        &[("permissions.md", "tools try"), ("configuration.md", "tools try")],
     ),
     (
         "May a tool reach a machine inside my own network?",
@@ -73,7 +73,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ("What do others call a visibility timeout?", &[("glossary.md", "visibility timeout")]),
     (
         "How do I make it safe to send the same turn again after an error?",
-        &[("producers.md", "submitting is idempotent"), ("protocol.md", "turn_id"), ("tutorial.md", "order-17")],
+        &[("producers.md", "submitting is idempotent"), ("protocol.md", "turn_id")],
     ),
     (
         "Where does Prometheus read the numbers, and is a password needed?",
