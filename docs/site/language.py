@@ -1,0 +1,132 @@
+"""Checks the language of the documentation: words that a reader has to read twice, long sentences, headings.
+
+    python3 docs/site/language.py [FILE…]     default: every page that is not in PENDING
+
+Exits with 1 and a line for each problem. Standard library only.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# Words per sentence at most. Code and links count as one word.
+SENTENCE_MAX = 32
+# Each pattern with the words to use instead.
+BANNED = {
+    r"\b(nobody|somebody|whoever)\b": "name the actor",
+    r"\b(is|are|was|were|be) told\b|\btells? of\b|\bhears?\b": "returns, reports, receives",
+    r"\banew\b": "again",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bgoes? on\b(?! (to|in|at|a|the)\b)": "continues",
+    r"\b(becomes?|comes?|came) of\b": "name the result",
+    r"\bstands? (behind|there|before|beside|in|at|under|by|elsewhere)\b": "is",
+    r"\b(that one|such a one|such ones|those who)\b": "repeat the noun",
+    r"\bnot good\b": "invalid, expired",
+    r"\bput aside\b": "quarantined",
+    r"^(What|Who|Whose|Where) (is|was|has|may|holds|asks|comes|becomes|must|can) [^?]*$": "start with a noun or a verb",
+    r"[a-z], for (it|they|the|its|no|what|there|each|every|that|this)\b": "because",
+}
+# Pages in the old style. The list only shrinks.
+PENDING = (
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "docs/adr/",
+    "docs/agents.md",
+    "docs/atlas-tools.md",
+    "docs/benchmark.md",
+    "docs/clients.md",
+    "docs/configuration.md",
+    "docs/console/README.md",
+    "docs/demo.md",
+    "docs/examples.md",
+    "docs/formats.md",
+    "docs/gateway.md",
+    "docs/glossary.md",
+    "docs/governance.md",
+    "docs/install.md",
+    "docs/knowledge.md",
+    "docs/mcp-server.md",
+    "docs/metrics.md",
+    "docs/operating.md",
+    "docs/permissions.md",
+    "docs/producers.md",
+    "docs/protocol.md",
+    "docs/releasing.md",
+    "docs/reliability.md",
+    "docs/roadmap.md",
+    "docs/sandbox.md",
+    "docs/scaling.md",
+    "docs/security.md",
+    "docs/site/SUMMARY.md",
+    "docs/tools-http.md",
+    "docs/tools-mcp.md",
+    "docs/tools-python.md",
+    "docs/tools-shell.md",
+    "docs/tools-typed.md",
+    "docs/troubleshooting.md",
+    "helm/",
+    "python/README.md",
+    "tests/",
+    "typescript/README.md",
+    "worker/",
+    "cli/",
+    "shared/",
+)
+# Words that keep their capital in a heading.
+NAMES = set(
+    "Tickfleet Redis Kubernetes Helm Docker Compose Prometheus Grafana Python TypeScript Rust Node OpenAI Anthropic Gemini "
+    "LangGraph LangChain Pydantic Vercel Temporal Sentinel Cluster Valkey Azure Upstash ElastiCache MemoryDB Memorystore "
+    "Linux Debian GitHub Markdown Agents Semantic Versioning I".split()
+)
+
+
+def pages():
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "*.md"], capture_output=True, text=True, check=True)
+    return [path for path in listed.stdout.split() if not path.startswith(PENDING)]
+
+
+def plain(line):
+    """A line without what is not prose: code, links' targets, comments, emphasis."""
+    line = re.sub(r"<!--.*?-->", "", line)
+    line = re.sub(r"`[^`]*`", "code", line)
+    line = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", line)
+    return re.sub(r"[*_]{1,2}", "", line).strip()
+
+
+def problems(path):
+    fenced = False
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if re.match(r"\s*(```|~~~)", line):
+                fenced = not fenced
+                continue
+            if fenced or line.startswith("<!--"):
+                continue
+            text = plain(line)
+            for pattern, instead in BANNED.items():
+                if found := re.search(pattern, text, re.IGNORECASE):
+                    yield f"{path}:{number}: {found[0][:60]!r}: {instead}"
+            if text.startswith("#"):
+                words = text.lstrip("# ").split()
+                for word in words[1:]:
+                    bare = re.sub(r"\W", "", word)
+                    if bare[:1].isupper() and bare[1:].islower() and bare not in NAMES:
+                        yield f"{path}:{number}: heading {text.lstrip('# ')!r} is not in sentence case ({word})"
+                continue
+            for cell in text.strip("|").split("|"):
+                for sentence in re.split(r"(?<=[.!?:;])\s+", re.sub(r"^\s*([-*]|\d+\.)\s+", "", cell)):
+                    count = len(sentence.split())
+                    if count > SENTENCE_MAX:
+                        yield f"{path}:{number}: a sentence of {count} words: {sentence[:60]}…"
+
+
+def main():
+    found = [problem for path in sys.argv[1:] or pages() for problem in problems(path)]
+    sys.exit("\n".join(found) or None)
+
+
+if __name__ == "__main__":
+    main()
