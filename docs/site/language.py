@@ -56,7 +56,6 @@ PENDING = (
     "docs/protocol.md",
     "docs/releasing.md",
     "docs/reliability.md",
-    "docs/roadmap.md",
     "docs/sandbox.md",
     "docs/scaling.md",
     "docs/security.md",

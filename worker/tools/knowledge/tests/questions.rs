@@ -52,7 +52,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Can I run it on Redis Cluster or with Sentinel?",
-        &[("operating.md", "nodes of a Redis Cluster"), ("roadmap.md", "Sentinel")],
+        &[("operating.md", "nodes of a Redis Cluster")],
     ),
     (
         "How does a declared web service tool obtain an access token?",
