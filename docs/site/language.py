@@ -32,7 +32,6 @@ BANNED = {
 # Pages in the old style. The list only shrinks.
 PENDING = (
     "ARCHITECTURE.md",
-    "CONTRIBUTING.md",
     "docs/adr/",
     "docs/agents.md",
     "docs/atlas-tools.md",
