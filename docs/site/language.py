@@ -43,7 +43,6 @@ PENDING = (
     "docs/examples.md",
     "docs/formats.md",
     "docs/gateway.md",
-    "docs/glossary.md",
     "docs/governance.md",
     "docs/install.md",
     "docs/knowledge.md",

@@ -50,10 +50,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "How many workers do I need for 2000 calls a second of half a second each?",
         &[("scaling.md", "Little's law"), ("scaling.md", "2,000 | 0.5 s")],
     ),
-    (
-        "Can I run it on Redis Cluster or with Sentinel?",
-        &[("operating.md", "nodes of a Redis Cluster")],
-    ),
+    ("Can I run it on Redis Cluster or with Sentinel?", &[("operating.md", "nodes of a Redis Cluster")]),
     (
         "How does a declared web service tool obtain an access token?",
         &[("tools-http.md", "access token"), ("tools-http.md", "oauth2")],
@@ -70,7 +67,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "How do I turn an OpenAPI document into tools?",
         &[("tools-http.md", "OpenAPI"), ("tools-http.md", "tools import")],
     ),
-    ("What do others call a visibility timeout?", &[("glossary.md", "visibility timeout")]),
+    ("What do others call a visibility timeout?", &[("reference/glossary.md", "visibility timeout")]),
     (
         "How do I make it safe to send the same turn again after an error?",
         &[("producers.md", "submitting is idempotent"), ("protocol.md", "turn_id")],
@@ -108,6 +105,26 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
 /// to change.
 const WITHIN_FIVE: usize = 18;
 
+/// The pages of the documentation, as paths from its folder. The page about searching is left out, because it shows searches
+/// of these very pages, and so are records of decisions.
+fn pages(folder: &Path) -> Vec<String> {
+    let (mut found, mut folders) = (Vec::new(), vec![String::new()]);
+    while let Some(below) = folders.pop() {
+        for entry in folder.join(&below).read_dir().unwrap() {
+            let entry = entry.unwrap();
+            let name = format!("{below}{}", entry.file_name().to_str().unwrap());
+            if entry.file_type().unwrap().is_dir() {
+                if !["adr", "site", "console", "snippets", "example-tools", "own-fleet"].contains(&name.as_str()) {
+                    folders.push(format!("{name}/"));
+                }
+            } else if name.ends_with(".md") && name != "knowledge.md" {
+                found.push(name);
+            }
+        }
+    }
+    found
+}
+
 /// Imports the pages and asks; answers how many questions were answered by the first five passages, and by the first.
 async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     tickfleet_outbound::install_crypto_provider();
@@ -117,14 +134,10 @@ async fn asked(environment: Environment) -> (usize, usize, Ranking) {
     let tenant = TenantId::new("docs").unwrap();
     let mut import = Import::begin(&store, &tenant, knowledge.embedder().unwrap()).await.unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
-    for entry in folder.read_dir().unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        // The page about searching shows searches of these very pages.
-        if let Some(form) = Form::of(&name).filter(|_| name != "knowledge.md") {
-            for draft in read(&format!("docs/{name}"), form, &std::fs::read(&path).unwrap(), "docs") {
-                import.keep(draft.unwrap()).await.unwrap();
-            }
+    for name in pages(&folder) {
+        let form = Form::of(&name).unwrap();
+        for draft in read(&format!("docs/{name}"), form, &std::fs::read(folder.join(&name)).unwrap(), "docs") {
+            import.keep(draft.unwrap()).await.unwrap();
         }
     }
     assert_eq!(import.without_meaning(), None);
