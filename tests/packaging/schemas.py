@@ -114,7 +114,8 @@ def shown(schemas):
 
     tops = {name: (set(schema["properties"]), set(schema.get("required", []))) for name, schema in schemas.items()}
     tops.pop("tickfleet")
-    for page in sorted(os.listdir(os.path.join(ROOT, "docs"))):
+    pages = [page for folder in ("", "reference") for page in sorted(os.path.join(folder, name) for name in os.listdir(os.path.join(ROOT, "docs", folder)))]
+    for page in pages:
         if not page.endswith(".md"):
             continue
         with open(os.path.join(ROOT, "docs", page), encoding="utf-8") as file:
@@ -148,7 +149,7 @@ def main():
     refused, count = good(schemas)
     wrong += differing + refused
     if wrong:
-        sys.exit("\n".join([*wrong, "Fields are in config/schema/generate.py and files.py: change them there, and run generate.py."]))
+        sys.exit("\n".join([*wrong, "Fields are in config/schema/settings.py and files.py: change them there, and run generate.py."]))
     print(f"schemas: {len(schemas)} files, {compared} mappings have the fields that the binary reads, {count} good configurations pass")
 
 
