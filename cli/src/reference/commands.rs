@@ -21,7 +21,7 @@ fn page(program: &Command) -> String {
     page.push_str("| Command | Purpose |\n|---|---|\n");
     for command in visible(program) {
         let name = name(command);
-        writeln!(page, "| [`{name}`](#{}) | {} |", anchor(&name), cell(&about(command))).unwrap();
+        writeln!(page, "| [`{name}`](#{}) | {} |", anchor(&name), cell(&short(command))).unwrap();
     }
     page.push_str("\n## Global options\n\nEvery command accepts these options.\n\n");
     page.push_str(&options(
@@ -86,7 +86,7 @@ fn section(command: &Command, level: usize) -> String {
         page.push_str("\n| Subcommand | Purpose |\n|---|---|\n");
         for command in &nested {
             let name = self::name(command);
-            writeln!(page, "| [`{name}`](#{}) | {} |", anchor(&name), cell(&about(command))).unwrap();
+            writeln!(page, "| [`{name}`](#{}) | {} |", anchor(&name), cell(&short(command))).unwrap();
         }
     }
     page.push_str(&notes(&command.get_after_help().map(ToString::to_string).unwrap_or_default()));
@@ -179,6 +179,10 @@ fn shown(arg: &Arg) -> bool {
 
 fn name(command: &Command) -> String {
     command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()
+}
+
+fn short(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
 }
 
 fn about(command: &Command) -> String {

@@ -54,7 +54,13 @@ fn the_page_of_the_http_api_is_current() {
         for route in routes.iter().filter(|route| route.operation["tags"][0] == tag) {
             let title = route.title();
             let summary = cell(text(&route.operation["summary"]));
-            writeln!(page, "| [`{title}`](#{}) | {} | {summary} |", anchor(&title), if route.permission.is_empty() { "any".to_owned() } else { code(route.permission) }).unwrap();
+            writeln!(
+                page,
+                "| [`{title}`](#{}) | {} | {summary} |",
+                anchor(&title),
+                if route.permission.is_empty() { "any".to_owned() } else { code(route.permission) }
+            )
+            .unwrap();
         }
     }
     page.push_str("\n## Errors\n\nA response that is not a success has the body `{\"error\": {\"code\", \"message\"}}`. Every route may return:\n\n| Status | Meaning |\n|---|---|\n");
