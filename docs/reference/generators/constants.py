@@ -9,19 +9,32 @@ from text import cell, sentence, table
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.LShift: operator.lshift}
 SOURCE = "shared/model/src/limits.rs"
-# Words of a constant's name → the section that lists it, the first that fits.
-SECTIONS = (
-    ("Ids and names", r"NAME|ID_BYTES|CORRELATION|TRACESTATE|LEASE_BYTES"),
-    ("MCP servers", r"^MCP_"),
-    ("Knowledge and memory", r"DOCUMENT|KNOWLEDGE|EMBEDDING|PASSAGE|QUERY|MEMOR"),
-    ("Messages between agents", r"MESSAGE"),
-    ("Sessions", r"SESSION"),
-    ("Approvals and rules", r"APPROV|RULE|FACTS"),
-    ("Read cache and tool lists", r"CACHED|TOOL_LISTS"),
-    ("Tasks", r"TASK|DELEGATION|INNER"),
-    ("Turns and calls", r"CALLS_PER_TURN|TURN|ARGUMENTS|SCHEMA|JSON|CONTEXT|OUTPUT|ERROR|ALLOWED|REASON|CANCEL|REFUSED|SALVAGE|DEADLINE|RETRY"),
-    ("Limits, usage and audit", r"LIMIT|USAGE|STATS|ANSWER|AUDIT|LOG|HANDLED"),
-    ("Workers and scripts", r""),
+# Section → names of its constants. A constant is in the first section that matches.
+SECTIONS = {
+    "MCP servers": r"^MCP_",
+    "Knowledge and memory": r"DOCUMENT|KNOWLEDGE|EMBEDDING|PASSAGE|QUERY|MEMOR",
+    "Workers and scripts": r"SCRIPT|BATCH|SETTLE|UNPACK|LEASE_MS|REPAIR|BEATS|BLOCK_|CRASHES|UNREAD_OFFERS|DRAINS|PAUSES|PER_LEASE",
+    "Ids and names": r"NAME|ID_BYTES|TRACESTATE|LEASE_BYTES",
+    "Messages between agents": r"MESSAGE",
+    "Conversations": r"^SESSION",
+    "Approvals and rules": r"APPROV|RULE|FACTS",
+    "Read cache and tool lists": r"CACHED|TOOL_LISTS",
+    "Tasks": r"TASK|DELEGATION|INNER",
+    "Limits, usage and audit": r"LIMIT|USAGE|STATS|ANSWER|AUDIT|LOG|HANDLED|DEAD_BYTES",
+    "Turns and calls": r"",
+}
+ORDER = (
+    "Ids and names",
+    "Turns and calls",
+    "Tasks",
+    "Approvals and rules",
+    "Limits, usage and audit",
+    "Read cache and tool lists",
+    "Messages between agents",
+    "Conversations",
+    "Knowledge and memory",
+    "MCP servers",
+    "Workers and scripts",
 )
 
 
@@ -29,11 +42,11 @@ def page(root):
     with open(os.path.join(root, SOURCE), encoding="utf-8") as file:
         source = file.read()
     constants = re.findall(r"((?:^///[^\n]*\n)+)pub const (\w+): \w+ =\s*([^;]+);", source, re.MULTILINE)
-    known, found = values({name: expression for _, name, expression in constants}), {name: [] for name, _ in SECTIONS}
+    known, found = values({name: expression for _, name, expression in constants}), {name: [] for name in SECTIONS}
     for comment, name, _ in constants:
         text = " ".join(line.removeprefix("///").strip() for line in comment.strip().splitlines())
         text = re.sub(r"\[`(\w+)`\]", r"`\1`", text)
-        section = next(title for title, pattern in SECTIONS if re.search(pattern, name))
+        section = next(title for title, pattern in SECTIONS.items() if re.search(pattern, name))
         found[section].append([f"`{name}`", shown(name, known[name]), cell(sentence(text))])
     page = """# Limits and defaults
 
@@ -41,11 +54,8 @@ Fixed bounds of a fleet. No setting changes them; [settings](settings.md) and [c
 bounds that you can configure. A message beyond a bound is rejected with the name and value of the bound.
 
 """
-    order = [title for title, _ in SECTIONS if title != "Turns and calls"]
-    order.insert(1, "Turns and calls")
-    for title in order:
-        if found[title]:
-            page += f"## {title}\n\n" + table(["Constant", "Value", "Meaning"], found[title]) + "\n"
+    for title in ORDER:
+        page += f"## {title}\n\n" + table(["Constant", "Value", "Meaning"], found[title]) + "\n"
     return page
 
 
