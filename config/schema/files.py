@@ -46,7 +46,7 @@ HTTP = fields(
             token_url=described("Token endpoint. `${NAME:-default}` reads the environment.", SOME_TEXT),
             client_id=described("Client id, as a template over secrets.", SOME_TEXT),
             client_secret=described("Client secret, such as `${SECRET}`.", SOME_TEXT),
-            refresh_token=described("Refresh token, for the grant `refresh_token`.", SOME_TEXT),
+            refresh_token=described("Refresh token of the grant `refresh_token`.", SOME_TEXT),
             scope=described("Scopes, separated by spaces.", TEXT),
             params=described("Further form fields of the token request, such as `audience`.", mapping(ANYTHING)),
             client_auth=described("Place of the client credentials: the header `Authorization` or the form.", word("basic", "body"), default="basic"),
@@ -168,7 +168,7 @@ PYTHON = fields(
     interpreter=described("Python program that can import the package `tickfleet`.", SOME_TEXT, default="python3"),
     cwd=described("Working directory. If missing, the worker's own.", SOME_TEXT),
     processes=described("Interpreters.", number(1, 64), default=2),
-    concurrency=described("Calls that one interpreter runs at the same time, at most 256.", number(1), default=8),
+    concurrency=described("Calls that an interpreter runs at the same time, at most 256.", number(1), default=8),
     recycle_after_calls=described("Calls after which an interpreter is replaced.", number(1), default=10_000),
     memory_max=described("Resident memory at which an interpreter is replaced.", SIZE, default="512MiB"),
     start_timeout=described("Time limit to start an interpreter and import the modules.", DURATION, default="60s"),
@@ -445,7 +445,7 @@ FILES = {
                     fields(
                         from_environment=described(
                             "Reads provider, model, URL and key from the usual variables, such as `LLM_PROVIDER` and `OPENAI_API_KEY`."
-                            " Only `prices` can stand beside it.",
+                            " The only other field is `prices`.",
                             YES_OR_NO,
                         ),
                         api=described("API of the provider. `openai` is Chat Completions.", word("openai", "openai-responses", "anthropic", "gemini")),

@@ -25,7 +25,7 @@ pub(crate) struct Form {
     format: Option<String>,
 }
 
-/// Return the definitions of the agent's tools, for a model request.
+/// Return the tool definitions of an agent for a model request.
 #[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), Form),
     responses((status = 200, description = "Definitions in the requested format", body = Object),
         (status = 400, description = "Invalid agent or format", body = ProblemBody),

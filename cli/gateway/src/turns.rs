@@ -64,7 +64,7 @@ pub(crate) struct Accepted {
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reason {
-    /// Reason, for the record and the caller, at most 1,000 characters.
+    /// Reason for the record and the caller, at most 1,000 characters.
     reason: Option<String>,
 }
 

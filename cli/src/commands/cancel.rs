@@ -30,13 +30,13 @@ pub(crate) struct Cancel {
     /// Id of the turn or task.
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
-    /// Reason, for the record.
+    /// Reason for the record.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
     /// Accept an unknown id. A turn or task that arrives under it within 24 h ends without running.
     #[arg(long)]
     early: bool,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

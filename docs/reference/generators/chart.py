@@ -6,6 +6,91 @@ import re
 from text import anchor, cell, escaped, sentence, table
 
 CHART = "helm/tickfleet"
+# Fields with the same meaning everywhere, by the end of their path.
+COMMON = {
+    "enabled": "Whether to install it.",
+    "replicas": "Number of pods.",
+    "image.repository": "Repository of the image.",
+    "image.registry": "Prefix of the repository.",
+    "image.tag": "Tag of the image.",
+    "image.digest": "Digest of the image. Overrides the tag.",
+    "pullPolicy": "Pull policy of the image.",
+    "imagePullSecrets": "Secrets for the registry.",
+    "existingSecret.name": "Name of the Secret.",
+    "existingSecret.key": "Key in the Secret.",
+    "Secret.name": "Name of the Secret.",
+    "Secret.key": "Key in the Secret.",
+    "secret.name": "Name of the Secret.",
+    "secret.key": "Key in the Secret.",
+    "redis.port": "Port of Redis.",
+    "redis.database": "Database number.",
+    "redis.tls": "Connects with TLS.",
+    "redis.username": "User of Redis.",
+    "tlsCA.configMap": "Name of the ConfigMap.",
+    "tlsCA.secret": "Name of the Secret.",
+    "tlsCA.key": "Key in the ConfigMap or Secret.",
+    "jwksConfigMap.name": "Name of the ConfigMap.",
+    "jwksConfigMap.key": "Key in the ConfigMap.",
+    "tls.secretName": "Name of the Secret.",
+    "tls.cert": "Key of the certificate.",
+    "tls.key": "Key of the private key.",
+    "persistence.size": "Size of the volume.",
+    "tmp.sizeLimit": "Size of the volume.",
+    "resources.requests": "Resource requests.",
+    "resources.limits": "Resource limits.",
+    "terminationGracePeriodSeconds": "Seconds until Kubernetes kills a pod that is shutting down.",
+    "strategy.type": "Update strategy of the Deployment.",
+    "strategy.rollingUpdate": "Bounds of a rolling update.",
+    "podDisruptionBudget.minAvailable": "Pods that must stay available.",
+    "podDisruptionBudget.maxUnavailable": "Pods that can be unavailable.",
+    "env": "Environment variables.",
+    "envFrom": "Sources of environment variables.",
+    "podLabels": "Labels of the pods.",
+    "podAnnotations": "Annotations of the pods.",
+    "nodeSelector": "Node selector.",
+    "tolerations": "Tolerations.",
+    "affinity": "Affinity.",
+    "priorityClassName": "Priority class.",
+    "runtimeClassName": "Runtime class.",
+    "dnsPolicy": "DNS policy.",
+    "dnsConfig": "DNS configuration.",
+    "hostAliases": "Entries of the hosts file.",
+    "podSecurityContext": "Merged over the security context of all pods.",
+    "securityContext": "Merged over the security context of all containers.",
+    "extraVolumes": "Further volumes.",
+    "extraVolumeMounts": "Further volume mounts.",
+    "initContainers": "Init containers.",
+    "extraContainers": "Further containers.",
+    "annotations": "Annotations.",
+    "commonAnnotations": "Annotations of every object.",
+    "labels": "Labels.",
+    "service.type": "Type of the Service.",
+    "port": "Port.",
+    "hosts": "Host names.",
+    "hostnames": "Host names.",
+    "path": "Path prefix.",
+    "ingress.className": "Ingress class.",
+    "ingress.tls": "TLS hosts and Secrets.",
+    "parentRefs": "Gateways of the route.",
+    "filters": "Filters of the route.",
+    "timeouts": "Timeouts of the route.",
+    "maxReplicas": "Largest number of pods.",
+    "metricName": "Name of the external metric.",
+    "serverAddress": "URL of Prometheus.",
+    "pollingIntervalSeconds": "Seconds between queries.",
+    "oidc.issuer": "URL of the issuer.",
+    "oidc.audience": "Accepted `aud` claims.",
+    "oidc.nameClaim": "Claim with the name for the audit log.",
+    "oidc.leeway": "Accepted clock difference.",
+    "topologyKeys": "Topology keys.",
+    "maxSkew": "Largest difference of pods between domains.",
+    "serviceAccount.create": "Whether to create the account.",
+    "interval": "Interval of scrapes.",
+    "scrapeTimeout": "Timeout of a scrape.",
+    "relabelings": "Relabelings.",
+    "metricRelabelings": "Metric relabelings.",
+    "http.port": "Port of probes and metrics.",
+}
 # Sections that describe pods, which share most of their fields.
 PODS = ("exporter", "notifier", "worker", "gateway")
 
@@ -95,19 +180,31 @@ Values of the chart `helm/tickfleet` with their defaults. The chart rejects unkn
 
 
 def rows(entries):
-    shown = [[f"`{path}`", f"`{default}`" if default else "", cell(sentence(comment))] for path, default, leaf, comment in entries if leaf or comment]
+    shown = [
+        [f"`{path}`", f"`{default}`" if default else "", cell(sentence(described(path, comment)))]
+        for path, default, leaf, comment in entries
+        if leaf or comment
+    ]
     return table(["Value", "Default", "Description"], shown)
+
+
+def described(path, comment):
+    """A value's comment, or the common meaning of its field before an example."""
+    if comment and not comment.startswith("Example:"):
+        return comment
+    known = next((COMMON[end] for end in sorted(COMMON, key=len, reverse=True) if path == end or path.endswith(("." + end, end if end[0] == "S" else "." + end))), "")
+    return f"{known} {comment}".strip()
 
 
 def parsed(text):
     """(path, default, whether it is a value, comment) of every key of the file."""
     comment, path, lines = [], [], text.splitlines()
-    # A commented-out example is indented deeper than the key that it belongs to, or follows it.
+    # Lines of a commented-out example are indented deeper than the key below them.
     for at, line in enumerate(lines):
         found = re.match(r"( *)([A-Za-z][\w-]*):(?: +(.*))?$", line)
         note = re.match(r"( *)# ?(.*)", line)
         if note:
-            if not note[2].startswith("---"):
+            if not note[2].startswith(("---", "  ")):
                 comment.append((len(note[1]), note[2]))
             continue
         if not found:

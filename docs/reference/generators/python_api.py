@@ -94,7 +94,7 @@ with Fleet("redis://127.0.0.1:6379", tenant="demo") as fleet:
 
 
 def shown(node):
-    """A type's definition, or an error's bases, for a cell."""
+    """A type's definition, or an error's bases, as the text of a cell."""
     if isinstance(node, ast.ClassDef):
         return ", ".join(f"`{ast.unparse(base)}`" for base in node.bases)
     text = ast.unparse(node.value)

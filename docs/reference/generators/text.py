@@ -4,7 +4,7 @@ import re
 
 
 def escaped(text):
-    """Text in which angle brackets outside code are no HTML."""
+    """Escapes angle brackets outside code, which would be HTML."""
     parts = text.split("`")
     return "`".join(part.replace("<", "\\<") if at % 2 == 0 else part for at, part in enumerate(parts))
 

@@ -61,7 +61,7 @@ pub const PAUSES_MAX: usize = 1_000;
 /// Drained workers.
 pub const DRAINS_MAX: usize = 1_000;
 
-/// Drain flags of dead workers that one cleanup step removes.
+/// Drain flags of dead workers that a cleanup step removes.
 pub const DRAINS_FORGOTTEN_MAX: usize = 100;
 
 /// Exchanges that a conversation keeps.
@@ -81,7 +81,7 @@ pub const CANCEL_REASON_BYTES_MAX: usize = 500;
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
 /// Waiting cancels of one tenant: about 3 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
-/// Capabilities that one task can name.
+/// Capabilities that a task can name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 
 /// Limits in one configuration. Each is evaluated for every call.
@@ -99,12 +99,12 @@ pub const APPROVAL_NARROWED_BYTES_MAX: usize = 16 * 1024;
 pub const APPROVERS_MAX: usize = 1_000;
 /// Roles of one approver.
 pub const APPROVER_ROLES_MAX: usize = 32;
-/// Approvals that one call can require.
+/// Approvals that a call can require.
 pub const APPROVERS_QUORUM_MAX: u32 = 16;
 
 /// Rules of one tool. Each is evaluated for every call.
 pub const RULES_PER_TOOL_MAX: usize = 32;
-/// Facts that one tool can require, forbid, set or clear, each.
+/// Facts that a tool can require, forbid, set or clear, each.
 pub const FACTS_PER_TOOL_MAX: usize = 16;
 /// Facts of one session, about 200 bytes each. A call that would exceed it does not run.
 pub const FACTS_PER_SESSION_MAX: usize = 512;
@@ -224,15 +224,15 @@ pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// Entries of one batch. Redis serves other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;
-/// Turns that one script admits or settles by default, which takes Redis about 2 ms.
+/// Turns that a script admits or settles by default, which takes Redis about 2 ms.
 pub const SCRIPT_TURNS_USUAL: usize = 64;
 /// Calls of one batch, which take Redis about 2 ms.
 pub const BATCH_CALLS_MAX: usize = 1_000;
 /// Bytes of one batch.
 pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Bytes that one script reads back and moves, which takes Redis about 2 ms. A single entry can be larger.
+/// Bytes that a script reads back and moves, which takes Redis about 2 ms. A single entry can be larger.
 pub const SCRIPT_BYTES_MAX: usize = 512 * 1024;
-/// Bytes of results that one script settles, which takes Redis about 2 ms.
+/// Bytes of results that a script settles, which takes Redis about 2 ms.
 pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
 /// Values that a script unpacks onto the stack of Lua, which fails at about 8,000.
 pub const UNPACK_MAX: usize = 1_000;
@@ -256,7 +256,7 @@ pub const TASK_BUDGET_DEFAULT: u32 = 100;
 pub const LEASE_MS_MIN: u64 = 1_000;
 /// Longest lease. Work of a dead worker waits for its end.
 pub const LEASE_MS_MAX: u64 = 600_000;
-/// Timers that one repair script counts, which takes Redis about 10 ms.
+/// Timers that a repair script counts, which takes Redis about 10 ms.
 pub const REPAIR_COUNTED_MAX: u64 = 8_192;
 /// Heartbeats of a worker per lease.
 pub const BEATS_PER_LEASE: u64 = 4;

@@ -116,7 +116,7 @@ async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approv
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Agrees {
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     #[schema(example = "agreed with Ben")]
     reason: String,
@@ -135,7 +135,7 @@ pub(crate) struct Agrees {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Denies {
-    /// Reason, for the agent and the audit log.
+    /// Reason for the agent and the audit log.
     #[schema(example = "not this month")]
     reason: String,
 }

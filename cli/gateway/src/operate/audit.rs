@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
     outcome: Option<String>,
     /// Only entries that contain this text.
     text: Option<String>,
-    /// Only entries of the last so many seconds.
+    /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
     /// Entries per shard. Default: 50.
     #[param(minimum = 1, maximum = 500)]

@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
     told: Option<String>,
     /// Only entries without an error message.
     untold: Option<bool>,
-    /// Only entries of the last so many seconds.
+    /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
     /// Only entries before this time, in milliseconds: `now_ms` of an earlier response.
     before_ms: Option<i64>,
@@ -200,7 +200,7 @@ pub(crate) struct Replays {
     /// Ids, at most 500.
     #[schema(example = json!(["call-0-1764130000000-0"]))]
     ids: Vec<String>,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "the service is back")]
     reason: String,
     /// Message to send instead, of a turn or task. Requires exactly one id.
@@ -256,7 +256,7 @@ pub(crate) struct Drops {
     /// Ids, at most 500.
     #[schema(example = json!(["letter-0-1764130000000-0"]))]
     ids: Vec<String>,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "of no use")]
     reason: String,
 }

@@ -174,7 +174,7 @@ pub(crate) struct Me {
     tenant: Option<String>,
     /// Permissions.
     verbs: Vec<&'static str>,
-    /// Expiry, RFC 3339. Absent if there is none.
+    /// Expiry, RFC 3339. Absent if the key does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
     /// Approver of the key.

@@ -58,7 +58,7 @@ pub(crate) struct Whom {
     /// tenant.
     #[schema(example = "post_to_x")]
     tool: Option<String>,
-    /// Reason, for the audit log and for `explain`.
+    /// Reason for the audit log and for `explain`.
     #[schema(example = "she writes to the wrong people")]
     reason: String,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Which {
     /// Name, or id of a version.
     #[schema(example = "post_to_x")]
     tool: String,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "it posts twice")]
     reason: String,
 }

@@ -124,7 +124,7 @@ pub(crate) struct Ends {
     /// Names, as `tenant:id`, at most 500.
     #[schema(example = json!(["demo:order-17"]))]
     ids: Vec<String>,
-    /// Reason, for the audit log and the agents.
+    /// Reason for the audit log and the agents.
     #[schema(example = "sold out")]
     reason: String,
 }

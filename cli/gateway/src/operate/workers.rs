@@ -37,7 +37,7 @@ pub(crate) struct Which {
     /// Name from the list.
     #[schema(example = "w-host-7-1a4")]
     worker: String,
-    /// Reason, for the audit log and the list.
+    /// Reason for the audit log and the list.
     #[schema(example = "the machine gets a new kernel")]
     reason: String,
 }

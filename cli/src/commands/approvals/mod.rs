@@ -102,7 +102,7 @@ struct Approve {
     /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
     reason: String,
     /// New value of an argument that can be changed: /pointer=JSON. Repeatable.
@@ -120,7 +120,7 @@ struct Deny {
     /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Reason, for the agent and the audit log.
+    /// Reason for the agent and the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
 }

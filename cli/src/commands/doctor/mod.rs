@@ -39,7 +39,7 @@ pub(crate) struct Doctor {
     /// Repair inconsistencies that are safe to repair, and report each repair.
     #[arg(long)]
     repair: bool,
-    /// Your name, for the audit log of repairs. If missing, the variable USER.
+    /// Your name for the audit log of repairs. If missing, the variable USER.
     #[arg(long, value_name = "NAME", requires = "repair", value_parser = crate::commands::limits::who)]
     by: Option<String>,
 }

@@ -71,7 +71,7 @@ pub(crate) struct GatewayArgs {
     /// Address and port of /metrics, /livez and /readyz, which need no key. Keep it private.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Wrong keys and tokens per second that one address (or IPv6 /64 network) can try. 0 disables the limit.
+    /// Wrong keys and tokens per second that an address (or IPv6 /64 network) can try. 0 disables the limit.
     #[arg(long, value_name = "PER_SECOND", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     wrong_keys: u32,
     /// Burst size of that limit.

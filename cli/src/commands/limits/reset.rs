@@ -33,10 +33,10 @@ pub(super) struct Reset {
     /// Counter, as `tickfleet limits` shows it. Omit it if the limit has a single counter.
     #[arg(value_name = "COUNTER", default_value = "", hide_default_value = true)]
     counter: String,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

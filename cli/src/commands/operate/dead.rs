@@ -135,10 +135,10 @@ struct Wish {
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: Filter,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
     /// Execute. Without it, the command only prints what it would do.

@@ -42,7 +42,7 @@ pub(crate) struct PauseArgs {
     /// Only calls to this tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent", requires = "reason")]
     tool: Option<String>,
-    /// Reason, for the audit log and `tickfleet explain`.
+    /// Reason for the audit log and `tickfleet explain`.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct ResumeArgs {
     /// Paused tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent")]
     tool: Option<String>,
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
 }
@@ -69,7 +69,7 @@ struct Rest {
     /// Agent. If missing, all agents of the tenant.
     #[arg(value_name = "AGENT")]
     agent: Option<AgentId>,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

@@ -9,10 +9,10 @@ use crate::commands::limits::{by_environment, reason, who};
 /// Fields of the audit entry besides the action.
 #[derive(Debug, Args)]
 pub(crate) struct Said {
-    /// Reason, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

@@ -86,10 +86,10 @@ struct Many {
     ids: Vec<TurnName>,
     #[command(flatten)]
     filter: Filter,
-    /// Reason, for the audit log and the agents.
+    /// Reason for the audit log and the agents.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
     /// Execute. Without it, the command only prints what it would cancel.

@@ -43,10 +43,10 @@ struct One {
     /// Worker id from the list, or a name from `tickfleet top`.
     #[arg(value_name = "NAME")]
     worker: String,
-    /// Reason, for the audit log and the list.
+    /// Reason for the audit log and the list.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Your name, for the audit log. If missing, the variable USER.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

@@ -110,7 +110,7 @@ struct One {
 struct Cancel {
     #[command(flatten)]
     task: One,
-    /// Reason, for the record and for the delegator.
+    /// Reason for the record and for the delegator.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
 }
