@@ -85,12 +85,17 @@ with Fleet("redis://127.0.0.1:6379", tenant="demo") as fleet:
             chosen = names or [name for name in package.public(path) if name not in listed]
             found = [((prefix if name not in ("Fleet", "AsyncFleet") else "tickfleet.") + name, package.find(path, name)) for name in chosen]
         if title in ("Errors", "Types"):
-            rows = [[f"`{name.split('.')[-1]}`", words(doc).replace("\n", " ").replace("|", "\\|"), shown(node)] for name, (node, doc) in found]
+            rows = [[f"`{name.split('.')[-1]}`", words(summary(doc)).replace("|", "\\|"), shown(node)] for name, (node, doc) in found]
             page += "\nAll in `tickfleet.client`.\n\n" + table(["Name", "Meaning", "Definition" if title == "Types" else "Base"], rows)
             continue
         for name, (node, doc) in found:
             page += f"\n### `{name}`\n\n{section(node, doc)}"
     return page
+
+
+def summary(doc):
+    """The prose of a docstring in one line, without its lists."""
+    return " ".join(re.split(r"\n\s*\n(?=\w+:\n)", doc)[0].split())
 
 
 def shown(node):
@@ -104,6 +109,8 @@ def shown(node):
 def section(node, doc):
     if not isinstance(node, ast.ClassDef):
         signature = f"```python\n{signature_of(node)}\n```\n\n" if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else ""
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            signature = f"```python\n{ast.unparse(node)}\n```\n\n"
         return signature + docstring(doc)
     init = next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
     text = ""

@@ -114,7 +114,7 @@ def section(name, one):
 
 def members(text):
     """(head, doc comment) of the public members of a class or interface, which the formatter indents by two."""
-    pattern = r"((?:^  /\*\*(?:(?!\*/).)*\*/\n)?)(?:^  //[^\n]*\n)*^  (?!//|/\*|\*|\}|private|#|protected|static #)([^\n]*?(?:\n   [^\n]*)*?)(?: \{\n|;\n|,\n)"
+    pattern = r"((?:^  /\*\*(?:(?!\*/).)*\*/\n)?)(?:^  //[^\n]*\n)*^  (?! |//|/\*|\*|\}|private|#|protected|static #)([^\n]*?(?:\n   [^\n]*)*?)(?: \{\n|;\n|,\n)"
     for doc, head in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
         if "@internal" in doc:
             continue
