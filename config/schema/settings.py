@@ -15,7 +15,7 @@ from words import (
 )
 
 SECRET_PLACE = {"type": "string", "pattern": "^(env:.+|file:/.+)?$"}
-LONG = duration("1s", "365d")
+LONG = duration("1s", "366d")
 SHORT = duration("1s", "30d")
 
 # Section → its description and its fields.
@@ -131,12 +131,12 @@ SETTINGS = {
     "queues": (
         "Queue bounds. A turn beyond a bound is rejected with `queue_full`.",
         {
-            "turns_max": described("Turns that wait for admission in one shard.", number(1)),
+            "turns_max": described("Turns that wait for admission in one shard.", number(1, 1_000_000_000)),
             "turns_bytes_max": described("Bytes of turns that wait for admission in one shard, at most half of the memory of Redis.", SIZE_BOUND),
-            "tenant_turns_max": described("Turns of one tenant that wait, throttle queues included.", number(1)),
-            "tenant_ready_max": described("Slices of one tenant that are ready for workers.", number(1)),
-            "inbox_unread_max": described("Unread replies in one inbox.", number(1)),
-            "inboxes_max": described("Inboxes of one tenant.", number(1)),
+            "tenant_turns_max": described("Turns of one tenant that wait, throttle queues included.", number(1, 1_000_000_000)),
+            "tenant_ready_max": described("Slices of one tenant that are ready for workers.", number(1, 1_000_000_000)),
+            "inbox_unread_max": described("Unread replies in one inbox.", number(1, 1_000_000_000)),
+            "inboxes_max": described("Inboxes of one tenant.", number(1, 1_000_000_000)),
         },
     ),
     "audit": (
@@ -144,7 +144,7 @@ SETTINGS = {
         {
             "log_tool_calls": described("Writes an audit entry for every tool call.", YES_OR_NO),
             "redact_keys": described("Argument names whose values are redacted, in addition to the built-in ones such as `password` and `token`.", WORDS),
-            "result_chars": described("Characters of a result that an entry keeps.", number(0)),
+            "result_chars": described("Characters of a result that an entry keeps.", number(0, 65_536)),
             "admissions": described(
                 "Records the admission time and the debited counters of each call. `tickfleet prove` needs them to check caps."
                 " Adds about 60 bytes per entry and counter.",
@@ -175,7 +175,7 @@ SETTINGS = {
         "Detection of agents that repeat the same call: same tool, arguments and result. Agents on the model loop have `repeats_max` instead.",
         {
             "tell_after": described("Equal calls after which results tell the model about the repetition. 0 disables detection; 1 is invalid.", number(0, 1_000)),
-            "refuse_after": described("Further equal calls after which the call is denied with reason `loop`.", number(1)),
+            "refuse_after": described("Further equal calls after which the call is denied with reason `loop`.", number(1, 1_000_000)),
             "refuse_for": described("Time for which that call stays denied.", duration("1s", "1d")),
             "forget_after": described("Time between two equal calls after which they no longer count as a streak.", duration("1s", "1d")),
             "except": described("Tools that can be polled without limit.", WORDS),

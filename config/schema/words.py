@@ -46,7 +46,7 @@ TEXTS = items(TEXT)
 WORDS = items(SOME_TEXT, uniqueItems=True)
 DURATION = {"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)$"}
 SIZE = {"type": "string", "pattern": "^[0-9]+ *(B|KiB|MiB|GiB)$"}
-SIZE_BOUND = SIZE | {"x-minimum": "1MiB", "x-maximum": "1TiB"}
+SIZE_BOUND = SIZE | {"x-minimum": "1MiB", "x-maximum": "1024GiB"}
 POINTER = {"type": "string", "pattern": "^(/.*)?$"}
 AMOUNT = either({"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"})
 EFFECT = word("read", "idempotent", "once")

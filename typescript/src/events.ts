@@ -18,8 +18,11 @@ export interface TaskEvent {
   kind: "plan" | "result" | "note" | "heard" | "summary" | "ended" | "other";
   /** Number of steps so far, from which `follow` can continue. */
   position: number;
+  /** Text of the event. */
   text: string;
+  /** Tool of a result. */
   tool?: string;
+  /** Whether the call succeeded. */
   success?: boolean;
   /** Calls of a plan, with the model's unmodified arguments. */
   calls: { tool: string; arguments: string }[];

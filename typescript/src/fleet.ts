@@ -25,8 +25,10 @@ export interface FleetOptions extends DirectOptions {
   apiKey?: string | (() => string | Promise<string>);
   /** Default tenant of turns and tasks. Optional with a gateway, whose key has a tenant. */
   tenant?: string;
-  /** Milliseconds of retries after a lost connection, or over HTTP a full queue, before the error is thrown.
-   * Default: 10,000. */
+  /**
+   * Milliseconds of retries after a lost connection, or over HTTP a full queue, before the error is thrown. Default:
+   * 10,000.
+   */
   patienceMs?: number;
   /** Receives warnings. Default: `console.warn`. */
   warn?: (message: string) => void;
@@ -34,8 +36,10 @@ export interface FleetOptions extends DirectOptions {
 
 /** Options of waiting. */
 export interface Waiting {
-  /** Milliseconds; `Infinity` waits without limit. Default: 300,000, because a turn can wait for its agent's next
-   * tick. */
+  /**
+   * Milliseconds; `Infinity` waits without limit. Default: 300,000, because a turn can wait for its agent's next
+   * tick.
+   */
   timeoutMs?: number;
 }
 
@@ -148,8 +152,10 @@ export class Fleet {
     }
   }
 
-  /** Submits a turn. The returned object waits for the reply on request. Throws the errors of {@link run}, and
-   * {@link Unsupported}. */
+  /**
+   * Submits a turn. The returned object waits for the reply on request. Throws the errors of {@link run}, and
+   * {@link Unsupported}.
+   */
   submit(turn: Turn): Promise<Submitted> {
     return this.#submit(turn, false);
   }

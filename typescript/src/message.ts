@@ -9,17 +9,23 @@ import type { Dialect } from "./reply.js";
 export interface CommonFields {
   /** Tenant. Default: the client's tenant. */
   tenant?: string;
+  /** Priority. Default: `normal`. */
   priority?: "urgent" | "high" | "normal" | "low";
   /** Expiry: a date, or RFC 3339. Calls that have not run end as `expired`. */
   deadline?: Date | string;
   /** User data as JSON, for every tool and rule. */
   userContext?: unknown;
+  /** Conversation data for tools and rules. */
   sessionData?: unknown;
   /** Session of the facts. */
   sessionId?: string;
+  /** Your own id, which the reply repeats. */
   correlationId?: string;
+  /** W3C trace context. */
   traceparent?: string;
+  /** W3C trace state. */
   tracestate?: string;
+  /** Tools that the calls can use, among those of the agent. */
   allowedTools?: readonly string[];
 }
 
@@ -35,6 +41,7 @@ export interface Turn extends CommonFields {
   calls?: unknown;
   /** Text output of a model without function calling. */
   answer?: string;
+  /** Dialect of `calls` or `content`. */
   format?: Dialect;
   /** Makes the turn idempotent: the same id with the same calls runs once. */
   turnId?: string;
@@ -56,13 +63,19 @@ export interface Turn extends CommonFields {
 export interface Task extends CommonFields {
   /** Agent that receives the task. */
   agent: string;
+  /** Task, in words. */
   description: string;
+  /** Structured input, as JSON. */
   input?: unknown;
   /** Makes the delegation idempotent. */
   taskId?: string;
+  /** Agent that delegates the task. */
   delegator?: string;
+  /** Running parent task, whose budget is debited. */
   parentTaskId?: string;
+  /** Calls that turns under the task can make. */
   budget?: number;
+  /** Capabilities that turns under the task keep. */
   capabilities?: readonly string[];
 }
 

@@ -15,8 +15,11 @@ export type Dialect =
 
 /** The error of a call. The message is written for the model. */
 export interface CallError {
+  /** Error code for programs. */
   code: string;
+  /** Message for the model. */
   message: string;
+  /** Details that depend on the code. */
   details?: unknown;
 }
 
@@ -24,18 +27,26 @@ export interface CallError {
 export interface Result {
   /** Call id of the fleet, `<turn id>/<position>`. */
   call: string;
+  /** Tool, as the model named it. */
   tool: string;
+  /** Whether `outcome` is `ok`. */
   success: boolean;
   /** `ok`, `denied`, `invalid_arguments`, `outcome_unknown`, … Later versions can add outcomes. */
   outcome: string;
-  /** Output as JSON; `undefined` if the call failed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`; numbers
-   * beyond `Number.MAX_VALUE` are text. */
+  /**
+   * Output as JSON; `undefined` if the call failed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`; numbers
+   * beyond `Number.MAX_VALUE` are text.
+   */
   output: unknown;
+  /** Error of a failed call. */
   error: CallError | undefined;
   /** Call id of the provider, unchanged. */
   toolCallId: string | null;
+  /** Content type of the output. */
   contentType: string;
+  /** Duration of the last attempt in milliseconds. */
   durationMs: number;
+  /** Number of attempts. 0 if the call never ran. */
   attempts: number;
   /** The earlier equal call whose outcome this is. */
   repeats: string | undefined;
@@ -51,18 +62,26 @@ export interface Result {
 export interface Reply {
   /** Id of the turn or task. */
   id: string;
+  /** `turn` or `task`. */
   kind: "turn" | "task";
+  /** Tenant. */
   tenant: string;
+  /** Agent that made the calls. */
   agent: string;
   /** `pending_approval` is not final: a call waits for approval. */
   status: "done" | "rejected" | "conflict" | "pending_approval";
+  /** Dialect of `messages`. */
   dialect: string;
+  /** One result per call, in order. */
   results: Result[];
   /** Results in the dialect of the turn, ready to append to the conversation. Empty for `raw`. */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   messages: any[];
+  /** Reason of a rejection. */
   error: CallError | undefined;
+  /** The producer's own id. */
   correlationId: string | undefined;
+  /** W3C trace context. */
   traceparent: string | undefined;
   /** One audit entry per call, if the turn has `audits`. */
   audits: unknown[] | undefined;

@@ -32,13 +32,17 @@ class Event:
     position: int
     """Number of steps so far, from which `follow` can continue."""
     text: str = ""
+    """Text of the event."""
     tool: str | None = None
+    """Tool of a result."""
     success: bool | None = None
+    """Whether the call succeeded."""
     calls: list[dict[str, str]] = field(default_factory=list)
     """Calls of a plan: ``{"tool", "arguments"}`` with the model's unmodified arguments."""
     reply: Reply | None = None
     """The task's reply, for ``ended``, if its record has one."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
+    """The event as JSON."""
 
 
 _KINDS: dict[str, Kind] = {

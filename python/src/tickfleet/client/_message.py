@@ -43,18 +43,25 @@ class TurnFields(TypedDict, total=False):
     answer: str | None
     """Text output of a model without function calling."""
     format: Dialect | None
+    """Dialect of ``calls`` or ``content``."""
     turn_id: str | None
     """Makes the turn idempotent: the same id with the same calls runs once."""
     priority: Priority | None
+    """Priority. Default: ``normal``."""
     deadline: Deadline | None
+    """Expiry. Default: 24 hours from now."""
     user_context: Any
     """User data as JSON, for every tool and rule."""
     session_data: Any
+    """Conversation data for tools and rules."""
     session_id: str | None
     """Session of the facts."""
     correlation_id: str | None
+    """Your own id, which the reply repeats."""
     traceparent: str | None
+    """W3C trace context."""
     tracestate: str | None
+    """W3C trace state."""
     task_id: str | None
     """Task that the turn belongs to."""
     audits: bool
@@ -64,7 +71,9 @@ class TurnFields(TypedDict, total=False):
     stop_reason: str | None
     """Stop reason of the provider (``finish_reason``, ``stop_reason``). A truncated call does not run."""
     allowed_tools: Sequence[str] | None
+    """Tools that the calls can use, among those of the agent."""
     parallel_reads: bool
+    """Whether consecutive calls of read-only tools can run in parallel."""
     pending_approval: bool
     """Whether :attr:`Submitted.pending` lists the calls that wait for approval."""
 
@@ -73,21 +82,35 @@ class TaskFields(TypedDict, total=False):
     """The fields of a task."""
 
     input: Any
+    """Structured input, as JSON."""
     task_id: str | None
+    """Your own id. A task with an id that is already known runs once."""
     priority: Priority | None
+    """Priority. Default: ``normal``."""
     deadline: Deadline | None
+    """Expiry. Default: 24 hours from now."""
     delegator: str | None
+    """Agent that delegates the task."""
     parent_task_id: str | None
+    """Running parent task, whose budget is debited."""
     budget: int | None
+    """Calls that turns under the task can make."""
     capabilities: Sequence[str] | None
+    """Capabilities that turns under the task keep."""
     allowed_tools: Sequence[str] | None
+    """Tools that the calls can use, among those of the agent."""
     user_context: Any
+    """User data as JSON, for every tool and rule."""
     session_data: Any
+    """Conversation data for tools and rules."""
     session_id: str | None
     """Session of the facts."""
     correlation_id: str | None
+    """Your own id, which the reply repeats."""
     traceparent: str | None
+    """W3C trace context."""
     tracestate: str | None
+    """W3C trace state."""
 
 
 _CALLS = ("tool_calls", "content", "calls", "answer")

@@ -40,18 +40,24 @@ class Result:
     call: str
     """Call id of the fleet, ``<turn id>/<position>``."""
     tool: str
+    """Tool, as the model named it."""
     success: bool
+    """Whether ``outcome`` is ``ok``."""
     outcome: str
     """``ok``, ``denied``, ``invalid_arguments``, ``outcome_unknown``, … Later versions can add outcomes."""
     output: Any
     """JSON; ``None`` where the call did not succeed. Integers are exact, however long. A number that neither ``int`` nor
     ``float`` can hold is a :class:`decimal.Decimal`."""
     error: CallError | None
+    """Error of a failed call."""
     tool_call_id: str | None
     """Call id of the provider, unchanged."""
     content_type: str
+    """Content type of the output."""
     duration_ms: int
+    """Duration of the last attempt in milliseconds."""
     attempts: int
+    """Number of attempts. 0 if the call never ran."""
     repeats: str | None
     """The earlier equal call whose outcome this is."""
     approval: Any = None
@@ -69,16 +75,25 @@ class Reply:
     id: str
     """Id of the turn or task."""
     kind: Literal["turn", "task"]
+    """``turn`` or ``task``."""
     tenant: str
+    """Tenant."""
     agent: str
+    """Agent that made the calls."""
     status: Status
+    """Status of the turn or task."""
     dialect: str
+    """Dialect of ``messages``."""
     results: list[Result]
+    """One result per call, in order."""
     messages: list[Any]
     """Results in the dialect of the turn, ready to append to the conversation. Empty for ``raw``."""
     error: CallError | None = None
+    """Reason of a rejection."""
     correlation_id: str | None = None
+    """The producer's own id."""
     traceparent: str | None = None
+    """W3C trace context."""
     audits: list[Any] | None = None
     """One audit entry per call, if the turn has ``audits``."""
     approval: Any = None
