@@ -27,8 +27,7 @@ def value(of):
 def kind(of):
     """The type of a field, with its bounds."""
     if "anyOf" in of:
-        parts = [part for part in of["anyOf"] if not isinstance(part, dict) or part.get("pattern", "").startswith("^(share") is False]
-        names = [kind(part) for part in parts]
+        names = [kind(part) for part in of["anyOf"]]
         return "amount" if names == ["number from 0", "text"] else " or ".join(dict.fromkeys(names))
     if "enum" in of:
         return ", ".join(f"`{word}`" for word in of["enum"])
