@@ -75,7 +75,6 @@ pub(crate) enum Command {
     Submit(submit::Submit),
     /// Delegate a task to an agent.
     Delegate(delegate::Delegate),
-    /// Cancel a turn or task.
     Cancel(cancel::Cancel),
     /// List unfinished turns, or cancel many of them.
     Turns(turns::Turns),
@@ -83,11 +82,9 @@ pub(crate) enum Command {
     Workers(workers::Workers),
     /// List dead letters, failed calls and failed tasks; replay or drop them.
     Dead(dead::DeadArgs),
-    /// Pause a tenant, agent or tool, or list what is paused.
     Pause(pause::PauseArgs),
     /// Resume a paused tenant, agent or tool.
     Resume(pause::ResumeArgs),
-    /// Print the reply to a turn or task.
     Reply(reply::ReplyArgs),
     /// List tasks, show the history of a task, or cancel it.
     Tasks(tasks::Tasks),
@@ -104,7 +101,6 @@ pub(crate) enum Command {
     /// Show the model usage of a tenant, in tokens and money, by day and agent.
     Usage(usage::Usage),
     Rules(rules::Rules),
-    /// Count calls by outcome and duration, grouped by day, tenant, agent or tool.
     Stats(stats::Stats),
     /// Search the audit log, export it, or verify an export.
     Audit(audit::Audit),

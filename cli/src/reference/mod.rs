@@ -38,7 +38,7 @@ fn escaped(text: &str) -> String {
 
 /// The text with a period at its end, which clap removes.
 fn sentence(text: &str) -> String {
-    let ended = text.is_empty() || text.ends_with(['.', '!', '?', ':', ')']);
+    let ended = text.is_empty() || text.ends_with(['.', '!', '?', ':']);
     if ended { text.to_owned() } else { format!("{text}.") }
 }
 
