@@ -69,6 +69,7 @@ lint-packaging: ## Judge what releases are made of: workflows, Dockerfile, compo
 	python3 tests/packaging/compose.py "$(BUILT)/helm"
 	python3 tests/helm/check_chart.py "$(BUILT)/helm"
 	python3 docs/site/build.py --check
+	python3 docs/reference/generate.py --check
 
 bench: prepare-demo ## Build the release binary and measure it
 	cargo build --release --locked -p tickfleet

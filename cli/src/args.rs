@@ -38,16 +38,16 @@ use crate::global::Global;
 
 const EXAMPLES: &str = "\
 Examples:
-  tickfleet demo                             a day of the agents, played in seconds
-  tickfleet dev                              a whole fleet, nothing to set up
+  tickfleet demo                             a scripted day of the agents, in seconds
+  tickfleet dev                              a whole fleet without setup
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
   tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
-  tickfleet doctor                           is this Redis fit, is the queue healthy
+  tickfleet doctor                           check Redis and the queues
   tickfleet top                              the fleet, live
 
-Exit codes: 0 done; 1 what was asked for failed; 2 wrong usage; 3 Redis cannot be reached.";
+Exit codes: 0 success; 1 failure; 2 invalid command line; 3 Redis cannot be reached.";
 
-/// A governed worker fleet for AI agents' tool calls, on Redis Streams.
+/// Runs the tool calls of AI agents under limits, permissions, approvals and an audit log, on Redis Streams.
 #[derive(Debug, Parser)]
 #[command(name = "tickfleet", version, after_help = EXAMPLES, max_term_width = 110)]
 pub(crate) struct Cli {
@@ -59,87 +59,83 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a scheduler: admits turns under their caps, until SIGTERM.
+    /// Run a scheduler, which admits turns under their caps, until SIGTERM.
     #[command(after_help = RUN_HELP)]
     Scheduler,
-    /// Run a worker: carries calls out, until SIGTERM.
+    /// Run a worker, which executes calls, until SIGTERM.
     #[command(after_help = RUN_HELP)]
     Worker,
-    /// Serve the HTTP API of the fleet until SIGTERM, or make a key for it.
+    /// Serve the HTTP API until SIGTERM, or create an API key.
     Gateway(Box<gateway::GatewayArgs>),
     /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
     Dev(dev::Dev),
-    /// Play a day of the agents on a fleet of its own, and show what came of it.
+    /// Play a scripted day of the sample agents on a private fleet and print the results.
     Demo(demo::Demo),
-    /// Submit a turn: tool calls of one agent.
+    /// Submit a turn: the tool calls of one agent.
     Submit(submit::Submit),
-    /// Give an agent a task.
+    /// Delegate a task to an agent.
     Delegate(delegate::Delegate),
-    /// End a turn or task before its time.
     Cancel(cancel::Cancel),
-    /// List the turns under way, or end many of them.
+    /// List unfinished turns, or cancel many of them.
     Turns(turns::Turns),
-    /// List the workers, have one take no new work, or let it take work again.
+    /// List workers, drain a worker, or resume it.
     Workers(workers::Workers),
-    /// List what was put aside (dead letters, failed calls), replay or drop it.
+    /// List dead letters, failed calls and failed tasks; replay or drop them.
     Dead(dead::DeadArgs),
-    /// Let no call of a tenant or agent go out any more, or show who is paused.
     Pause(pause::PauseArgs),
-    /// Let calls of a paused tenant or agent go out again.
+    /// Resume a paused tenant, agent or tool.
     Resume(pause::ResumeArgs),
-    /// Print the reply to a turn or task once more.
     Reply(reply::ReplyArgs),
-    /// List tasks, tell the story of one, or end one with all that it has begun.
+    /// List tasks, show the history of a task, or cancel it.
     Tasks(tasks::Tasks),
-    /// Talk with an agent: what it plans, calls, waits for and answers, as it happens.
+    /// Chat with an agent and follow its plans, calls and answers live.
     Chat(chat::Chat),
-    /// Tell the whole story of a turn, call or task: what decided, where it waits, how it ended.
+    /// Explain a turn, call or task: decisions, waits, attempts and outcome.
     Explain(explain::Explain),
-    /// List the calls that wait for a person's consent, show one, approve or deny it.
+    /// List calls that wait for approval; show, approve or deny one.
     Approvals(approvals::Approvals),
-    /// Show tenants, or set one while the fleet runs.
+    /// Show tenants, or change one while the fleet runs.
     Tenant(tenant::Tenant),
-    /// Show the limits with their fullest counters, or set a counter to zero.
+    /// Show limits with their fullest counters, or reset a counter.
     Limits(limits::Limits),
-    /// Show what models have used: tokens and money of a tenant, by day and agent.
+    /// Show the model usage of a tenant, in tokens and money, by day and agent.
     Usage(usage::Usage),
     Rules(rules::Rules),
-    /// Show how many calls ended how, and how long they took: by day, tenant, agent, tool.
     Stats(stats::Stats),
-    /// Search the audit log, export it with its seals, or verify an export.
+    /// Search the audit log, export it, or verify an export.
     Audit(audit::Audit),
-    /// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.
+    /// Prove from audit exports that no cap was exceeded, no call has two results and no effect ran twice.
     Prove(prove::Prove),
-    /// Decide recorded calls anew by another policy: who would have been denied, refused, asked or delayed, and by what.
+    /// Evaluate recorded calls against another policy and list the differences.
     #[command(name = "whatif")]
     WhatIf(whatif::WhatIf),
-    /// List tools, or define those of one agent for a model.
+    /// List tools, or print the tool definitions of one agent for a model.
     Tools(tools::Tools),
-    /// Fill, list, search or empty a tenant's knowledge base.
+    /// Import, list, search or remove documents of a tenant's knowledge base.
     Kb(kb::Kb),
-    /// Add, import, list or forget an agent's memories.
+    /// Add, import, list or delete memories of an agent.
     Memory(memory::Memory),
-    /// Pin or check the tools of MCP servers, or serve an agent's tools as one.
+    /// Pin or check the tools of MCP servers, or serve an agent's tools over MCP.
     Mcp(mcp::Mcp),
-    /// Print the rules of a user of Redis for one role of the fleet.
+    /// Print the Redis access rules of a role.
     Acl(acl::Acl),
-    /// Check Redis and the health of the queues; each finding says what to do.
+    /// Check Redis and the health of the queues, with advice for each finding.
     Doctor(doctor::Doctor),
     /// Show the fleet live: backlog, rates, slots, capped agents, tools by outcome.
     Top(top::Top),
-    /// Check the configuration, or print the one in force.
+    /// Check the configuration, or print the settings in force.
     Config(config::Config),
-    /// Measure throughput and latency of a whole fleet, beside the raw stream cycle.
+    /// Measure throughput and latency of a whole fleet, compared with the raw stream cycle.
     #[command(after_help = bench::HELP)]
     Bench(bench::BenchArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example: tickfleet completions bash > /etc/bash_completion.d/tickfleet")]
     Completions {
-        /// Which shell.
+        /// Shell of the script.
         shell: clap_complete::Shell,
     },
 }
 
 const RUN_HELP: &str = "\
-Any number of them run side by side. /livez, /readyz and /metrics answer on http.address.
-The first SIGTERM or SIGINT drains, a second one stops at once.";
+Any number of them can run. /livez, /readyz and /metrics are served on http.address.
+The first SIGTERM or SIGINT drains the process, a second one stops it at once.";

@@ -7,20 +7,19 @@ use tickfleet_config::Environment;
 
 use crate::fleet::extensions::Extensions;
 
-/// What every command takes.
+/// Options of every command.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml,
-    /// mcp.lock.yaml and the folder prompts/, each optional.
-    /// Without one, the built-in configuration.
+    /// Configuration folder, with tickfleet.yaml and the other configuration files, each optional. If missing, the
+    /// built-in configuration.
     #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Redis, instead of the configured one: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. Also: the
-    /// variable REDIS_URL.
+    /// Redis URL: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. Overrides the configuration
+    /// and the variable REDIS_URL.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) redis_url: Option<String>,
-    /// Print data as JSON, for programs.
+    /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// What the program brings along. No option sets it.

@@ -14,6 +14,8 @@ pub mod fuzzing;
 mod global;
 mod output;
 mod program;
+#[cfg(test)]
+mod reference;
 mod rule_names;
 mod setup;
 

@@ -28,6 +28,16 @@ def either(*schemas):
     return {"anyOf": list(schemas)}
 
 
+def described(text, schema, default=None):
+    """A field: its schema, what it means, and its value if it is left out."""
+    return schema | {"description": text} | ({} if default is None else {"default": default})
+
+
+def duration(least, most):
+    """A length of time. The bounds are for people: JSON Schema cannot compare durations."""
+    return DURATION | {"x-minimum": least, "x-maximum": most}
+
+
 TEXT = {"type": "string"}
 SOME_TEXT = {"type": "string", "minLength": 1}
 YES_OR_NO = {"type": "boolean"}
@@ -36,12 +46,23 @@ TEXTS = items(TEXT)
 WORDS = items(SOME_TEXT, uniqueItems=True)
 DURATION = {"type": "string", "pattern": "^[0-9]+ *(ms|s|m|h|d)$"}
 SIZE = {"type": "string", "pattern": "^[0-9]+ *(B|KiB|MiB|GiB)$"}
+SIZE_BOUND = SIZE | {"x-minimum": "1MiB", "x-maximum": "1024GiB"}
 POINTER = {"type": "string", "pattern": "^(/.*)?$"}
 AMOUNT = either({"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$"})
 EFFECT = word("read", "idempotent", "once")
 U32 = 4_294_967_295
 TIMEOUT_MS = number(1, 3_600_000)
-SECRETS = mapping(fields(env=SOME_TEXT, file=SOME_TEXT))
-APPROVAL = fields(by=WORDS, quorum=number(1), expires=DURATION, narrow=items({"type": "string", "pattern": "^/"}, minItems=1))
+SECRETS = mapping(
+    fields(
+        env=described("Environment variable that holds the secret. `{tenant}` in the name is the calling tenant.", SOME_TEXT),
+        file=described("File that holds the secret. `{tenant}` in the path is the calling tenant.", SOME_TEXT),
+    )
+)
+APPROVAL = fields(
+    by=described("Roles that can approve. If missing, every approver can.", WORDS),
+    quorum=described("Approvals that the call needs.", number(1), default=1),
+    expires=described("Time to decide. If missing, until the deadline of the turn.", DURATION),
+    narrow=described("Arguments that an approver can change, as JSON pointers.", items({"type": "string", "pattern": "^/"}, minItems=1)),
+)
 # A JSON Schema itself: its own fields are another's to check.
 SCHEMA = {"type": "object"}

@@ -81,6 +81,36 @@ def fields(binary, schemas):
     return wrong, compared
 
 
+def bounds(binary, sections):
+    """Settings whose bounds differ from those that the binary names, and how many were compared."""
+    import yaml
+
+    document, ours = {}, {}
+    for section, schema in sections.items():
+        for name, of in schema["properties"].items():
+            one, place = (of["items"], f"{section}.{name}[0]") if of.get("type") == "array" else (of, f"{section}.{name}")
+            wrong = 10**12 if one.get("type") == "integer" else "0ms" if "ms" in one.get("pattern", "") else "1B"
+            if one.get("type") == "integer":
+                ours[place] = (one["minimum"], one.get("maximum"))
+            elif "x-minimum" in one:
+                ours[place] = (one["x-minimum"], one["x-maximum"])
+            else:
+                continue
+            document.setdefault(section, {})[name] = [wrong] if place.endswith("]") else wrong
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "tickfleet.yaml"), "w", encoding="utf-8") as file:
+            yaml.safe_dump(document, file)
+        done = subprocess.run([binary, "config", "check", "--config", folder], capture_output=True, text=True, check=False)
+    pattern = r"tickfleet\.yaml:\d+:\d+: (\S+): found .*?; expected a (?:duration|size|whole number) from (\S+) to ([^\s,]+)"
+    theirs = {place: (least, most) for place, least, most in re.findall(pattern, done.stdout + done.stderr)}
+    wrong = [
+        f"tickfleet.yaml: {place}: the schema has the bounds {least} and {most}, the binary {theirs.get(place)}"
+        for place, (least, most) in ours.items()
+        if theirs.get(place) != (str(least), str(most))
+    ]
+    return wrong, len(ours)
+
+
 def good(schemas):
     """Good configurations that a schema refuses, and how many there are."""
     import jsonschema
@@ -114,7 +144,8 @@ def shown(schemas):
 
     tops = {name: (set(schema["properties"]), set(schema.get("required", []))) for name, schema in schemas.items()}
     tops.pop("tickfleet")
-    for page in sorted(os.listdir(os.path.join(ROOT, "docs"))):
+    pages = [page for folder in ("", "reference") for page in sorted(os.path.join(folder, name) for name in os.listdir(os.path.join(ROOT, "docs", folder)))]
+    for page in pages:
         if not page.endswith(".md"):
             continue
         with open(os.path.join(ROOT, "docs", page), encoding="utf-8") as file:
@@ -145,11 +176,12 @@ def main():
     stale = [path for path, text in generate.written().items() if generate.read(path) != text]
     wrong = [f"{path} is not as config/schema/generate.py makes it" for path in stale]
     differing, compared = fields(os.path.abspath(sys.argv[2]), schemas)
+    outside, bounded = bounds(os.path.abspath(sys.argv[2]), schemas["tickfleet"]["properties"])
     refused, count = good(schemas)
-    wrong += differing + refused
+    wrong += differing + outside + refused
     if wrong:
-        sys.exit("\n".join([*wrong, "Fields are in config/schema/generate.py and files.py: change them there, and run generate.py."]))
-    print(f"schemas: {len(schemas)} files, {compared} mappings have the fields that the binary reads, {count} good configurations pass")
+        sys.exit("\n".join([*wrong, "Fields are in config/schema/settings.py and files.py: change them there, and run generate.py."]))
+    print(f"schemas: {len(schemas)} files, {compared} mappings have the fields that the binary reads, {bounded} settings its bounds, {count} good configurations pass")
 
 
 if __name__ == "__main__":

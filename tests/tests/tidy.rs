@@ -77,6 +77,13 @@ fn every_relative_link_of_the_documentation_leads_somewhere() {
 }
 
 #[test]
+fn the_reference_pages_are_current() {
+    let script = Tree::load().root.join("docs/reference/generate.py");
+    let done = std::process::Command::new("python3").arg("-B").arg(script).arg("--check").output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
 fn the_architecture_names_every_verb_and_every_key() {
     let tree = Tree::load();
     let architecture = std::fs::read_to_string(tree.root.join("ARCHITECTURE.md")).unwrap_or_default();

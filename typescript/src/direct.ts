@@ -13,20 +13,20 @@ import { Replies } from "./replies.js";
 import { type Reply, readRecord } from "./reply.js";
 import type { Awaited, Kind, Transport } from "./transport.js";
 
-/** What is to be known of a fleet that is reached through Redis; a gateway knows it itself. */
+/** Options for a fleet that is reached through Redis. */
 export interface DirectOptions {
-  /** The fleet's `redis.namespace`; default `tickfleet`. */
+  /** `redis.namespace` of the fleet. Default: `tickfleet`. */
   namespace?: string;
-  /** The fleet's `redis.shards`; default 1. */
+  /** `redis.shards` of the fleet. Default: 1. */
   shards?: number;
   /**
-   * A name for the inbox of this process, where its user of Redis may only read one. No two processes use the same at a time.
-   * Default: one of its own, removed on close.
+   * Name of the inbox of this process, if its Redis user can read only one. Two processes must not share a name.
+   * Default: a private inbox that is removed on close.
    */
   inbox?: string;
-  /** The fleet's `queues.turns_max`; default 100,000. */
+  /** `queues.turns_max` of the fleet. Default: 100,000. */
   turnsMax?: number;
-  /** The fleet's `queues.turns_bytes_max`; default 256 MiB. */
+  /** `queues.turns_bytes_max` of the fleet. Default: 256 MiB. */
   turnsBytesMax?: number;
 }
 

@@ -5,7 +5,7 @@
  */
 import type { Reply } from "./reply.js";
 
-/** What all errors of this client have in common. `code` is a word that programs can read. */
+/** Base of all errors of this client. `code` is for programs. */
 export class FleetError extends Error {
   readonly code: string;
 
@@ -16,27 +16,27 @@ export class FleetError extends Error {
   }
 }
 
-/** A turn or task breaks a rule of the protocol, whenever it is submitted. Nothing was sent. */
+/** The turn or task is invalid. Nothing was sent. */
 export class InvalidMessage extends FleetError {
   constructor(message: string, options?: ErrorOptions) {
     super("invalid", message, options);
   }
 }
 
-/** The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id. */
+/** The fleet accepts no new work at the moment. Nothing was sent; retry later with the same id. */
 export class NotAccepted extends FleetError {
-  /** Ms after which a gateway says that it is worth another try. */
+  /** Milliseconds to wait before a retry, if a gateway names them. */
   retryAfterMs: number | undefined;
 }
 
-/** Too many turns or tasks wait to be admitted. */
+/** Too many turns or tasks wait for admission. */
 export class QueueFull extends NotAccepted {
   constructor(message = "the queue is full (queue_full); try again later") {
     super("queue_full", message);
   }
 }
 
-/** Redis' memory is nearly full. */
+/** The memory of Redis is nearly full. */
 export class Pressure extends NotAccepted {
   constructor(options?: ErrorOptions) {
     super("pressure", "Redis is nearly full and takes no new work (pressure); try again later", options);
@@ -44,15 +44,15 @@ export class Pressure extends NotAccepted {
 }
 
 /**
- * A gateway, or what stands before it, takes no more from this caller at the moment: `inbox_full`, `too_many_cancels`, a rate.
+ * The gateway, or a proxy in front of it, throttles this caller: `inbox_full`, `too_many_cancels`, or a rate.
  */
 export class Throttled extends NotAccepted {}
 
 const PASSING = new Set(["tenant_queue_full", "inbox_full", "too_many_inboxes", "too_many_cancels", "refused"]);
 
-/** The fleet has read the message and does not carry it out. `code` is a word of docs/protocol.md. */
+/** The fleet rejected the message. `code` is the reason, such as `unknown_agent`. */
 export class Rejected extends FleetError {
-  /** The whole reply. Its `messages` answer every call, so that the conversation stays consistent. */
+  /** The whole reply. Its `messages` contain a result for every call, so that the conversation stays consistent. */
   readonly reply: Reply;
 
   constructor(code: string, message: string, reply: Reply) {
@@ -66,7 +66,7 @@ export class Rejected extends FleetError {
   }
 }
 
-/** The id was used before, for other content. What the other turn became is not told here. */
+/** The id belongs to an earlier turn or task with different content. */
 export class Conflict extends FleetError {
   readonly id: string;
 
@@ -77,8 +77,8 @@ export class Conflict extends FleetError {
 }
 
 /**
- * No reply came in time, for one of two causes: the turn or task has not ended, and may be waited for by its id, or cancelled;
- * or the fleet knows no such tenant, or no such id (any more), and no reply comes. Over Redis nobody says which.
+ * No reply arrived in time. Either the turn or task is unfinished: wait again by its id, or cancel it. Or the fleet
+ * does not know the tenant or the id. Over Redis the two cases look the same.
  */
 export class ReplyTimeout extends FleetError {
   readonly id: string;
@@ -93,7 +93,7 @@ export class ReplyTimeout extends FleetError {
   }
 }
 
-/** Redis or the gateway cannot be reached, or does not do what it is asked. */
+/** Redis or the gateway is unreachable or returns an error. */
 export class Unavailable extends FleetError {
   /**
    * The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which carries it
@@ -106,35 +106,35 @@ export class Unavailable extends FleetError {
   }
 }
 
-/** No worker has told which tools the agent may call: is the agent known, and does a worker run? */
+/** No worker has published a tool list for the agent. Check the agent's name and that a worker runs. */
 export class NoDefinitions extends FleetError {
   constructor(message: string) {
     super("no_definitions", message);
   }
 }
 
-/** The gateway does not know the key or token, or its time is over. */
+/** The API key or token is unknown or expired. */
 export class Unauthorized extends FleetError {
   constructor(message: string) {
     super("unauthorized", message);
   }
 }
 
-/** The gateway's key is not for this: another tenant, agent or verb. */
+/** The API key does not cover the tenant, the agent or the permission. */
 export class Forbidden extends FleetError {
   constructor(message: string) {
     super("forbidden", message);
   }
 }
 
-/** The gateway knows nothing of this turn or task, or the key is not for its agent. */
+/** The gateway does not know the turn or task, or the key does not cover its agent. */
 export class NotFound extends FleetError {
   constructor(message: string) {
     super("not_found", message);
   }
 }
 
-/** It works through Redis alone, not through a gateway. Nothing was sent. */
+/** The operation works only with Redis, not through a gateway. Nothing was sent. */
 export class Unsupported extends FleetError {
   constructor(message: string) {
     super("unsupported", message);

@@ -9,21 +9,24 @@ const LOOK_EVERY_MS = 250;
 /** Ms without a step, after which the tenant is looked for. */
 const ABSENT_AFTER_MS = 1_000;
 
-/** Something that happened to a task. */
+/** An event of a task. */
 export interface TaskEvent {
   /**
-   * `plan`: the model answered, with the calls that it asks for. `result`: a call has its result. `note`: the model was told
-   * something else. `heard`: it was given another agent's message. `summary`: old steps were summed up. `ended`.
+   * `plan`: the model requests calls. `result`: a call has its result. `note`: the model received a note. `heard`:
+   * it received another agent's message. `summary`: old steps were summarized. `ended`.
    */
   kind: "plan" | "result" | "note" | "heard" | "summary" | "ended" | "other";
-  /** Steps that were told so far: `follow` goes on there. */
+  /** Number of steps so far, from which `follow` can continue. */
   position: number;
+  /** Text of the event. */
   text: string;
+  /** Tool of a result. */
   tool?: string;
+  /** Whether the call succeeded. */
   success?: boolean;
-  /** Of a plan: the arguments are as the model wrote them. */
+  /** Calls of a plan, with the model's unmodified arguments. */
   calls: { tool: string; arguments: string }[];
-  /** Of the end: the task's reply; none where its record has none. */
+  /** The task's reply, for `ended`, if its record has one. */
   reply?: Reply;
 }
 

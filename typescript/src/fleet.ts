@@ -11,33 +11,39 @@ import type { Awaited, Transport } from "./transport.js";
 /** Ms that a reply is waited for, where nobody says otherwise. */
 const TIMEOUT_MS = 300_000;
 
-/** How a fleet is reached. Those of {@link DirectOptions} are for Redis alone. */
+/** Options of a client. Those of {@link DirectOptions} work only with Redis. */
 export interface FleetOptions extends DirectOptions {
   /**
-   * Of the fleet's Redis (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`), or of a gateway
-   * (`https://`, `http://`); default the variable `REDIS_URL`.
+   * URL of Redis (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`) or of a gateway
+   * (`https://`, `http://`). Default: the variable `REDIS_URL`.
    */
   url?: string;
   /**
-   * A gateway's key, or a token of the identity provider that it trusts; or a function that gives one, called for each request,
-   * where tokens end.
+   * API key of a gateway, or token of its identity provider, or a function that returns one and is called for each
+   * request.
    */
   apiKey?: string | (() => string | Promise<string>);
-  /** Whose turns these are, where a call names no other. A gateway's key is for one tenant, and may stand alone. */
+  /** Default tenant of turns and tasks. Optional with a gateway, whose key has a tenant. */
   tenant?: string;
-  /** Ms for which a lost connection, and over HTTP a full queue, is tried again before the error is thrown; default 10,000. */
+  /**
+   * Milliseconds of retries after a lost connection, or over HTTP a full queue, before the error is thrown. Default:
+   * 10,000.
+   */
   patienceMs?: number;
-  /** Where trouble goes that nobody asked about; default `console.warn`. */
+  /** Receives warnings. Default: `console.warn`. */
   warn?: (message: string) => void;
 }
 
-/** How long something is waited for. */
+/** Options of waiting. */
 export interface Waiting {
-  /** Ms; `Infinity` for as long as it takes. Default 300,000: a turn may wait for its agent's next tick. */
+  /**
+   * Milliseconds; `Infinity` waits without limit. Default: 300,000, because a turn can wait for its agent's next
+   * tick.
+   */
   timeoutMs?: number;
 }
 
-/** What is meant by an id. */
+/** Tenant of an id. */
 export interface Whose {
   tenant?: string;
 }
@@ -61,12 +67,12 @@ function transportOf({ url, apiKey, patienceMs = 10_000, warn = console.warn, te
   return new Gateway(place, apiKey, patienceMs);
 }
 
-/** A turn or task that was taken in. */
+/** A submitted turn or task. */
 export class Submitted {
   /** @internal */
   constructor(
     protected readonly fleet: Fleet,
-    /** Whose it is; empty where a gateway knows it by the key, and nobody said it. */
+    /** Tenant. Empty if a gateway derives it from the key. */
     readonly tenant: string,
     readonly id: string,
     private readonly awaited: Awaited,
@@ -74,66 +80,65 @@ export class Submitted {
   ) {}
 
   /**
-   * Of a turn with `pendingApproval`: a reply for each call that waits, or has waited, for people's consent. Through a gateway
-   * {@link Unsupported} is thrown.
+   * One reply for each call that waits or waited for approval, if the turn has `pendingApproval`. Throws {@link
+   * Unsupported} through a gateway.
    */
   get pending(): readonly Reply[] {
     return this.awaited.pending;
   }
 
-  /** The reply, waited for. Throws what {@link Fleet.run} throws. */
+  /** Waits for the reply. Throws the errors of {@link Fleet.run}. */
   async reply({ timeoutMs = TIMEOUT_MS }: Waiting = {}): Promise<Reply> {
     return ended(await this.awaited.reply(timeoutMs), this.id, timeoutMs);
   }
 
-  /** Its reply is not looked out for any more, unless somebody else waits for it. The turn or task goes on. */
+  /** Stops waiting for the reply. The turn or task continues. */
   release(): void {
     this.awaited.release();
   }
 
-  /** Asks for its end. What has begun is never told as not run; the reply comes as usual. */
+  /** Cancels the turn or task. Calls that already run finish; the reply arrives as usual. */
   cancel(reason = ""): Promise<void> {
     return this.fleet.cancel(this.id, { tenant: this.tenant || undefined, task: this.isTask, reason });
   }
 }
 
-/** A task that was taken in. */
+/** A submitted task. */
 export class SubmittedTask extends Submitted {
-  /** What happens to the task, from its beginning to its end. */
+  /** Yields the events of the task from its start to its end. */
   events(): AsyncGenerator<TaskEvent> {
     return this.fleet.follow(this.id, { tenant: this.tenant || undefined });
   }
 }
 
 /**
- * A producer's end of a fleet: submits turns and tasks, and hands their replies to who waits for them. One of them serves a whole
- * process.
+ * A client that submits turns and tasks to a fleet and receives their replies. One client serves a whole process.
  */
 export class Fleet {
   readonly #transport: Transport;
   readonly #tenant: string | undefined;
 
-  /** @throws {Unsupported} An option is for Redis alone, and the URL is a gateway's. */
+  /** @throws {Unsupported} An option works only with Redis, and the URL is a gateway's. */
   constructor(options: FleetOptions = {}) {
     this.#transport = transportOf(options);
     this.#tenant = options.tenant === undefined ? undefined : nameOf(options.tenant, "tenant");
   }
 
-  /** Ends what is open, and removes the inboxes that were made for this process. */
+  /** Closes the connections and removes the inboxes of this process. */
   close(): Promise<void> {
     return this.#transport.close();
   }
 
   /**
-   * Has the calls of one model response carried out, and waits for their results.
+   * Submits the calls of one model response and waits for their results.
    *
-   * `reply.messages` are ready to be appended to the conversation. A call that failed, was denied or capped is a result like any
-   * other: the model reads why.
+   * `reply.messages` are ready to append to the conversation. A call that failed, was denied or capped has a result
+   * too, and the model reads the reason.
    *
    * @throws {InvalidMessage} {@link QueueFull} {@link Pressure} {@link Throttled} Nothing was sent.
-   * @throws {Unauthorized} {@link Forbidden} The gateway's key is not good, or not for this.
-   * @throws {Rejected} {@link Conflict} It was not carried out.
-   * @throws {ReplyTimeout} It may still be carried out, and be waited for by its id.
+   * @throws {Unauthorized} {@link Forbidden} The API key is invalid or lacks the permission.
+   * @throws {Rejected} {@link Conflict} The turn or task was not executed.
+   * @throws {ReplyTimeout} The turn or task can still run; wait for it by its id.
    * @throws {Unavailable} The fleet could not be reached.
    */
   async run(turn: Turn, waiting: Waiting = {}): Promise<Reply> {
@@ -147,7 +152,10 @@ export class Fleet {
     }
   }
 
-  /** Submits a turn; the answer waits for the reply when it is asked to. Throws what {@link run} throws, and {@link Unsupported}. */
+  /**
+   * Submits a turn. The returned object waits for the reply on request. Throws the errors of {@link run}, and
+   * {@link Unsupported}.
+   */
   submit(turn: Turn): Promise<Submitted> {
     return this.#submit(turn, false);
   }
@@ -159,7 +167,7 @@ export class Fleet {
     return new Submitted(this, tenant ?? "", message["turn_id"] as string, awaited, false);
   }
 
-  /** Submits a turn whose reply this process does not wait for: it goes to another inbox, or to none. Answers its id. */
+  /** Submits a turn whose reply goes to another inbox, or to none. Returns the turn's id. */
   async send(turn: Turn, replyTo?: string): Promise<string> {
     const tenant = this.#whose(turn);
     const message = turnMessage(tenant, turn, replyTo);
@@ -167,7 +175,7 @@ export class Fleet {
     return message["turn_id"] as string;
   }
 
-  /** Delegates a task to an agent, in words. */
+  /** Delegates a task to an agent. */
   async delegate(task: Task): Promise<SubmittedTask> {
     const tenant = this.#whose(task);
     const message = taskMessage(tenant, task, this.#transport.inbox);
@@ -175,28 +183,28 @@ export class Fleet {
     return new SubmittedTask(this, tenant ?? "", message["task_id"] as string, awaited, true);
   }
 
-  /** The reply to a turn or task by its id, whoever submitted it, waited for. */
+  /** Waits for the reply to a turn or task by its id. Any client can have submitted it. */
   async wait(id: string, { tenant, timeoutMs = TIMEOUT_MS }: Whose & Waiting = {}): Promise<Reply> {
     return ended(await this.#transport.wait(this.#whose({ tenant }), idOf(id, "id"), timeoutMs), id, timeoutMs);
   }
 
   /**
-   * The reply as the record of the turn or task keeps it; none where it has not ended, was rejected, or ended longer ago than
-   * records are kept.
+   * Returns the stored reply, or nothing if the turn or task is unfinished, was rejected, or ended longer ago than
+   * `retention.records`.
    */
   async reply(id: string, whose: Whose = {}): Promise<Reply | undefined> {
     return this.#transport.reply(this.#whose(whose), idOf(id, "id"));
   }
 
   /**
-   * Reads an inbox of your own, from the oldest reply that is there: for turns that were sent with its name. Through a gateway
-   * {@link Unsupported} is thrown.
+   * Reads an inbox from its oldest reply, for turns that were sent with its name. Throws {@link Unsupported} through
+   * a gateway.
    */
   replies(inbox: string, whose: Whose = {}): Replies {
     return this.#transport.replies(this.#whose(whose), inbox);
   }
 
-  /** What a model is told of the tools that the agent may call: a list for its request; for `text` a string. */
+  /** Returns the tool definitions of the agent for a model request: a list, or for `text` a string. */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   async tools(agent: string, { tenant, format = "openai" }: Whose & { format?: Dialect | "openai" } = {}): Promise<any> {
     const dialect = format === "openai" ? "openai_chat" : format;
@@ -204,15 +212,15 @@ export class Fleet {
   }
 
   /**
-   * Asks for the end of a turn, or with `task` of a task. It may come before what it cancels. A gateway that knows nothing of it,
-   * or whose key is not for its agent, answers with {@link NotFound}.
+   * Cancels a turn, or with `task` a task. The cancel can arrive before the turn or task. Through a gateway, an
+   * unknown id or an agent outside the key throws {@link NotFound}.
    */
   async cancel(id: string, { tenant, task = false, reason = "" }: Whose & { task?: boolean; reason?: string } = {}): Promise<void> {
     const kind = task ? "task" : "turn";
     await this.#transport.cancel(kind, this.#whose({ tenant }), idOf(id, `${kind}_id`), reason);
   }
 
-  /** What happens to a task, from a position on to its end. The last event is an `ended`. */
+  /** Yields the events of a task from a position to its end. The last event is `ended`. */
   follow(taskId: string, { tenant, position = 0 }: Whose & { position?: number } = {}): AsyncGenerator<TaskEvent> {
     return this.#transport.follow(this.#whose({ tenant }), idOf(taskId, "taskId"), position);
   }

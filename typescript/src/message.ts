@@ -5,64 +5,77 @@ import { InvalidMessage } from "./errors.js";
 import { write } from "./json.js";
 import type { Dialect } from "./reply.js";
 
-/** What turns and tasks have in common. */
+/** Fields of turns and tasks. */
 export interface CommonFields {
-  /** Whose it is; default the fleet's tenant. */
+  /** Tenant. Default: the client's tenant. */
   tenant?: string;
+  /** Priority. Default: `normal`. */
   priority?: "urgent" | "high" | "normal" | "low";
-  /** When what has not run ends as `expired`: a moment, or RFC 3339. */
+  /** Expiry: a date, or RFC 3339. Calls that have not run end as `expired`. */
   deadline?: Date | string;
-  /** Any JSON; handed to every tool. */
+  /** User data as JSON, for every tool and rule. */
   userContext?: unknown;
+  /** Conversation data for tools and rules. */
   sessionData?: unknown;
-  /** What it belongs to beyond itself: the fleet keeps facts for it. */
+  /** Session of the facts. */
   sessionId?: string;
+  /** Your own id, which the reply repeats. */
   correlationId?: string;
+  /** W3C trace context. */
   traceparent?: string;
+  /** W3C trace state. */
   tracestate?: string;
+  /** Tools that the calls can use, among those of the agent. */
   allowedTools?: readonly string[];
 }
 
-/** A turn. Exactly one of `toolCalls`, `content`, `calls` and `answer` is given. */
+/** A turn. Set exactly one of `toolCalls`, `content`, `calls` and `answer`. */
 export interface Turn extends CommonFields {
-  /** Who makes the calls. */
+  /** Agent that makes the calls. */
   agent: string;
-  /** OpenAI Chat: the list as it is in the assistant's message. */
+  /** Calls of an OpenAI Chat message, unmodified. */
   toolCalls?: readonly unknown[];
-  /** Anthropic Messages: the content blocks; with a `format`, Gemini's content. */
+  /** Content blocks of Anthropic Messages; with a `format`, Gemini's content. */
   content?: unknown;
   /** `[{id?, name, arguments?}]`, or in the dialect that `format` names. */
   calls?: unknown;
-  /** What a model without function calling wrote. */
+  /** Text output of a model without function calling. */
   answer?: string;
+  /** Dialect of `calls` or `content`. */
   format?: Dialect;
-  /** Makes the turn idempotent: the same id with the same calls is carried out once. */
+  /** Makes the turn idempotent: the same id with the same calls runs once. */
   turnId?: string;
-  /** The task that the turn is made for. */
+  /** Task that the turn belongs to. */
   taskId?: string;
-  /** True: the reply has the audit entries of the calls. */
+  /** Whether the reply contains the audit entries of the calls. */
   audits?: boolean;
-  /** True: the model was shown strict definitions. */
+  /** Whether the model had strict definitions. */
   strict?: boolean;
-  /** Why the response ended, in the provider's word (`finish_reason`, `stop_reason`): a call that was cut off is not run. */
+  /** Stop reason of the provider (`finish_reason`, `stop_reason`). A truncated call does not run. */
   stopReason?: string | null;
-  /** True: consecutive calls of tools that only read may run at the same time. */
+  /** Whether consecutive calls of read-only tools can run in parallel. */
   parallelReads?: boolean;
-  /** True: `Submitted.pending` tells which of its calls wait for people's consent. */
+  /** Whether `Submitted.pending` lists the calls that wait for approval. */
   pendingApproval?: boolean;
 }
 
-/** A task, in words. */
+/** A task for an agent. */
 export interface Task extends CommonFields {
-  /** Who is to do it. */
+  /** Agent that receives the task. */
   agent: string;
+  /** Task, in words. */
   description: string;
+  /** Structured input, as JSON. */
   input?: unknown;
   /** Makes the delegation idempotent. */
   taskId?: string;
+  /** Agent that delegates the task. */
   delegator?: string;
+  /** Running parent task, whose budget is debited. */
   parentTaskId?: string;
+  /** Calls that turns under the task can make. */
   budget?: number;
+  /** Capabilities that turns under the task keep. */
   capabilities?: readonly string[];
 }
 
@@ -88,7 +101,7 @@ export function crc32(text: string): number {
   return (crc ^ 0xffffffff) >>> 0;
 }
 
-/** The shard that all keys of a tenant are in. */
+/** Returns the shard of a tenant. */
 export function shardOf(tenant: string, shards: number): number {
   return crc32(tenant) % shards;
 }

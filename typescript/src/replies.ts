@@ -4,7 +4,7 @@ import type { Entry, Inbox } from "./inbox.js";
 import { BLOCK_MS, type Link, type Redis } from "./redis.js";
 import { type Reply, readReply } from "./reply.js";
 
-/** A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read. */
+/** A reader of one inbox. An inbox has one reader, which removes each returned reply with its next read. */
 export class Replies implements AsyncIterable<Reply> {
   #link: Link | undefined;
   #unread: Entry[] = [];
@@ -17,10 +17,10 @@ export class Replies implements AsyncIterable<Reply> {
   ) {}
 
   /**
-   * The next reply; none where none came in time.
+   * Returns the next reply, or nothing if the time runs out.
    *
-   * The reply that was handed out before is removed now: whoever crashes while it works on a reply finds it again.
-   * `reply.missed` counts what is missing before it; what it said is in the records.
+   * The call removes the previous reply, so that a reader that crashes receives it again. `reply.missed` counts the
+   * missing replies before this one, which are still in the records.
    */
   async next(timeoutMs = Infinity): Promise<Reply | undefined> {
     const end = Date.now() + timeoutMs;
@@ -35,7 +35,7 @@ export class Replies implements AsyncIterable<Reply> {
     return readReply(entry.reply, entry.seq || undefined, entry.missed);
   }
 
-  /** Removes what was handed out, leaves the rest for another reader, and ends the reading. */
+  /** Removes the returned replies, leaves the rest for another reader, and stops reading. */
   async finish(): Promise<void> {
     await this.#trim();
     this.#link?.drop();

@@ -13,67 +13,87 @@ export type Dialect =
   | "mcp_2026_07_28"
   | "text";
 
-/** Why there is no output. The message is written for the model. */
+/** The error of a call. The message is written for the model. */
 export interface CallError {
+  /** Error code for programs. */
   code: string;
+  /** Message for the model. */
   message: string;
+  /** Details that depend on the code. */
   details?: unknown;
 }
 
 /** The result of one call. */
 export interface Result {
-  /** The fleet's id of the call, `<turn id>/<position>`. */
+  /** Call id of the fleet, `<turn id>/<position>`. */
   call: string;
+  /** Tool, as the model named it. */
   tool: string;
+  /** Whether `outcome` is `ok`. */
   success: boolean;
-  /** `ok`, `denied`, `invalid_arguments`, `outcome_unknown`, … A later fleet may have more. */
+  /** `ok`, `denied`, `invalid_arguments`, `outcome_unknown`, … Later versions can add outcomes. */
   outcome: string;
-  /** JSON; `undefined` where the call did not succeed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`, and a number beyond `Number.MAX_VALUE` is its text. */
+  /**
+   * Output as JSON; `undefined` if the call failed. Integers beyond `Number.MAX_SAFE_INTEGER` are `bigint`; numbers
+   * beyond `Number.MAX_VALUE` are text.
+   */
   output: unknown;
+  /** Error of a failed call. */
   error: CallError | undefined;
-  /** The provider's id, unchanged. */
+  /** Call id of the provider, unchanged. */
   toolCallId: string | null;
+  /** Content type of the output. */
   contentType: string;
+  /** Duration of the last attempt in milliseconds. */
   durationMs: number;
+  /** Number of attempts. 0 if the call never ran. */
   attempts: number;
-  /** The call whose outcome this is, where an equal one had been made before. */
+  /** The earlier equal call whose outcome this is. */
   repeats: string | undefined;
-  /** Of a call that needed people's consent and got it: `id`, `by`, and `arguments` where somebody changed them. */
+  /** The approval of the call: `id`, `by`, and `arguments` if an approver changed them. */
   approval: Record<string, unknown> | undefined;
-  /** Where the output is the kept answer of another call: `age_ms` and that `call`. */
+  /** Set if the output comes from the read cache: `age_ms` and the original `call`. */
   cached: Record<string, unknown> | undefined;
-  /** What the fleet tells the agent beside the result; the message to the model says it too. */
+  /** A note to the agent, which the message to the model contains too. */
   note: string | undefined;
 }
 
-/** The reply to a turn or task: every result, in call order. */
+/** The reply to a turn or task, with one result per call, in order. */
 export interface Reply {
-  /** The id of the turn or task. */
+  /** Id of the turn or task. */
   id: string;
+  /** `turn` or `task`. */
   kind: "turn" | "task";
+  /** Tenant. */
   tenant: string;
+  /** Agent that made the calls. */
   agent: string;
-  /** `pending_approval` is no end: a call waits for people's consent. */
+  /** `pending_approval` is not final: a call waits for approval. */
   status: "done" | "rejected" | "conflict" | "pending_approval";
+  /** Dialect of `messages`. */
   dialect: string;
+  /** One result per call, in order. */
   results: Result[];
-  /** The results in the dialect that the turn came in, ready to be appended to the conversation. Empty in raw. */
+  /** Results in the dialect of the turn, ready to append to the conversation. Empty for `raw`. */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any
   messages: any[];
+  /** Reason of a rejection. */
   error: CallError | undefined;
+  /** The producer's own id. */
   correlationId: string | undefined;
+  /** W3C trace context. */
   traceparent: string | undefined;
-  /** One audit entry for each call, where the turn asked for them. */
+  /** One audit entry per call, if the turn has `audits`. */
   audits: unknown[] | undefined;
-  /** What is waited for, where the status is `pending_approval`: `id`, `call`, `tool`, `asked_ms`, `until_ms`. */
+  /** The approval, if the status is `pending_approval`: `id`, `call`, `tool`, `asked_ms`, `until_ms`. */
   approval: Record<string, unknown> | undefined;
-  /** Its number within the inbox; none where it was read from the turn's record. */
+  /** Number within the inbox. Absent if the reply comes from the record. */
   seq: number | undefined;
-  /** Replies that are missing before this one: trimmed by age, or taken by another reader. */
+  /** Missing replies before this one: expired, or taken by another reader. */
   missed: number;
-  /** Whether it was accepted and every call succeeded. */
+  /** Whether the message was accepted and every call succeeded. */
   ok: boolean;
-  /** The reply's JSON, with what this type has no word for. */
+  /** The reply as JSON, with fields that this type lacks. */
   raw: Record<string, unknown>;
 }
 

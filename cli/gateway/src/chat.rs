@@ -25,13 +25,13 @@ use crate::serving::listening::{Listener, Listening};
 use crate::turns::{path, whole};
 use crate::verbs::Verb;
 
-/// What is said to an agent.
+/// A message to an agent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Said {
-    /// The words.
+    /// Text of the message.
     message: String,
-    /// The conversation that goes on, 1 to 64 letters, digits and `_ -`. Without it, a new one begins.
+    /// Conversation to continue, 1 to 64 letters, digits and `_ -`. If missing, a new one.
     session_id: Option<String>,
 }
 
@@ -42,18 +42,20 @@ struct Opened<'a> {
     task_id: &'a str,
 }
 
-/// Say something to an agent. The answer is a stream of server-sent events: `session` (the conversation's id and the
-/// task's), then what happens to the task, `answer` or `failed` at last.
-#[utoipa::path(post, path = "/v1/agents/{agent}/chat", tag = "agents", params(("agent" = String, Path, description = "The agent")),
+/// Send a message to an agent.
+///
+/// The response is a stream of server-sent events: `session` with the ids of conversation and task, events of the
+/// task, and finally `answer` or `failed`.
+#[utoipa::path(post, path = "/v1/agents/{agent}/chat", tag = "agents", params(("agent" = String, Path, description = "Agent")),
     request_body = Said,
     responses((status = 200, description = "Events: session, accepted, plan, result, waiting, answer, failed …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "It cannot be read", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 409, description = "The conversation is another agent's", body = ProblemBody),
+        (status = 400, description = "Invalid body", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
-        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn say(
     State(shared): State<Arc<Shared>>,
     listener: Listener,
@@ -78,16 +80,16 @@ pub(crate) async fn say(
     Ok(respond(listening, events, shared.draining.clone()))
 }
 
-/// What was said in a conversation so far, the oldest first, as far as it is kept: 50 exchanges, for 7 days.
-#[utoipa::path(get, path = "/v1/agents/{agent}/chat/{session_id}", tag = "agents", params(("agent" = String, Path, description = "The agent"),
-        ("session_id" = String, Path, description = "The conversation")),
-    responses((status = 200, description = "What was said, with `number`, `user` and `agent`; nothing where nothing was, or is kept", body = Vec<Object>),
-        (status = 400, description = "That is no agent, or no conversation", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 409, description = "The conversation is another agent's", body = ProblemBody),
-        (status = 429, description = "The key is over its rate", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+/// Return the messages of a conversation, the oldest first: the last 50 exchanges, for 7 days.
+#[utoipa::path(get, path = "/v1/agents/{agent}/chat/{session_id}", tag = "agents", params(("agent" = String, Path, description = "Agent"),
+        ("session_id" = String, Path, description = "Conversation")),
+    responses((status = 200, description = "Exchanges with `number`, `user` and `agent`. Empty if none is kept", body = Vec<Object>),
+        (status = 400, description = "Invalid agent or conversation", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 409, description = "The conversation belongs to another agent", body = ProblemBody),
+        (status = 429, description = "The key exceeds its rate", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn history(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

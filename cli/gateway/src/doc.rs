@@ -8,7 +8,7 @@ use utoipa::{Modify, OpenApi};
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Tickfleet", description = "Turns, tasks, conversations and tools of a governed worker fleet, and the verbs of its operators. A request may name its tenant in the header `Tickfleet-Tenant`: with a key for another one it is a 403."),
+    info(title = "Tickfleet", description = "Turns, tasks, conversations, tools and operator actions of a Tickfleet fleet. The optional header `Tickfleet-Tenant` names the tenant; a key of another tenant is rejected with 403."),
     paths(
         crate::turns::submit, crate::turns::reply, crate::progress::events, crate::turns::cancel,
         crate::tasks::delegate, crate::tasks::list, crate::tasks::story, crate::tasks::events, crate::tasks::cancel,
@@ -37,7 +37,7 @@ impl Modify for Keys {
         let token = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
             .bearer_format("JWT")
-            .description(Some("A token of the identity provider that the gateway was started with (--oidc-issuer)"));
+            .description(Some("Token of the identity provider (`--oidc-issuer`)"));
         components.add_security_scheme("token", SecurityScheme::Http(token.build()));
     }
 }
@@ -49,7 +49,7 @@ impl Modify for Rates {
     fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
         let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ProblemBody"))).build();
         let refused = ResponseBuilder::new()
-            .description("The key is over its rate; Retry-After says when to try again")
+            .description("The key exceeds its rate. Retry after `Retry-After` seconds")
             .content("application/json", body)
             .build();
         for path in openapi.paths.paths.values_mut() {

@@ -43,20 +43,20 @@ pub(crate) struct Problem {
     reply: Option<String>,
 }
 
-/// The body of every answer that is no success.
+/// Body of every response that is not a success.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ProblemBody {
-    /// What failed.
+    /// The error.
     error: ProblemError,
 }
 
-/// What failed.
+/// The error.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ProblemError {
-    /// A word that programs tell apart, such as `queue_full` or `conflict`.
+    /// Error code for programs, such as `queue_full` or `conflict`.
     #[schema(example = "queue_full")]
     code: String,
-    /// What is wrong, where, and what was expected.
+    /// Message for people: the error, its place, and the expected value.
     message: String,
 }
 

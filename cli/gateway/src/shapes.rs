@@ -4,134 +4,133 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A turn: the tool calls of one model response, as `docs/protocol.md` has it. Give the calls in one of `calls`, `tool_calls`
-/// (OpenAI Chat), `content` (Anthropic Messages) or `answer` (a model that answers in words).
+/// A turn: the tool calls of one model response. Supply the calls in exactly one of `calls`, `tool_calls` (OpenAI
+/// Chat), `content` (Anthropic Messages) and `answer` (text of a model without function calling).
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
 pub(crate) struct TurnBody {
-    /// The agent that makes the calls.
+    /// Agent that makes the calls.
     #[schema(example = "kelly")]
     agent: String,
-    /// The key's tenant; leave it out.
+    /// Tenant of the key. Omit it.
     tenant: Option<String>,
-    /// An id of your own: sent again under it, the turn is carried out once. Ids that the fleet derives from others, such as
-    /// `job.step-1`, are refused.
+    /// Your own id. A turn with an id that is already known runs once. Ids in the form of derived ids, such as
+    /// `job.step-1`, are rejected.
     turn_id: Option<String>,
-    /// The task of this agent that the turn is made for, whose budget it debits.
+    /// Task of the agent whose budget the turn debits.
     task_id: Option<String>,
-    /// Refused: a gateway keeps the reply itself.
+    /// Rejected: the gateway keeps the reply.
     reply_to: Option<String>,
     /// `low`, `normal`, `high` or `urgent`.
     priority: Option<String>,
-    /// When it expires, RFC 3339; 24 hours from now unless said otherwise.
+    /// Expiry, RFC 3339. Default: 24 hours from now.
     deadline: Option<String>,
-    /// The calls: `{id?, name, arguments}`.
+    /// Calls: `{id?, name, arguments}`.
     #[schema(example = json!([{"name": "echo", "arguments": {"text": "hi"}}]))]
     calls: Option<Vec<Map<String, Value>>>,
-    /// The calls as OpenAI Chat gives them.
+    /// Calls in the form of OpenAI Chat.
     tool_calls: Option<Vec<Map<String, Value>>>,
-    /// An assistant's content as Anthropic gives it.
+    /// Content of an assistant message in the form of Anthropic.
     content: Option<Vec<Map<String, Value>>>,
-    /// A model's answer in words that holds calls.
+    /// Model output as text that contains calls.
     answer: Option<String>,
-    /// The form of the calls, where the message leaves it open.
+    /// Dialect of the calls, if the message leaves it open.
     format: Option<String>,
-    /// True where the model was shown strict definitions.
+    /// True if the model had strict definitions.
     strict: Option<bool>,
-    /// Why the model stopped, in the provider's word (`length`, `max_tokens`): the last call of a response that was cut is
-    /// not carried out.
+    /// Stop reason of the provider (`length`, `max_tokens`). The last call of a truncated response does not run.
     stop_reason: Option<String>,
-    /// The only tools that the calls may use, of those that the agent may call.
+    /// Tools that the calls can use, among those of the agent.
     allowed_tools: Option<Vec<String>>,
-    /// True if consecutive calls of tools that only read may run at the same time.
+    /// True if consecutive calls of read-only tools can run in parallel.
     parallel_reads: Option<bool>,
-    /// True if the audit entries of the calls come with the reply.
+    /// True if the reply contains the audit entries of the calls.
     tool_call_audits: Option<bool>,
-    /// True if a note is written when a call waits for people's consent.
+    /// True if an extra reply announces each call that waits for approval.
     pending_approval: Option<bool>,
-    /// What tools and rules may know of the user.
+    /// User data for tools and rules.
     user_context: Option<Map<String, Value>>,
-    /// The conversation's own data, for tools and rules.
+    /// Conversation data for tools and rules.
     session_data: Option<Value>,
-    /// The session that facts are kept for. A conversation with an agent that the key does not cover is refused.
+    /// Session of the facts. A conversation with an agent outside the key is rejected.
     session_id: Option<String>,
-    /// An id of your own that comes back with the reply.
+    /// Your own id, which the reply repeats.
     correlation_id: Option<String>,
     /// W3C trace context.
     traceparent: Option<String>,
-    /// The vendors' data beside it.
+    /// W3C trace state.
     tracestate: Option<String>,
 }
 
-/// A task for an agent, as `docs/protocol.md` has it.
+/// A task for an agent.
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of a body that the protocol's own parser reads")]
 pub(crate) struct TaskBody {
-    /// The agent that is to do it.
+    /// Agent that receives the task.
     #[schema(example = "kelly")]
     target_agent: String,
-    /// What is to be done, in words.
+    /// Task, in words.
     task_description: String,
-    /// `delegate`, or left out.
+    /// `delegate`, or omitted.
     op: Option<String>,
-    /// The key's tenant; leave it out.
+    /// Tenant of the key. Omit it.
     tenant: Option<String>,
-    /// An id of your own: sent again under it, it is one task. Ids that the fleet derives from others, such as `ses-talk-1`,
-    /// are refused.
+    /// Your own id. A task with an id that is already known runs once. Ids in the form of derived ids, such as
+    /// `ses-talk-1`, are rejected.
     task_id: Option<String>,
-    /// The agent that delegates it, one that the key covers. Left out with `parent_task_id`, it is the parent's agent.
+    /// Agent that delegates the task; the key must cover it. With `parent_task_id`, defaults to the parent's agent.
     delegator: Option<String>,
-    /// The task under way that it is delegated from, of an agent that the key covers. Its budget is debited.
+    /// Running parent task, whose budget is debited. The key must cover its agent.
     parent_task_id: Option<String>,
-    /// Refused: a gateway keeps the reply itself.
+    /// Rejected: the gateway keeps the reply.
     reply_to: Option<String>,
-    /// Structured input beside the words.
+    /// Structured input.
     input: Option<Value>,
     /// `low`, `normal`, `high` or `urgent`.
     priority: Option<String>,
-    /// When it expires, RFC 3339.
+    /// Expiry, RFC 3339.
     deadline: Option<String>,
-    /// Calls that turns under the task may make.
+    /// Calls that turns under the task can make.
     budget: Option<u32>,
-    /// Capabilities that turns under the task keep, of those that its delegator has.
+    /// Capabilities that turns under the task keep, among those of the delegator.
     capabilities: Option<Vec<String>>,
-    /// The only tools that turns under the task may use, of those that its agent may call.
+    /// Tools that turns under the task can use, among those of the agent.
     allowed_tools: Option<Vec<String>>,
-    /// What tools and rules may know of the user.
+    /// User data for tools and rules.
     user_context: Option<Map<String, Value>>,
-    /// The conversation's own data, for tools and rules.
+    /// Conversation data for tools and rules.
     session_data: Option<Value>,
-    /// The session that facts are kept for. A conversation with an agent that the key does not cover is refused.
+    /// Session of the facts. A conversation with an agent outside the key is rejected.
     session_id: Option<String>,
-    /// An id of your own that comes back with the reply.
+    /// Your own id, which the reply repeats.
     correlation_id: Option<String>,
     /// W3C trace context.
     traceparent: Option<String>,
-    /// The vendors' data beside it.
+    /// W3C trace state.
     tracestate: Option<String>,
 }
 
-/// The reply to a turn or task: one result for every call, in call order.
+/// The reply to a turn or task, with one result per call, in order.
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of what the protocol writes")]
 pub(crate) struct ReplyBody {
-    /// The turn; absent where the reply is about a task.
+    /// Turn. Absent in the reply to a task.
     turn_id: Option<String>,
-    /// The task; absent where the reply is about a turn.
+    /// Task. Absent in the reply to a turn.
     task_id: Option<String>,
-    /// Whose.
+    /// Tenant.
     tenant: String,
-    /// The agent that made the calls.
+    /// Agent that made the calls.
     agent: String,
     /// `done`, `rejected` or `conflict`.
     status: String,
-    /// The dialect of `messages`.
+    /// Dialect of `messages`.
     dialect: String,
-    /// Why it was refused, where it was.
+    /// Reason of a rejection.
     error: Option<ErrorBody>,
-    /// One for every call, in call order.
+    /// One result per call, in order.
     results: Vec<ResultBody>,
-    /// Messages to append to the conversation, in the dialect that the turn came in; absent for plain turns.
+    /// Messages to append to the conversation, in the dialect of the turn. Absent for plain turns.
     messages: Option<Value>,
 }
 
@@ -139,23 +138,23 @@ pub(crate) struct ReplyBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of what the protocol writes")]
 pub(crate) struct ResultBody {
-    /// The provider's id of the call, unchanged.
+    /// Call id of the provider, unchanged.
     tool_call_id: Option<String>,
-    /// Its own id, `<turn>/<position>`.
+    /// Call id of the fleet, `<turn>/<position>`.
     call: String,
-    /// The tool, as the model named it.
+    /// Tool, as the model named it.
     tool: String,
     /// True if `outcome` is `ok`.
     success: bool,
-    /// How it ended: `ok`, `denied`, `invalid_arguments`, `transient`, `outcome_unknown` …
+    /// `ok`, `denied`, `invalid_arguments`, `transient`, `outcome_unknown` …
     outcome: String,
-    /// What the tool answered.
+    /// Output of the tool.
     output: Option<Value>,
-    /// Why it failed, in words that a model can act on.
+    /// Error, in words that a model can act on.
     error: Option<ErrorBody>,
-    /// Milliseconds of the last try.
+    /// Duration of the last attempt in milliseconds.
     duration_ms: u64,
-    /// Tries; 0 if it never ran.
+    /// Number of attempts. 0 if the call never ran.
     attempts: u32,
 }
 
@@ -163,10 +162,10 @@ pub(crate) struct ResultBody {
 #[derive(Debug, Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the shape of what the protocol writes")]
 pub(crate) struct ErrorBody {
-    /// A word for programs.
+    /// Error code for programs.
     code: String,
-    /// Words for people and models.
+    /// Message for people and models.
     message: String,
-    /// What belongs to it.
+    /// Details that depend on the code.
     details: Option<Value>,
 }

@@ -36,24 +36,24 @@ const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
 /// Where a list has begun anew.
 const BEGUN_ANEW: HeaderName = HeaderName::from_static("tickfleet-begun-anew");
 
-/// A task that was taken in.
+/// An accepted task.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Delegated {
-    /// Its id: `GET /v1/tasks/{task_id}/events` tells what happens to it.
+    /// Id of the task. `GET /v1/tasks/{task_id}/events` streams its progress.
     task_id: String,
     /// `accepted`.
     state: &'static str,
 }
 
-/// Where a task stands.
+/// State of a task.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Standing {
-    /// Nobody holds it.
+    /// Waits for a worker.
     Waiting,
-    /// Somebody carries it out.
+    /// Runs on a worker.
     Running,
-    /// It has ended.
+    /// Has ended.
     Ended,
 }
 
@@ -67,38 +67,39 @@ impl From<Standing> for TaskState {
     }
 }
 
-/// Which tasks are wanted.
+/// Filter of tasks.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Those that this agent does.
+    /// Only tasks of this agent.
     agent: Option<String>,
-    /// Those that stand there.
+    /// Only this state.
     #[param(inline)]
     state: Option<Standing>,
-    /// So many at most, from 1 to 500; 20 unless said otherwise.
+    /// Tasks per page. Default: 20.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on where a page has ended: its header `tickfleet-next`.
+    /// Position of the next page: the header `tickfleet-next` of the previous one.
     from: Option<String>,
 }
 
-/// Delegate a task to an agent. The body is a task as the protocol has it, without its tenant, which is the key's. Sent
-/// again with the same id (`task_id`, or the header `Idempotency-Key`), it is one task.
-#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the task, where the body has none: A-Z a-z 0-9 _ . -")),
+/// Delegate a task to an agent.
+///
+/// Send an id (`task_id`, or the header `Idempotency-Key`) to make the request safe to repeat.
+#[utoipa::path(post, path = "/v1/tasks", tag = "tasks", params(Wait, ("idempotency-key" = Option<String>, Header, description = "Id of the task, if the body has none: `A-Z a-z 0-9 _ . -`")),
     request_body = crate::shapes::TaskBody,
-    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
-        (status = 202, description = "It was taken in, and has not ended", body = Delegated),
-        (status = 400, description = "It cannot be read, or breaks a bound", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "The parent task is not under way, or not the key's", body = ProblemBody),
-        (status = 409, description = "The id belongs to a task, or a turn, with other content", body = ProblemBody),
+    responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
+        (status = 202, description = "Accepted, and not finished yet", body = Delegated),
+        (status = 400, description = "Invalid body, or a bound is exceeded", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "The parent task has ended, or the key does not cover it", body = ProblemBody),
+        (status = 409, description = "The id belongs to a task or turn with different content", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 422, description = "It was refused: its reply, with `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
-        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+        (status = 422, description = "Rejected. The reply contains `error`", body = crate::shapes::ReplyBody),
+        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn delegate(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -146,16 +147,17 @@ pub(crate) async fn delegate(
     Ok((StatusCode::ACCEPTED, Json(Delegated { task_id: id.to_string(), state: "accepted" })).into_response())
 }
 
-/// The tenant's tasks that the key may see, the newest first. A page looks at some 2,000 tasks of the tenant, and says where to
-/// go on: it may be short, or empty, although more come behind it.
+/// List the tasks that the key can see, the newest first.
+///
+/// A page reads about 2,000 tasks of the tenant and can be short or empty although more pages follow.
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(Wanted),
     responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>,
-            headers(("tickfleet-next" = String, description = "Where the list goes on, for `from`; none at its end"),
-                ("tickfleet-begun-anew" = String, description = "`true` where the place to go on from is kept no longer: the list has begun anew"))),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+            headers(("tickfleet-next" = String, description = "Position of the next page, for `from`. Absent on the last page"),
+                ("tickfleet-begun-anew" = String, description = "`true` if the position is no longer kept and the list starts over"))),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -184,14 +186,14 @@ pub(crate) async fn list(
     Ok((headers, Json(page.tasks)))
 }
 
-/// The story of a task: its steps, its calls, what it waits for, the tasks below it.
-#[utoipa::path(get, path = "/v1/tasks/{task_id}", tag = "tasks", params(("task_id" = String, Path, description = "The task's id")),
-    responses((status = 200, description = "Its story", body = Object),
-        (status = 400, description = "That is no id", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "No such task is known", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+/// Return the history of a task: steps, calls, waits and subtasks.
+#[utoipa::path(get, path = "/v1/tasks/{task_id}", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
+    responses((status = 200, description = "The history of the task", body = Object),
+        (status = 400, description = "Invalid id", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown task", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn story(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -203,16 +205,17 @@ pub(crate) async fn story(
     story.map(Json).ok_or_else(|| unknown(&name))
 }
 
-/// What happens to a task, as server-sent events, from its beginning to its end; with the header `Last-Event-ID`, from
-/// there on.
-#[utoipa::path(get, path = "/v1/tasks/{task_id}/events", tag = "tasks", params(("task_id" = String, Path, description = "The task's id"),
-        ("last-event-id" = Option<String>, Header, description = "The id of the last event that was heard")),
+/// Stream the events of a task as server-sent events, from its start to its end.
+///
+/// The header `Last-Event-ID` continues an interrupted stream.
+#[utoipa::path(get, path = "/v1/tasks/{task_id}/events", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task"),
+        ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: accepted, plan, execute, result, waiting, capped, answer, failed …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "That is no id", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "No such task is known", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 400, description = "Invalid id", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown task", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     listener: Listener,
@@ -247,16 +250,16 @@ async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result
     Err(unknown(name))
 }
 
-/// End a task, its turn that is out, and the tasks below it.
-#[utoipa::path(post, path = "/v1/tasks/{task_id}/cancel", tag = "tasks", params(("task_id" = String, Path, description = "The task's id")),
+/// Cancel a task, its running turn and its subtasks.
+#[utoipa::path(post, path = "/v1/tasks/{task_id}/cancel", tag = "tasks", params(("task_id" = String, Path, description = "Id of the task")),
     request_body = Option<Reason>,
-    responses((status = 200, description = "What became of each", body = Object),
-        (status = 400, description = "That is no id, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "No such task is known", body = ProblemBody),
+    responses((status = 200, description = "One result per task", body = Object),
+        (status = 400, description = "Invalid id or reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown task", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

@@ -16,24 +16,23 @@ use crate::problem::{Problem, ProblemBody};
 use crate::turns::{path, query};
 use crate::verbs::Verb;
 
-/// In which form.
+/// Format of the definitions.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Form {
-    /// A dialect, such as `openai_chat`, `openai_responses`, `anthropic`, `gemini` or `mcp`; `openai_chat` unless said
-    /// otherwise.
+    /// Dialect, such as `openai_chat`, `openai_responses`, `anthropic`, `gemini` or `mcp`. Default: `openai_chat`.
     format: Option<String>,
 }
 
-/// The definitions of the tools that an agent may call, for a request to a model.
-#[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "The agent"), Form),
-    responses((status = 200, description = "Definitions, as the format has them", body = Object),
-        (status = 400, description = "That is no agent, or no format", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "No worker has written a list for this agent", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+/// Return the tool definitions of an agent for a model request.
+#[utoipa::path(get, path = "/v1/agents/{agent}/tools", tag = "agents", params(("agent" = String, Path, description = "Agent"), Form),
+    responses((status = 200, description = "Definitions in the requested format", body = Object),
+        (status = 400, description = "Invalid agent or format", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "No tool list for this agent: unknown agent, or no worker has run", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

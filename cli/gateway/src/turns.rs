@@ -35,7 +35,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wait {
-    /// Wait for the end so many seconds, 60 at most. Without it, the answer comes at once.
+    /// Seconds to wait for the end. If missing, the response is immediate.
     #[param(minimum = 0, maximum = 60)]
     wait: Option<u64>,
 }
@@ -49,47 +49,48 @@ impl Wait {
     }
 }
 
-/// A turn that was taken in, or is under way.
+/// An accepted or unfinished turn.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Accepted {
-    /// The turn's id: ask for its reply with `GET /v1/turns/{turn_id}?wait=60`.
+    /// Id of the turn. `GET /v1/turns/{turn_id}?wait=60` returns its reply.
     turn_id: String,
-    /// `accepted`, or `under_way` where it was asked for by its id.
+    /// `accepted`, or `under_way` for a request by id.
     state: &'static str,
-    /// True if it was submitted before: it is not carried out again.
+    /// True if the id was already known; the turn does not run again.
     duplicate: bool,
 }
 
-/// Why something is to end.
+/// Reason of a cancel.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reason {
-    /// For the record and for whoever waits; at most 1,000 characters.
+    /// Reason for the record and the caller, at most 1,000 characters.
     reason: Option<String>,
 }
 
-/// What became of a cancel.
+/// Result of a cancel.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Ending {
-    /// `ok` (it ends now), `flagged` (it ends as soon as its worker has heard of it), `ended` (it had), `waiting` (when it
-    /// comes, it ends), `full` (too many cancels wait already: this one was not kept), `unknown`.
+    /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
+    /// when it arrives. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task.
     answer: &'static str,
 }
 
-/// Submit a turn: the tool calls of one model response. The body is a turn as the protocol has it, without its tenant,
-/// which is the key's. Sent again with the same id (`turn_id`, or the header `Idempotency-Key`), it is carried out once.
-#[utoipa::path(post, path = "/v1/turns", tag = "turns", params(Wait, ("idempotency-key" = Option<String>, Header, description = "An id for the turn, where the body has none: A-Z a-z 0-9 _ . -")),
+/// Submit a turn: the tool calls of one model response.
+///
+/// Send an id (`turn_id`, or the header `Idempotency-Key`) to make the request safe to repeat.
+#[utoipa::path(post, path = "/v1/turns", tag = "turns", params(Wait, ("idempotency-key" = Option<String>, Header, description = "Id of the turn, if the body has none: `A-Z a-z 0-9 _ . -`")),
     request_body = crate::shapes::TurnBody,
-    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
-        (status = 202, description = "It was taken in, and has not ended", body = Accepted),
-        (status = 400, description = "It cannot be read, or breaks a bound; where its id can be read, the body is a reply, too", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 409, description = "The id belongs to a turn with other content", body = ProblemBody),
+    responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
+        (status = 202, description = "Accepted, and not finished yet", body = Accepted),
+        (status = 400, description = "Invalid body, or a bound is exceeded. If the id is readable, the body is also a reply", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 409, description = "The id belongs to a turn with different content", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "A queue is full; Retry-After says when to try again", body = ProblemBody),
-        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
+        (status = 429, description = "A queue is full. Retry after `Retry-After` seconds", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn submit(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -133,17 +134,17 @@ pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
     }
 }
 
-/// The reply to a turn or, by its id, to a task.
-#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id, or a task's"), Wait),
-    responses((status = 200, description = "It has ended: its reply", body = crate::shapes::ReplyBody),
-        (status = 202, description = "It has not ended", body = Accepted),
-        (status = 400, description = "That is no id", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "Nothing is known of it: not admitted yet, refused, or ended longer ago than records are kept", body = ProblemBody),
-        (status = 422, description = "It was refused at admission: its reply, with `error`", body = crate::shapes::ReplyBody),
-        (status = 429, description = "Too many wait", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+/// Return the reply to a turn, or to a task by its id.
+#[utoipa::path(get, path = "/v1/turns/{turn_id}", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn or task"), Wait),
+    responses((status = 200, description = "The reply of the finished turn or task", body = crate::shapes::ReplyBody),
+        (status = 202, description = "Not finished yet", body = Accepted),
+        (status = 400, description = "Invalid id", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown, not admitted yet, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
+        (status = 422, description = "Rejected at admission. The reply contains `error`", body = crate::shapes::ReplyBody),
+        (status = 429, description = "Too many requests wait", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn reply(
     State(shared): State<Arc<Shared>>,
     caller: Caller,
@@ -161,16 +162,16 @@ pub(crate) async fn reply(
     told(&shared, &caller, &name, found).await
 }
 
-/// End a turn before its time. Calls that run already end first.
-#[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id")),
+/// Cancel a turn. Calls that already run finish first.
+#[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
     request_body = Option<Reason>,
-    responses((status = 200, description = "What became of it", body = Ending),
-        (status = 400, description = "That is no id, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "It is not the key's to cancel, or not known yet and the key is for some agents only", body = ProblemBody),
+    responses((status = 200, description = "Result of the cancel", body = Ending),
+        (status = 400, description = "Invalid id or reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "The key does not cover it, or it is unknown and the key covers only some agents", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     caller: Caller,

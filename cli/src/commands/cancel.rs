@@ -14,8 +14,10 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`. An id that
-/// nothing has is refused; with --early, what has not come yet is waited for, and ends without running when it comes.
+/// Cancel a turn or task.
+///
+/// Calls that already run finish first; the others end as `cancelled`. An unknown id is an error, unless `--early` is
+/// set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,16 +27,16 @@ pub(crate) struct Cancel {
     /// The tenant, or tenant:id.
     #[arg(value_name = "TENANT")]
     tenant: String,
-    /// The turn's or task's id.
+    /// Id of the turn or task.
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
-    /// Why, for the record.
+    /// Reason for the record.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
-    /// Also an id that nothing has so far: what comes with it within 24 h ends without running.
+    /// Accept an unknown id. A turn or task that arrives under it within 24 h ends without running.
     #[arg(long)]
     early: bool,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

@@ -11,7 +11,7 @@ use crate::global::Global;
 use crate::output::{Mood, Output};
 use crate::setup::{self, Setup};
 
-/// Check the configuration, or print the one in force.
+/// Check the configuration, or print the settings in force.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,9 +24,9 @@ pub(crate) struct Config {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Tell everything that is wrong, with file, line and field. Exit code 1 if anything is.
+    /// Report every error with file, line and field. Exit code 1 if there is any.
     Check,
-    /// Print every setting in force and where it comes from, secrets masked.
+    /// Print every setting with its source. Secrets are masked.
     Print,
 }
 

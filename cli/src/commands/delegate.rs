@@ -15,44 +15,44 @@ use crate::output::results::{self, Awaited, Told};
 use crate::output::time_format::Deadline;
 use crate::setup::Setup;
 
-/// Give an agent a task. Agents take tasks where agents.yaml binds them to a handler.
+/// Delegate a task to an agent. The agent needs a task handler in agents.yaml.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet delegate --tenant atlas-ux --to kelly 'Announce the release' --wait
   tickfleet delegate --tenant atlas-ux --from atlas --to archy 'Compare' --input '{\"offers\":3}'")]
 pub(crate) struct Delegate {
-    /// What is to be done, in words.
+    /// Task, in words.
     #[arg(value_name = "DESCRIPTION")]
     description: String,
-    /// Whose task.
+    /// Tenant of the task.
     #[arg(long)]
     tenant: TenantId,
-    /// Who is to do it.
+    /// Agent that receives the task.
     #[arg(long, value_name = "AGENT")]
     to: AgentId,
-    /// The agent that asks for it, where one does.
+    /// Agent that delegates the task, if any.
     #[arg(long, value_name = "AGENT")]
     from: Option<AgentId>,
-    /// Structured input beside the words.
+    /// Structured input, as JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_json)]
     input: Option<Box<RawValue>>,
-    /// An id of your own: the same task enqueued again under it is carried out once.
+    /// Your own id. A task with an id that is already known runs once.
     #[arg(long, value_name = "ID")]
     task_id: Option<TaskId>,
-    /// low, normal, high or urgent.
+    /// Priority: low, normal, high or urgent.
     #[arg(long, value_parser = parse_priority, default_value = "normal")]
     priority: Priority,
-    /// When the task expires: a duration (90s, 2h) or a time (RFC 3339). Default in 24 hours.
+    /// Expiry of the task: a duration (90s, 2h) or a time (RFC 3339). Default: 24 hours.
     #[arg(long, value_name = "WHEN", value_parser = Deadline::parse)]
     deadline: Option<Deadline>,
-    /// How many calls turns under this task may make.
+    /// Calls that turns under this task can make.
     #[arg(long, value_name = "CALLS", default_value_t = limits::TASK_BUDGET_DEFAULT)]
     budget: u32,
-    /// The inbox for the answer.
+    /// Inbox for the reply.
     #[arg(long, value_name = "INBOX")]
     reply_to: Option<InboxName>,
-    /// Wait for the answer, 60 seconds unless said otherwise, and print it.
+    /// Wait for the reply, up to 60 seconds if no duration is given, and print it.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = results::parse_wait)]
     wait: Option<Duration>,
 }

@@ -14,26 +14,26 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::time_format::Deadline;
 
-/// Prove from exports of the audit log that no cap was exceeded, no call has two results and no effect ran twice.
+/// Prove from audit exports that no cap was exceeded, no call has two results and no effect ran twice.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet prove day.jsonl
   tickfleet prove --from 2026-03-01T00:00:00Z --to 2026-04-01T00:00:00Z --report march.md march-*.jsonl
 
-The setting audit.admissions has entries say how their calls were admitted; without it, caps cannot be checked.
-Exit code 1: something does not hold, or is not as it was written.")]
+Caps can be checked only if the setting audit.admissions was on.
+Exit code 1: a guarantee does not hold, or the export differs from the log as it was written.")]
 pub(crate) struct Prove {
-    /// Exports of `tickfleet audit export`: parts in their order, none with entries of another.
+    /// Exports of `tickfleet audit export`, in order, without overlaps.
     #[arg(required = true, value_name = "EXPORT")]
     exports: Vec<PathBuf>,
-    /// Calls that ended from this time on.
+    /// Only calls that ended since this time.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     from: Option<Deadline>,
-    /// And before this one.
+    /// Only calls that ended before this time.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     to: Option<Deadline>,
-    /// Write the report into this file, as Markdown; else it is printed.
+    /// Write the report as Markdown to this file. If missing, it is printed.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     #[command(flatten)]

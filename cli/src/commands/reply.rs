@@ -10,20 +10,21 @@ use crate::output::Output;
 use crate::output::results;
 use crate::setup::Setup;
 
-/// Print the reply to a turn or task once more. The record keeps it for retention.records after the end, whether it
-/// had an inbox, or somebody else has read it.
+/// Print the reply to a turn or task.
+///
+/// The record keeps the reply for retention.records after the end, even if an inbox also received it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet reply demo:t1700000000000-0
-  tickfleet reply demo t1700000000000-0 --json      as it stood in the inbox
+  tickfleet reply demo t1700000000000-0 --json      as the inbox received it
 
-The exit code is 1 unless every call ended ok.")]
+Exit code 1 unless every call ended as ok.")]
 pub(crate) struct ReplyArgs {
     /// The tenant, or tenant:id.
     #[arg(value_name = "TENANT")]
     tenant: String,
-    /// The turn's or task's id.
+    /// Id of the turn or task.
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
 }

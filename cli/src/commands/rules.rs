@@ -18,26 +18,28 @@ const DAYS: &str = "7";
 /// Characters of what a rule says.
 const SAYS_CHARS: usize = 70;
 
-/// Show rules, conditions of facts and limits with their modes, and how often each has denied a call, or would have if it
-/// were not in shadow. What the audit log has that nobody has counted yet is counted first, as stats does.
+/// Show rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
+/// mode.
+///
+/// The command first counts new audit entries, as `tickfleet stats` does.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet rules
-  tickfleet rules --mode shadow --days 30      may they be enforced?
+  tickfleet rules --mode shadow --days 30      before you enforce them
   tickfleet rules --tenant demo --json
 
-Rules are those of the configuration here. Behind them stands what has denied calls and is none of them: rows of the matrix,
-disabled tools, rules that are not in the configuration any more. What limits hold up waits, and is no denial: tickfleet
-limits, and tickfleet top, tell of it. Days are UTC; of calls that a build before this one has counted, what rules did is not known, and said so.")]
+Rules come from the local configuration. Below them are other causes of denials: permission rows, disabled tools, and rules
+that were removed from the configuration. Calls that wait for a limit are not denials; `tickfleet limits` and `tickfleet top`
+show them. Days are UTC.")]
 pub(crate) struct Rules {
-    /// Only those of this mode: enforce, ask or shadow.
+    /// Only this mode: enforce, ask or shadow.
     #[arg(long, value_parser = ["enforce", "ask", "shadow"])]
     mode: Option<String>,
-    /// What they did with calls of this tenant.
+    /// Only calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Days, with today; at most 400.
+    /// Days, including today, at most 400.
     #[arg(long, value_name = "COUNT", default_value = DAYS, value_parser = days)]
     days: NonZeroU16,
 }

@@ -26,45 +26,43 @@ Examples:
   cat openai-message.json | tickfleet submit - --tenant demo --agent kelly --wait --json
   tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
 
-A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
-OpenAI gives them, or content as Anthropic does; or what their APIs or Gemini's returned, as it is: an
-assistant's message or a whole response. With --format it holds nothing but the calls: the list as that dialect
-has it, or for text the model's answer as it is. Options go before what the file says. With --wait
-the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
-tickfleet explain tells what happened.")]
+A file contains one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or tool_calls in the form of
+OpenAI, or content in the form of Anthropic, or an unmodified message or response of OpenAI, Anthropic or Gemini.
+With --format, the file contains only the calls in that dialect, or for text the model's output. Options override
+the file. With --wait, the exit code is 1 unless every call ended as ok. Without it, exit code 0 means that the
+turn was submitted; `tickfleet explain` shows its progress.")]
 pub(crate) struct Submit {
-    /// File with one turn as JSON; - reads stdin.
+    /// File with one turn as JSON. `-` reads standard input.
     #[arg(value_name = "FILE", conflicts_with = "call")]
     file: Option<String>,
-    /// The file holds the calls alone, in this dialect.
+    /// The file contains only the calls, in this dialect.
     #[arg(long, value_enum, requires_all = ["file", "tenant", "agent"])]
     format: Option<Format>,
-    /// The model was shown strict definitions: a null where none is allowed is an argument that is left out.
+    /// The model had strict definitions: a null that the schema forbids counts as a missing argument.
     #[arg(long)]
     strict: bool,
-    /// Whose turn.
+    /// Tenant of the turn.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Who makes the calls.
+    /// Agent that makes the calls.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// A call: the tool's name, and its arguments as JSON (default {}). Repeatable; they run in this order.
+    /// Call: a tool name, followed by its arguments as JSON (default {}). Repeatable; calls run in this order.
     #[arg(long, value_name = "TOOL [JSON]")]
     call: Vec<String>,
-    /// An id of your own: the same turn submitted again under it is carried out once.
+    /// Your own id. A turn with an id that is already known runs once.
     #[arg(long, value_name = "ID")]
     turn_id: Option<TurnId>,
-    /// low, normal, high or urgent.
+    /// Priority: low, normal, high or urgent.
     #[arg(long, value_parser = parse_priority)]
     priority: Option<Priority>,
-    /// When the turn expires: a duration (90s, 2h) or a time (RFC 3339). Default in 24 hours.
+    /// Expiry of the turn: a duration (90s, 2h) or a time (RFC 3339). Default: 24 hours.
     #[arg(long, value_name = "WHEN", value_parser = Deadline::parse)]
     deadline: Option<Deadline>,
-    /// The inbox for the reply.
+    /// Inbox for the reply.
     #[arg(long, value_name = "INBOX")]
     reply_to: Option<InboxName>,
-    /// Wait for the results, 60 seconds unless said otherwise, and print them. Where no inbox is named, a private
-    /// one is made for this.
+    /// Wait for the results, up to 60 seconds if no duration is given, and print them. Without an inbox, uses a private one.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = results::parse_wait)]
     wait: Option<Duration>,
 }

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
 
-/// Show tenants, or set one while the fleet runs.
+/// Show tenants, or change one while the fleet runs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,9 +23,9 @@ Examples:
   tickfleet tenant set acme --max-actions-per-day 5000
   tickfleet tenant unset acme
 
-A tenant that was set goes before one of the same name in tenants.yaml, until it is taken back. Once
-the command has answered, no call is admitted by what was in force before. Features and agents reach
-workers with their next heartbeat, within a quarter of worker.lease.")]
+A tenant that is set overrides the one in tenants.yaml until it is unset. When the command returns, new
+admissions use the new values. Features and agents reach workers with their next heartbeat, within a
+quarter of worker.lease.")]
 pub(crate) struct Tenant {
     #[command(subcommand)]
     what: What,
@@ -33,18 +33,18 @@ pub(crate) struct Tenant {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// All tenants, and where each comes from.
+    /// List all tenants with their sources.
     List,
-    /// One tenant.
+    /// Show one tenant.
     Show {
-        /// Which.
+        /// Tenant to show.
         tenant: TenantId,
     },
-    /// Make a tenant, or change it: what is not named stays as it is.
+    /// Create or change a tenant. Omitted options keep their values.
     Set(Set),
-    /// Take back what was set: the tenant is again as tenants.yaml has it, or unknown.
+    /// Remove the runtime settings of a tenant, so that tenants.yaml applies again.
     Unset {
-        /// Which.
+        /// Tenant to reset.
         tenant: TenantId,
         #[command(flatten)]
         said: Said,
@@ -53,27 +53,27 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Set {
-    /// Which.
+    /// Tenant to set.
     tenant: TenantId,
-    /// The plan's name, for people.
+    /// Name of the plan.
     #[arg(long)]
     plan: Option<String>,
-    /// A feature of the plan. Repeatable; together they replace those that it has.
+    /// Feature of the plan. Repeatable; replaces all current features.
     #[arg(long, value_name = "FEATURE")]
     feature: Vec<String>,
-    /// In which zone its days begin: an IANA name, or `default`.
+    /// IANA time zone of the tenant's days, or `default`.
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
-    /// Calls of all its agents together in one day, or `none`.
+    /// Calls of all agents of the tenant per day, or `none`.
     #[arg(long, value_name = "CALLS", value_parser = parse_cap)]
     max_actions_per_day: Option<DayCap>,
-    /// An agent that it has. Repeatable; together they replace those that it has. None at all means every agent.
+    /// Agent of the tenant. Repeatable; replaces all current agents. If none is set, every agent.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<AgentId>,
-    /// What a limit of limits.yaml allows it, or `default`. Repeatable; limits that are not named stay as they are.
+    /// Value for a limit of limits.yaml, or `default`. Repeatable; other limits stay.
     #[arg(long, value_name = "LIMIT=NUMBER", value_parser = parse_limit)]
     limit: Vec<(String, String)>,
-    /// Somebody behind the tenant. Repeatable; together they replace those that it has.
+    /// Person behind the tenant. Repeatable; replaces all current users.
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
     #[command(flatten)]

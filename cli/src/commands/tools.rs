@@ -23,7 +23,7 @@ use crate::output::format::Format;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
 
-/// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
+/// List all tools with their permissions. With --agent, list the tools of that agent or print their definitions.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -40,38 +40,38 @@ Examples:
 pub(crate) struct Tools {
     #[command(subcommand)]
     pub(crate) what: Option<What>,
-    /// The agent that calls.
+    /// Agent that calls the tools.
     #[arg(long, requires = "tenant")]
     agent: Option<AgentId>,
-    /// The tenant whose agent it is: its plan decides too.
+    /// Tenant of the agent. Its plan matters too.
     #[arg(long, requires = "agent")]
     tenant: Option<TenantId>,
-    /// Print the definitions of what the agent may call, for a request to a model.
+    /// Print the tool definitions of the agent in this dialect.
     #[arg(long, value_enum, requires = "agent")]
     format: Option<Format>,
-    /// Strict definitions, for openai and openai-responses. What cannot be strict is defined as it is, and named on
-    /// stderr. Turns that answer strict definitions should say "strict": true.
+    /// Strict definitions, for openai and openai-responses. Tools that cannot be strict are printed as they are and
+    /// named on stderr. Submit such turns with "strict": true.
     #[arg(long, requires = "format")]
     strict: bool,
 }
 
-/// What else can be done with tools.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Print the operations of an OpenAPI document as a section of tools.yaml.
+    /// Convert an OpenAPI document into a section of tools.yaml.
     Import(Import),
-    /// Run one call through every guard of a worker, and show what each of them says.
+    /// Run one call through all checks of a worker and print the result of each.
     Try(Try),
-    /// Take a tool away from everybody, while the fleet runs and whatever state its files are in.
+    /// Disable a tool for every agent at run time, even if configuration files are broken.
     Disable(Switch),
-    /// Give a tool back that was taken away so.
+    /// Enable a tool that was disabled at run time.
     Enable(Switch),
 }
 
-/// A tool to be switched.
+/// Tool to switch.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Switch {
-    /// Its name or id.
+    /// Name or id of the tool.
     #[arg(value_parser = parse_tool)]
     tool: String,
     #[command(flatten)]

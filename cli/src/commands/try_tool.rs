@@ -15,35 +15,35 @@ use crate::failure::Failure;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::{self, Setup};
 
-/// Run one call through every guard of a worker, and show what each of them says.
+/// Run one call through all checks of a worker and print the result of each.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
   tickfleet tools try post_to_x --agent kelly --dry-run '{\"content\": \"hi\"}'
 
-The call runs in this process, as a worker would run it: known tool, permission, arguments, the tool's
-own validation, rules, approval, one try under its timeout, output schema. No fleet has to run. Caps, queues,
-retries, record and audit are left out. Exit code 0 only if the call succeeded.")]
+The call runs in this process with the checks of a worker: known tool, permission, arguments, the tool's
+own validation, rules, approval, one attempt under its timeout, output schema. It needs no running fleet and
+skips caps, queues, retries, records and audit. Exit code 0 only if the call succeeds.")]
 pub(crate) struct Try {
-    /// The tool, by the name that a model would use.
+    /// Tool, by the name that the model uses.
     tool: String,
-    /// Its arguments, a JSON object.
+    /// Arguments, as a JSON object.
     #[arg(default_value = "{}")]
     arguments: String,
-    /// The agent that calls.
+    /// Agent that calls.
     #[arg(long)]
     agent: AgentId,
-    /// The tenant whose agent it is; otherwise the first one that has it.
+    /// Tenant of the agent. If missing, the first tenant that has the agent.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// What the turn would say of its user, JSON: rules may ask for it.
+    /// User context of the turn, as JSON, for rules.
     #[arg(long, value_name = "JSON")]
     user_context: Option<String>,
     /// Stop before the tool runs.
     #[arg(long)]
     dry_run: bool,
-    /// Really run a tool whose effect cannot be taken back.
+    /// Run a tool whose effect cannot be undone.
     #[arg(long, conflicts_with = "dry_run")]
     yes: bool,
 }

@@ -16,20 +16,20 @@ use crate::failure::Failure;
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
 
-/// Show what models have used: tokens and money of a tenant, by day and agent.
+/// Show the model usage of a tenant, in tokens and money, by day and agent.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet usage --tenant demo
   tickfleet usage --tenant demo --days 7 --json
 
-Days are those of the tenant's time zone. What tokens cost says models.yaml; a change of prices changes nothing
-that was counted.")]
+Days are those of the tenant's time zone. Prices come from models.yaml; a price change does not affect earlier
+usage.")]
 pub(crate) struct Usage {
-    /// The tenant.
+    /// Tenant to show.
     #[arg(long)]
     tenant: TenantId,
-    /// Days, with today; at most 40.
+    /// Days, including today, at most 40.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=limits::USAGE_DAYS_MAX))]
     days: u8,
 }

@@ -44,12 +44,12 @@ class Cancellation:
 
 @dataclass(frozen=True)
 class InnerResult:
-    """What a call of another tool came to: what the model would have been told of it.
+    """The result of an inner call, as a model would receive it.
 
     Attributes:
-        outcome: In a word, as results have it: ``ok``, ``denied``, ``invalid_arguments``, ...
-        output: What the tool returned, as JSON values; None where it did not succeed.
-        error: Why it did not succeed, in words that a model can act on.
+        outcome: Outcome: ``ok``, ``denied``, ``invalid_arguments``, ...
+        output: Output as JSON values; ``None`` after a failure.
+        error: Error message for the model; ``None`` after a success.
     """
 
     outcome: str
@@ -58,14 +58,14 @@ class InnerResult:
 
     @property
     def ok(self) -> bool:
-        """True if it succeeded."""
+        """Whether the call succeeded."""
         return self.outcome == "ok"
 
     def unwrap(self) -> Any:
         """Returns the output.
 
         Raises:
-            ToolError: It did not succeed; permanent, with its own words.
+            ToolError: The call failed. The error is permanent and has the message of the call.
         """
         if not self.ok:
             raise ToolError.permanent(self.error or self.outcome)
@@ -85,23 +85,23 @@ def _no_caller(tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Fu
 
 @dataclass(frozen=True)
 class Context:
-    """The facts of one call. A parameter of this type is filled in by the worker; models never see it.
+    """The context of one call. The worker supplies a parameter of this type; models do not see it.
 
     Attributes:
-        tenant: Whose call it is.
-        agent: The agent that makes it.
-        call_id: Tickfleet's own id of the call.
-        idempotency_key: The same for every try of this call: hand it to services that know such keys.
-        attempt: The number of this try, from 1.
-        user_context: What the producer says of the user whom the agent acts for; any JSON, or None.
-        session_data: The conversation's own data; any JSON, or None.
-        correlation_id: What the producer pairs the call with its own request by, if anything.
-        traceparent: The W3C trace context for requests to other services, if there is one.
-        task: The task that the call belongs to, if it belongs to one.
-        deadline: When the call must be over, seconds since the epoch.
-        cancelled: Whether the call is still wanted.
-        caller: Makes calls of other tools; see :meth:`call`.
-        log: Goes to the worker's log with the call's id; secrets are taken out there.
+        tenant: Tenant of the call.
+        agent: Agent that makes the call.
+        call_id: Call id of the fleet.
+        idempotency_key: Idempotency key, the same for every attempt. Pass it to services that support such keys.
+        attempt: Number of this attempt, from 1.
+        user_context: User data of the producer, as JSON, or None.
+        session_data: Conversation data, as JSON, or None.
+        correlation_id: The producer's own id, if any.
+        traceparent: W3C trace context for requests to other services, if any.
+        task: Task that the call belongs to, if any.
+        deadline: Deadline of the call in seconds since the epoch.
+        cancelled: Signal that the call was canceled, at its timeout or with its turn.
+        caller: Calls other tools; see :meth:`call`.
+        log: Logger that writes to the worker's log with the call id. Secrets are redacted.
     """
 
     tenant: str
@@ -125,15 +125,15 @@ class Context:
     async def call(self, tool: str, arguments: dict[str, Any] | None = None) -> InnerResult:
         """Calls another tool as the same agent, with its permissions, limits and caps, and waits for the result.
 
-        For tools with the effect ``read`` or ``idempotent``. The first time, the function ends here, and holds nothing
-        while the inner call runs; when that has ended, the function is run again from its beginning, and gets the
-        result. So nothing before an inner call may have an effect of its own, and the calls must come in the same order
-        each time; each is carried out once, however often the function is run. One after the other, not at once.
+        Only for tools with the effect ``read`` or ``idempotent``. The first run of the function stops here. When the
+        inner call has ended, the function runs again from its start and receives the result. Code before an inner
+        call must therefore have no effect, and inner calls must come in the same order in each run. Each inner call
+        runs once. Make them one after the other.
         """
         return await asyncio.wrap_future(self.caller(tool, arguments or {}))
 
     def call_blocking(self, tool: str, arguments: dict[str, Any] | None = None) -> InnerResult:
-        """The same as :meth:`call` in a synchronous tool."""
+        """Like :meth:`call`, for synchronous tools."""
         try:
             return self.caller(tool, arguments or {}).result()
         except concurrent.futures.CancelledError:
@@ -142,5 +142,5 @@ class Context:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the call must be over; none are left after its deadline."""
+        """Seconds until the deadline; 0 after it."""
         return max(0.0, self.deadline - time.time())

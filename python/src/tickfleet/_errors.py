@@ -8,24 +8,23 @@ Kind = Literal["transient", "permanent", "invalid_arguments"]
 
 
 class DuplicateTool(ValueError):
-    """A tool of this name is registered already."""
+    """A tool of this name is already registered."""
 
 
 class ToolError(Exception):
-    """The failure of a call. The message is for the model: say what it can do about it, and nothing secret.
+    """The failure of a call. The message is for the model: say what it can do, and include no secrets.
 
-    Any other exception is a bug: the worker's log gets its stack, and the model hears in general words that the tool
-    failed.
+    Any other exception is a bug: the worker logs the stack trace, and the model receives a general message.
 
     Args:
-        message: What the model is told.
-        kind: ``permanent``: the tool refuses for good. ``transient``: it may pass; the worker tries again where the
-            tool's effect allows that. ``invalid_arguments``: the arguments fit their types and still cannot be used;
-            nothing was done.
-        details: Something for a program, as JSON. Only of permanent failures.
-        retry_after: The least wait before the next try, in seconds. Only of transient failures.
-        not_executed: True only where it is certain that nothing took effect: a ``once`` tool may then be tried again.
-            Only of transient failures.
+        message: Message for the model.
+        kind: ``permanent``: the call failed permanently. ``transient``: a retry can succeed; the worker retries if
+            the tool's effect allows it. ``invalid_arguments``: the arguments have valid types but unusable values,
+            and nothing was done.
+        details: Details for programs, as JSON. Only for permanent failures.
+        retry_after: Shortest wait before the next attempt, in seconds. Only for transient failures.
+        not_executed: Whether it is certain that nothing took effect, so that a ``once`` tool can be retried. Only
+            for transient failures.
     """
 
     def __init__(
@@ -58,17 +57,17 @@ class ToolError(Exception):
 
     @classmethod
     def permanent(cls, message: str, *, details: Any = None) -> ToolError:
-        """The tool refuses for good."""
+        """Returns a permanent failure."""
         return cls(message, "permanent", details=details)
 
     @classmethod
     def transient(
         cls, message: str, *, retry_after: float | None = None, not_executed: bool = False
     ) -> ToolError:
-        """It may pass."""
+        """Returns a transient failure."""
         return cls(message, "transient", retry_after=retry_after, not_executed=not_executed)
 
     @classmethod
     def invalid_arguments(cls, message: str) -> ToolError:
-        """The arguments fit their types, and still cannot be used. Nothing was done."""
+        """Returns a failure for arguments with unusable values. Nothing was done."""
         return cls(message, "invalid_arguments")

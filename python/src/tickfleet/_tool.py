@@ -30,7 +30,7 @@ _registered: dict[str, Tool] = {}
 
 @dataclass(frozen=True)
 class Tool:
-    """A function and what it declares."""
+    """A function with its declaration."""
 
     name: str
     function: Callable[..., Any]
@@ -46,11 +46,11 @@ class Tool:
 
     @property
     def is_async(self) -> bool:
-        """True if it runs in the event loop, false if it needs a thread."""
+        """Whether the function runs in the event loop rather than in a thread."""
         return inspect.iscoroutinefunction(self.function)
 
     def definition(self) -> dict[str, Any]:
-        """What a worker is told of it, as JSON."""
+        """The declaration for the worker, as JSON."""
         return {
             "name": self.name,
             "description": self.signature.description,
@@ -67,10 +67,10 @@ class Tool:
         }
 
     def bind(self, arguments: str | bytes, context: Context) -> dict[str, Any]:
-        """The keyword arguments of the function, made of JSON text.
+        """Parses JSON text into the keyword arguments of the function.
 
         Raises:
-            ToolError: They do not fit; in words for a model.
+            ToolError: The arguments are invalid; the message is for the model.
         """
         try:
             read = self._read(arguments)
@@ -89,7 +89,7 @@ class Tool:
         return model.model_validate_json(arguments)
 
     def dump(self, result: Any) -> str:
-        """What the function returned, as JSON text. Whether it fits the output schema is for the worker to check."""
+        """Converts the return value to JSON text. The worker checks the output schema."""
         return self.signature.result.dump_json(result, by_alias=True, warnings=False).decode()
 
 
@@ -146,25 +146,25 @@ def tool(
     required_capabilities: Iterable[str] = (),
     required_features: Iterable[str] = (),
 ) -> Any:
-    """Makes a function, synchronous or asynchronous, a tool. The function itself stays as it is.
+    """Declares a synchronous or asynchronous function as a tool. The function itself does not change.
 
     Args:
-        effect: What running it twice would do. ``read`` changes nothing, ``idempotent`` does the same once more: both
-            are tried again after a failure that may pass. ``once``, the default, is never repeated where it may have
-            happened.
-        timeout: Longest time of one try, in seconds; the worker's default otherwise.
-        name: What models call it by: letters, digits, ``_``, ``.`` and ``-``; the function's name otherwise.
-        category: For grouping; ``general`` otherwise.
-        display_name: What people read; the name otherwise.
-        version: SemVer; ``1.0.0`` otherwise.
-        requires_approval: True if a person has to agree to each call.
-        required_capabilities: What an agent must be capable of to call it.
-        required_features: What a tenant's plan must have.
+        effect: Effect of a second run. ``read`` has none and ``idempotent`` has the same effect; both are retried
+            after transient failures. ``once``, the default, is not repeated if it may have taken effect.
+        timeout: Time limit of one attempt in seconds. Default: the worker's.
+        name: Name for models: letters, digits, ``_``, ``.`` and ``-``. Default: the function's name.
+        category: Category. Default: ``general``.
+        display_name: Name for people. Default: the name.
+        version: Semantic version. Default: ``1.0.0``.
+        requires_approval: Whether a person must approve each call.
+        required_capabilities: Capabilities that the agent needs.
+        required_features: Features that the tenant's plan needs.
 
     Raises:
-        DuplicateTool: There is a tool of this name.
-        TypeError: A model could not call it, its types have no JSON Schema, or an option has another type.
-        ValueError: One of these values is none that a worker takes, or its docstring describes parameters that it has not.
+        DuplicateTool: A tool of this name exists.
+        TypeError: A parameter type has no JSON Schema, a model cannot call the function, or an option has the wrong
+            type.
+        ValueError: A value is invalid, or the docstring describes unknown parameters.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,7 +244,7 @@ def _words(tool: str, option: str, words: Iterable[str]) -> tuple[str, ...]:
 
 
 def registered() -> list[Tool]:
-    """The tools of this process, by name."""
+    """Returns the tools of this process by name."""
     return [_registered[name] for name in sorted(_registered)]
 
 

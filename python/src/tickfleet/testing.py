@@ -13,7 +13,7 @@ from tickfleet._context import Context
 
 
 def context(*, timeout: float = 30.0, **facts: Any) -> Context:
-    """The context of a call that has ``timeout`` seconds left. ``facts`` are attributes of :class:`Context`."""
+    """Returns the context of a call with ``timeout`` seconds left. ``facts`` are attributes of :class:`Context`."""
     given: dict[str, Any] = {
         "tenant": "acme",
         "agent": "kelly",
@@ -27,10 +27,10 @@ def context(*, timeout: float = 30.0, **facts: Any) -> Context:
 def call(
     function: Callable[..., Any], arguments: dict[str, Any] | None = None, *, context: Context | None = None
 ) -> Any:
-    """Calls a tool with arguments as a model writes them, and gives what the model would get: both are JSON.
+    """Calls a tool with JSON arguments, as a model would, and returns the JSON result.
 
     Raises:
-        ToolError: The arguments do not fit, or the tool says that it failed.
+        ToolError: The arguments are invalid, or the tool failed.
     """
     made = _tool.of(function)
     keywords = made.bind(json.dumps(arguments or {}), context or _context())

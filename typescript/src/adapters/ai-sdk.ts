@@ -20,14 +20,14 @@ import type { Fleet } from "../fleet.js";
 import { write } from "../json.js";
 import type { Turn } from "../message.js";
 
-/** The fields of a turn that go with every call. */
+/** Fields of the turn of every call. */
 export type TurnFields = Omit<Turn, "agent" | "toolCalls" | "content" | "calls" | "answer" | "format" | "turnId">;
 
-/** The fields of a turn that go with every call, and the run that makes them. */
+/** Fields of the turn of every call, and the id of the run. */
 export interface RunFields extends TurnFields {
   /**
-   * Names the run: a text, or a function of what the SDK gives a call. It is the same whenever the request is made again or
-   * resumed, and another one for each other request. The SDK has no such id of its own.
+   * Id of the run, or a function of the SDK's call options that returns one. A repeated or resumed request must have
+   * the same id, any other request a different one. The SDK has no such id.
    */
   runId: string | ((options: ToolExecutionOptions) => string);
 }
@@ -37,9 +37,9 @@ interface Definition {
 }
 
 /**
- * The tools that the fleet lets the agent call; they are carried out there.
+ * Returns the agent's tools, which run in the fleet.
  *
- * @throws {InvalidMessage} There is no `runId`, or there is a `turnId`, which all calls would share.
+ * @throws {InvalidMessage} `runId` is missing, or `turnId` is set, which all calls would share.
  */
 export async function fleetTools(fleet: Fleet, agent: string, given: RunFields): Promise<ToolSet> {
   // JavaScript may leave it out.

@@ -29,27 +29,27 @@ use told::{Run, events};
 /// Characters of a run's name: it is sent back with every run.
 const RUN_ID_CHARS_MAX: usize = 256;
 
-/// What a run begins with (`RunAgentInput`). The agent's own tools and what it remembers of the thread count: `tools`,
-/// `context`, `state` and other members may be sent, and are not looked at.
+/// Input of a run (`RunAgentInput`). `tools`, `context`, `state` and other members are accepted and ignored: the
+/// agent has its own tools and history.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunInput {
-    /// The conversation, 1 to 64 letters, digits and `_ -`.
+    /// Conversation, 1 to 64 letters, digits and `_ -`.
     #[schema(example = "8f14e45f-ceea-467f-9575-6e1d2d2a7c55")]
     thread_id: String,
-    /// The run, 1 to 256 characters.
+    /// Run, 1 to 256 characters.
     run_id: String,
-    /// The messages so far. The last one is what the user says now; those before it the agent knows from the thread.
+    /// Messages so far. The last one is the user's new message; earlier ones are ignored.
     messages: Vec<Message>,
 }
 
-/// A message. Of those before the last one nothing is looked at.
+/// A message. Only the last one is read.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct Message {
-    /// `user` for the last one.
+    /// `user` for the last message.
     #[serde(default)]
     role: String,
-    /// A text, or parts of the type `text`.
+    /// Text, or parts of type `text`.
     #[serde(default)]
     content: Value,
 }
@@ -76,18 +76,20 @@ impl RunInput {
     }
 }
 
-/// Run an agent for a front end that speaks AG-UI. The answer is a stream of the protocol's events: RUN_STARTED, then messages,
-/// calls of tools with their results and what the task waits for, RUN_FINISHED or RUN_ERROR at last.
-#[utoipa::path(post, path = "/v1/agents/{agent}/ag-ui", tag = "agents", params(("agent" = String, Path, description = "The agent")),
+/// Run an agent for a front end that speaks AG-UI.
+///
+/// The response is a stream of AG-UI events: RUN_STARTED, messages, tool calls with results, waits, and finally
+/// RUN_FINISHED or RUN_ERROR.
+#[utoipa::path(post, path = "/v1/agents/{agent}/ag-ui", tag = "agents", params(("agent" = String, Path, description = "Agent")),
     request_body = RunInput,
     responses((status = 200, description = "Events: RUN_STARTED, TEXT_MESSAGE_START, TOOL_CALL_START, RUN_FINISHED …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "It cannot be read", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 409, description = "The thread is another agent's", body = ProblemBody),
+        (status = 400, description = "Invalid body", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 409, description = "The thread belongs to another agent", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 429, description = "A queue is full, or the key is over its rate; Retry-After says when to try again", body = ProblemBody),
-        (status = 503, description = "Redis is away, or nearly full", body = ProblemBody)))]
+        (status = 429, description = "A queue is full, or the key exceeds its rate. Retry after `Retry-After` seconds", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable or nearly full", body = ProblemBody)))]
 pub(crate) async fn run(
     State(shared): State<Arc<Shared>>,
     listener: Listener,

@@ -24,23 +24,23 @@ use crate::verbs::Verb;
 /// Approvals that are listed where nobody says how many.
 const LISTED: usize = 50;
 
-/// Which approvals are wanted.
+/// Filter of approvals.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Those of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Those of calls of this agent.
+    /// Only calls of this agent.
     agent: Option<String>,
-    /// Those of calls of this tool.
+    /// Only calls of this tool.
     tool: Option<String>,
-    /// Those that were asked for at least so many seconds ago.
+    /// Only calls that have waited at least this many seconds.
     older_than_s: Option<u32>,
-    /// So many at most, from 1 to 500; 50 unless said otherwise.
+    /// Approvals per page. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on where a page has ended: its `next`.
+    /// Position of the next page: `next` of the previous one.
     from: Option<String>,
 }
 
@@ -55,13 +55,13 @@ pub(crate) struct Waiting {
     now_ms: i64,
 }
 
-/// The calls that wait for a person's consent, those first that end first, page by page.
+/// List calls that wait for approval, the first to expire first, page by page.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(Wanted),
-    responses((status = 200, description = "A page: `approvals`, `now_ms`, and `next` where it goes on", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -89,14 +89,14 @@ async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantI
     }
 }
 
-/// One approval: what asks, who has to agree, and what was said.
-#[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`; `id` alone is looked for at all tenants of the key")),
+/// Return one approval: the call, the required approvers and their decisions.
+#[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`. An `id` alone is searched in all tenants of the key")),
     responses((status = 200, description = "The approval", body = Object),
-        (status = 400, description = "That is no name", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "Never asked for, or it ended more than seven days ago", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 400, description = "Invalid name", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -112,45 +112,45 @@ async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approv
     found.ok_or_else(|| Problem::not_found(format!("{name}: {}", ApprovalError::Unknown)))
 }
 
-/// Why, and with which arguments.
+/// An approval with its reason and changed arguments.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Agrees {
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[serde(default)]
     #[schema(example = "agreed with Ben")]
     reason: String,
-    /// Other values for arguments that may be changed, by JSON pointers.
+    /// New values of arguments that can be changed, by JSON pointer.
     #[serde(default)]
     #[schema(value_type = Option<Object>, example = json!({}))]
     set: Option<Narrowed>,
-    /// What another approver has changed already: the approval's `narrowed` as it was shown. If it is another by now, the
-    /// answer is a 409.
+    /// Changes by another approver: the approval's `narrowed` as it was shown. If it has changed since, the response
+    /// is 409.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     narrowed: Option<Box<RawValue>>,
 }
 
-/// Why a call is denied.
+/// The reason for a denial.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Denies {
-    /// Why, for the agent and the audit log.
+    /// Reason for the agent and the audit log.
     #[schema(example = "not this month")]
     reason: String,
 }
 
-/// Agree to a call, as the approver that the key's row names.
+/// Approve a call as the approver of the key.
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/approve", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
     request_body = Agrees,
-    responses((status = 200, description = "`state`: approved, or waiting for `missing` more people", body = Object),
-        (status = 400, description = "The arguments cannot be changed so", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this, or none of the approver's roles may decide", body = ProblemBody),
-        (status = 404, description = "Never asked for, or it ended more than seven days ago", body = ProblemBody),
-        (status = 409, description = "It has ended, was agreed to before by the same one, or its arguments were changed", body = ProblemBody),
+    responses((status = 200, description = "`state` is `approved`, or `waiting` with the number of `missing` approvals", body = Object),
+        (status = 400, description = "Invalid change of arguments", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
+        (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
+        (status = 409, description = "The approval has ended, the approver already approved, or the arguments have changed", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away, or the configuration cannot be read", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable, or the configuration is invalid", body = ProblemBody)))]
 pub(crate) async fn approve(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -165,17 +165,17 @@ pub(crate) async fn approve(
     decide(&shared, &operator, &path(name)?, (true, &said.reason), &said).await
 }
 
-/// Deny a call, as the approver that the key's row names: it ends, and its agent is told why.
+/// Deny a call as the approver of the key. The call ends, and its agent receives the reason.
 #[utoipa::path(post, path = "/v1/operate/approvals/{approval}/deny", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`")),
     request_body = Denies,
-    responses((status = 200, description = "`state`: denied", body = Object),
-        (status = 400, description = "There is no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this, or none of the approver's roles may decide", body = ProblemBody),
-        (status = 404, description = "Never asked for, or it ended more than seven days ago", body = ProblemBody),
-        (status = 409, description = "It has ended", body = ProblemBody),
+    responses((status = 200, description = "`state` is `denied`", body = Object),
+        (status = 400, description = "Missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission, or the approver lacks the required role", body = ProblemBody),
+        (status = 404, description = "Unknown approval, or it ended more than seven days ago", body = ProblemBody),
+        (status = 409, description = "The approval has ended", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away, or the configuration cannot be read", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable, or the configuration is invalid", body = ProblemBody)))]
 pub(crate) async fn deny(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -20,27 +20,27 @@ const FOUND: (usize, usize) = (50, 500);
 /// Entries of a shard that one request reads.
 const READ_MAX: usize = 20_000;
 
-/// What is looked for; all that is given has to fit.
+/// Filter of audit entries. An entry must match all of it.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Entries of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Of this agent.
+    /// Only this agent.
     agent: Option<String>,
-    /// Of this tool.
+    /// Only this tool.
     tool: Option<String>,
-    /// With this outcome.
+    /// Only this outcome.
     outcome: Option<String>,
-    /// With this text anywhere in them.
+    /// Only entries that contain this text.
     text: Option<String>,
-    /// Written at most so many seconds ago.
+    /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
-    /// So many of a shard at most, from 1 to 500; 50 unless said otherwise.
+    /// Entries per shard. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on in one shard where an earlier search has ended: one of its `cursors`.
+    /// Position in one shard to continue from: one of the previous `cursors`.
     cursor: Option<String>,
 }
 
@@ -54,14 +54,15 @@ pub(crate) struct Searched {
     cursors: Vec<String>,
 }
 
-/// Entries of the audit log, the newest first. It has no index: 20,000 entries of a shard are read at most, and the answer
-/// says where to go on.
+/// Search the audit log, the newest entries first.
+///
+/// A request reads at most 20,000 entries per shard. The response contains the positions to continue from.
 #[utoipa::path(get, path = "/v1/operate/audit", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`entries`, how many were `read`, and `cursors` where there is more", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`entries`, the number of entries `read`, and `cursors` to continue from", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn search(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

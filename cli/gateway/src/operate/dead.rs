@@ -23,48 +23,48 @@ const LISTED: (usize, usize) = (50, 500);
 /// Those that one request replays or drops.
 const HANDLED_MAX: usize = 500;
 
-/// What was put aside.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Sort {
-    /// A message that was never carried out.
+    /// A message that was never executed.
     Letter,
-    /// A call that failed for good.
+    /// A call that failed permanently.
     Call,
-    /// A delegated task that failed for good.
+    /// A delegated task that failed permanently.
     Task,
 }
 
-/// Which are wanted; all that is given has to fit.
+/// Filter of entries. An entry must match all of it.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Letters alone, or calls alone.
+    /// Only this kind.
     #[param(inline)]
     kind: Option<Sort>,
-    /// Those of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Those of this agent.
+    /// Only this agent.
     agent: Option<String>,
-    /// Calls of this tool.
+    /// Only calls of this tool.
     tool: Option<String>,
-    /// With this cause: a code of refusal, or an outcome.
+    /// Only this cause: a rejection code or an outcome.
     cause: Option<String>,
-    /// With this text in what was told, as 503.
+    /// Only entries whose error message contains this text, such as 503.
     error: Option<String>,
-    /// Calls and tasks of which was told this, as their cause has it: with `#` for words that have a digit.
+    /// Only entries with this error message, as `causes` shows it. `#` stands for a word with a digit.
     told: Option<String>,
-    /// Calls and tasks of which nothing was told, as of a cause without `told`.
+    /// Only entries without an error message.
     untold: Option<bool>,
-    /// Put aside at most so many seconds ago.
+    /// Only entries of the last `since_s` seconds.
     since_s: Option<u32>,
-    /// Put aside before this time, ms: the `now_ms` of an earlier answer.
+    /// Only entries before this time, in milliseconds: `now_ms` of an earlier response.
     before_ms: Option<i64>,
-    /// So many, from 1 to 500; 50 unless said otherwise.
+    /// Entries per page. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on where a page has ended: its `next`.
+    /// Position of the next page: `next` of the previous one.
     from: Option<String>,
 }
 
@@ -81,14 +81,15 @@ pub(crate) struct Page {
     now_ms: i64,
 }
 
-/// What was put aside: dead letters, then calls that failed for good, of each shard the newest first. There is no index: a
-/// page reads 20,000 entries at most, and says where to go on.
+/// List dead letters, then failed calls and tasks, the newest of each shard first.
+///
+/// A page reads at most 20,000 entries and contains the position to continue from.
 #[utoipa::path(get, path = "/v1/operate/dead", tag = "operators", params(Wanted),
-    responses((status = 200, description = "A page: `dead`, `read`, `now_ms`, and `next` where it goes on", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`dead`, `read`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -141,15 +142,17 @@ pub(crate) struct CausesPage {
     now_ms: i64,
 }
 
-/// What was put aside, by its cause: what failed alike is one line, with how many, the newest, the oldest and an example. The
-/// same filters, with a cause's `kind`, `cause`, `tool` and `told` (or `untold` where it has none), list those of the cause. One answer reads some 20,000
-/// entries, and says where to go on; `limit` counts causes.
+/// Group dead letters, failed calls and failed tasks by cause.
+///
+/// A group has its count, newest and oldest entry and an example. The same filters, with a group's `kind`, `cause`,
+/// `tool` and `told` (or `untold`), list its entries. A response reads about 20,000 entries and contains the position
+/// to continue from; `limit` counts groups.
 #[utoipa::path(get, path = "/v1/operate/dead/causes", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`causes`, those of most first, `read`, `others`, `now_ms`, and `next` where it goes on", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`causes`, the most frequent first, `read`, `others`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn causes(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -165,14 +168,14 @@ pub(crate) async fn causes(
     Ok(Json(CausesPage { causes: found.most(filter.limit), read, others, next, now_ms }))
 }
 
-/// One that was put aside, with the message that a replay sends.
-#[utoipa::path(get, path = "/v1/operate/dead/{id}", tag = "operators", params(("id" = String, Path, description = "As a list says it, `letter-0-1764130000000-0`")),
-    responses((status = 200, description = "What a list says of it, `message`, and `becomes`: the turn or task that a replay makes", body = Object),
-        (status = 400, description = "That is no id", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "Nothing of this id is there, or not any more", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+/// Return one entry with the message that a replay sends.
+#[utoipa::path(get, path = "/v1/operate/dead/{id}", tag = "operators", params(("id" = String, Path, description = "Id from a list, such as `letter-0-1764130000000-0`")),
+    responses((status = 200, description = "The entry, its `message`, and `becomes`: the turn or task that a replay creates", body = Object),
+        (status = 400, description = "Invalid id", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown id, or no longer kept", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -190,34 +193,36 @@ fn named(text: &str) -> Result<DeadId, Problem> {
     text.parse().map_err(|error: String| Problem::invalid(format!("{text:?}: {error}")))
 }
 
-/// Which are to be done anew, and why.
+/// Entries to replay.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Replays {
-    /// Their ids; at most 500.
+    /// Ids, at most 500.
     #[schema(example = json!(["call-0-1764130000000-0"]))]
     ids: Vec<String>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "the service is back")]
     reason: String,
-    /// Another message to send, of a turn or task; with one id.
+    /// Message to send instead, of a turn or task. Requires exactly one id.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     message: Option<Box<RawValue>>,
-    /// Also those that may have taken effect already.
+    /// Include entries that may already have taken effect.
     #[serde(default)]
     although_it_may_have_run: bool,
 }
 
-/// Have some done anew. Each is sent and done with in one step: the same request again sends nothing twice. A call becomes a
-/// new turn of its agent, with an idempotency key of its own, under caps and permissions as any other.
+/// Replay dead letters, calls and tasks.
+///
+/// Repeating the request sends nothing twice. A call becomes a new turn of its agent, with a new idempotency key,
+/// under caps and permissions.
 #[utoipa::path(post, path = "/v1/operate/dead/replay", tag = "operators", request_body = Replays,
-    responses((status = 200, description = "What came of each, in their order: `id`, `answer` and, where it was sent, `as`", body = Vec<Object>),
-        (status = 400, description = "That is no list of ids, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
+    responses((status = 200, description = "One result per id, in order: `id`, `answer` and, if it was sent, `as`", body = Vec<Object>),
+        (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away: those that stand first may have been sent. It may be asked again", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable. The first ids may have been sent; repeat the request", body = ProblemBody)))]
 pub(crate) async fn replay(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -244,26 +249,26 @@ pub(crate) async fn replay(
     Ok(Json(replayed))
 }
 
-/// Which are to go, and why.
+/// Entries to drop.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Drops {
-    /// Their ids; at most 500.
+    /// Ids, at most 500.
     #[schema(example = json!(["letter-0-1764130000000-0"]))]
     ids: Vec<String>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "of no use")]
     reason: String,
 }
 
-/// Be done with some: letters go, and calls, which stay in the audit log, are not listed any more.
+/// Drop entries: dead letters are deleted, calls and tasks are no longer listed but stay in the audit log.
 #[utoipa::path(post, path = "/v1/operate/dead/drop", tag = "operators", request_body = Drops,
-    responses((status = 200, description = "What came of each, in their order: `id` and `answer`", body = Vec<Object>),
-        (status = 400, description = "That is no list of ids, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
+    responses((status = 200, description = "One result per id, in order: `id` and `answer`", body = Vec<Object>),
+        (status = 400, description = "Invalid list of ids, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away: those that stand first may have been dropped. It may be asked again", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable. The first ids may have been dropped; repeat the request", body = ProblemBody)))]
 pub(crate) async fn discard(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -158,16 +158,15 @@ fn is_busy(fleet: &Value) -> bool {
     ["turns", "slices", "calls"].iter().any(|rate| fleet["rates"][rate].as_f64().is_some_and(|rate| rate > 0.0))
 }
 
-/// The fleet as it changes: a picture of it, as `overview` has it, every two seconds. For keys of all tenants.
+/// Stream the state of the fleet every two seconds, as `overview` returns it. Requires a key of all tenants.
 ///
-/// The stream ends when the key or token is good no more. Between two pictures `changes` grows where something has happened
-/// that other views may show.
+/// The stream ends when the key or token expires. `changes` increases when other views may have new data.
 #[utoipa::path(get, path = "/v1/operate/events", tag = "operators",
     responses((status = 200, description = "Server-sent events: `fleet` with `changes` and `fleet`, or `away`", content_type = "text/event-stream"),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 429, description = "Too many watch", body = ProblemBody),
-        (status = 503, description = "The issuer of a token is away", body = ProblemBody)))]
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 429, description = "Too many streams are open", body = ProblemBody),
+        (status = 503, description = "The identity provider is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(State(shared): State<Arc<Shared>>, watching: Watching) -> Result<Response, Problem> {
     let Watching { operator, parts } = watching;
     may_watch(&operator)?;

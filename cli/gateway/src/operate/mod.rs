@@ -164,30 +164,30 @@ impl Operator {
     }
 }
 
-/// Who asks, and what the key is for.
+/// The caller and the permissions of its key.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Me {
-    /// The name of the key, or the one in the token.
+    /// Name of the key, or name in the token.
     id: String,
-    /// The one tenant that it is for; absent where it is for all.
+    /// Tenant of the key. Absent for a key of all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
-    /// What it may do.
+    /// Permissions.
     verbs: Vec<&'static str>,
-    /// When it ends to be good, RFC 3339; absent where it lasts.
+    /// Expiry, RFC 3339. Absent if the key does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
-    /// The approver that decides with it.
+    /// Approver of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     approver: Option<String>,
 }
 
-/// Who asks, and what the key is for.
+/// Return the caller and the permissions of its key.
 #[utoipa::path(get, path = "/v1/operate/me", tag = "operators",
-    responses((status = 200, description = "What the key or token is for", body = Me),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "Not answered here: every good key may ask", body = ProblemBody),
-        (status = 503, description = "Not answered here: Redis is not asked", body = ProblemBody)))]
+    responses((status = 200, description = "The caller and its permissions", body = Me),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "Not returned: every valid key is allowed", body = ProblemBody),
+        (status = 503, description = "Not returned: the route does not use Redis", body = ProblemBody)))]
 pub(crate) async fn me(operator: Operator) -> Json<Me> {
     let grant = &operator.grant;
     Json(Me {

@@ -44,38 +44,38 @@ pub(crate) struct Pauses {
     now_ms: i64,
 }
 
-/// Whose calls, and why.
+/// Tenant, agent or tool to pause or resume.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Whom {
-    /// Whose; the key's where it is for one tenant.
+    /// Tenant. If missing, the tenant of the key.
     #[schema(example = "demo")]
     tenant: Option<String>,
-    /// The agent; left out, all agents of the tenant.
+    /// Agent. If missing, all agents of the tenant.
     #[schema(example = "kelly")]
     agent: Option<String>,
-    /// The tool (name or id) to which no call goes; left out, to all. For all tenants where none is named and the key is for
-    /// all.
+    /// Tool (name or id). If missing, all tools. Without a tenant, a key of all tenants pauses the tool for every
+    /// tenant.
     #[schema(example = "post_to_x")]
     tool: Option<String>,
-    /// Why, for the audit log and for whoever asks why a turn waits.
+    /// Reason for the audit log and for `explain`.
     #[schema(example = "she writes to the wrong people")]
     reason: String,
 }
 
-/// What was done.
+/// Result of the change.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Done {
-    /// False where it was so already.
+    /// False if nothing changed.
     pub(super) changed: bool,
 }
 
-/// The tenants and agents whose calls do not go out, and the tools to which none go.
+/// List paused tenants, agents and tools.
 #[utoipa::path(get, path = "/v1/operate/pauses", tag = "operators",
-    responses((status = 200, description = "`pauses`, each with who, why and since when, and `now_ms`", body = Object),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`pauses` with operator, reason and time, and `now_ms`", body = Object),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Pauses>, Problem> {
     operator.may(Verb::View)?;
     let tenant = operator.within(None)?;
@@ -103,17 +103,18 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
     Ok(Json(Pauses { pauses, now_ms: super::views::now_ms(&shared).await? }))
 }
 
-/// Let no call of a tenant, of one of its agents, or to one tool, go out any more, in the whole fleet. What was admitted
-/// goes on to its end, but for calls to the tool, which wait; what comes waits.
+/// Pause a tenant, agent or tool.
+///
+/// Admitted calls finish, except calls to a paused tool, which wait. New turns wait.
 #[utoipa::path(post, path = "/v1/operate/pause", tag = "operators", request_body = Whom,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
-        (status = 409, description = "Too many are paused already: of a tool for all tenants, it says in which shards", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
+        (status = 409, description = "Too many pauses. For a tool of all tenants, the message names the shards", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn pause(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -140,15 +141,15 @@ pub(crate) async fn pause(
     }
 }
 
-/// Let calls of a paused tenant or agent go out again, the next within a tick, or to a paused tool, within a minute.
+/// Resume a paused tenant or agent within a tick, or a paused tool within a minute.
 #[utoipa::path(post, path = "/v1/operate/resume", tag = "operators", request_body = Whom,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is nobody, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid tenant, agent or tool, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -19,14 +19,14 @@ use crate::verbs::Verb;
 /// Days with today that are counted where nobody says how many.
 const USUAL_DAYS: usize = 7;
 
-/// Whose calls are counted, and of which days.
+/// Filter of rules.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// What they did with calls of this tenant.
+    /// Only calls of this tenant.
     tenant: Option<String>,
-    /// Days (UTC), with today, from 1 to 400; 7 unless said otherwise.
+    /// Days in UTC, including today. Default: 7.
     #[param(minimum = 1, maximum = 400)]
     days: Option<usize>,
 }
@@ -49,15 +49,16 @@ pub(crate) struct Told {
     now_ms: i64,
 }
 
-/// Rules, conditions of facts and limits as the configuration has them, with their modes, and how often each has denied a call,
-/// or would have if it were not in shadow. Behind them stands what has denied calls and is none of them. The audit log is
-/// counted first, as for statistics. For keys of all tenants.
+/// List rules, fact conditions and limits with their modes and the calls that each denied, or would deny in shadow
+/// mode. Requires a key of all tenants.
+///
+/// Other causes of denials follow. The request counts new audit entries first, as `stats` does.
 #[utoipa::path(get, path = "/v1/operate/rules", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`rules`, each with `mode`, `shadow` and `denied`; `calls` that were counted, and those of them `not_looked_at` by older builds; how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`rules` with `mode`, `shadow` and `denied`; counted `calls`, those `not_looked_at`; the counted time, `more` and `gap`", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

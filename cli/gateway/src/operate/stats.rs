@@ -25,21 +25,21 @@ const STEPS: usize = 20;
 /// Milliseconds of a day.
 pub(super) const DAY_MS: i64 = 86_400_000;
 
-/// Which calls are wanted, and what rows are told apart by.
+/// Filter and grouping of calls.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Calls of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Of this agent.
+    /// Only this agent.
     agent: Option<String>,
-    /// Of this tool, by its id.
+    /// Only this tool, by id.
     tool: Option<String>,
-    /// Some of `day`, `tenant`, `agent` and `tool`, with commas between them; `tool` unless said otherwise.
+    /// Grouping: `day`, `tenant`, `agent` and `tool`, separated by commas. Default: `tool`.
     #[param(example = "day,tool")]
     by: Option<String>,
-    /// Days (UTC), with today, from 1 to 400; 1 unless said otherwise.
+    /// Days in UTC, including today. Default: 1.
     #[param(minimum = 1, maximum = 400)]
     days: Option<usize>,
 }
@@ -61,15 +61,16 @@ pub(crate) struct Told {
     now_ms: i64,
 }
 
-/// How many calls ended how, and how long they took. What the audit log has that nobody has counted yet is counted first, at
-/// most 20,000 entries of a shard a request; the counts are kept for 400 days. Rows that are not of tools have `used`, too:
-/// what models have used, in tokens and money, by days of the tenant's time zone.
+/// Count calls by outcome and duration.
+///
+/// The request counts new audit entries first, at most 20,000 per shard. Counts are kept for 400 days. Rows without
+/// tools include `used`: model usage in tokens and money, by days of the tenant's time zone.
 #[utoipa::path(get, path = "/v1/operate/stats", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`rows`, `models` with what models have used, how far the log is counted, whether there is `more`, and whether there is a `gap`", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`rows`, `models` with model usage, the counted time, `more` and `gap`", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

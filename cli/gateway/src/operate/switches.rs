@@ -34,25 +34,26 @@ pub(crate) struct Disabled {
     disabled: Vec<Off>,
 }
 
-/// Which tool, and why.
+/// Tool to switch.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Which {
-    /// Its name, or the id of a version.
+    /// Name, or id of a version.
     #[schema(example = "post_to_x")]
     tool: String,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[schema(example = "it posts twice")]
     reason: String,
 }
 
-/// The tools that nobody may call since somebody disabled them here or with `tickfleet tools disable`. Those that the
-/// configuration disables are in the configuration. Who did it, and why, tells the audit log.
+/// List tools that were disabled at run time.
+///
+/// Tools that the configuration disables are in `config`. The audit log has the operator and the reason.
 #[utoipa::path(get, path = "/v1/operate/tools", tag = "operators",
-    responses((status = 200, description = "`disabled`: each with its name or id, and with `only_in` where it is not so in all shards", body = Object),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`disabled`: names or ids, with `only_in` if some shards differ", body = Object),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Disabled>, Problem> {
     operator.may(Verb::View)?;
     let shards = shared.client.stores();
@@ -61,16 +62,17 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
     Ok(Json(Disabled { disabled: off.into_iter().map(told).collect() }))
 }
 
-/// Take a tool away from everybody, while the fleet runs and whatever state its files are in. Workers hear of it within a
-/// quarter of `worker.lease`; calls that run end. For keys of all tenants.
+/// Disable a tool for every agent at run time. Requires a key of all tenants.
+///
+/// Workers apply it within a quarter of `worker.lease`. Calls that already run finish.
 #[utoipa::path(post, path = "/v1/operate/tools/disable", tag = "operators", request_body = Which,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable. Some shards may have the change; repeat the request", body = ProblemBody)))]
 pub(crate) async fn disable(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -79,15 +81,15 @@ pub(crate) async fn disable(
     switch(&shared, &operator, bytes, false).await
 }
 
-/// Give a tool back that was taken away so: it is as the configuration has it again. For keys of all tenants.
+/// Enable a tool that was disabled at run time. Requires a key of all tenants.
 #[utoipa::path(post, path = "/v1/operate/tools/enable", tag = "operators", request_body = Which,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "The fleet has nothing of that name; the message has the nearest names", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown name. The message suggests similar names", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away: some shards may have it. It may be asked again", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable. Some shards may have the change; repeat the request", body = ProblemBody)))]
 pub(crate) async fn enable(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -22,26 +22,26 @@ use crate::verbs::Verb;
 /// Tasks that are listed where nobody says how many, and at most.
 const LISTED: (usize, usize) = (50, 500);
 
-/// Which tasks are wanted.
+/// Filter of tasks.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Those of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Those that this agent does.
+    /// Only tasks of this agent.
     agent: Option<String>,
-    /// Those that stand there.
+    /// Only this state.
     #[param(inline)]
     state: Option<Standing>,
-    /// Those that ended so: `ok`, `permanent`, `cancelled` …
+    /// Only this outcome: `ok`, `permanent`, `cancelled` …
     outcome: Option<String>,
-    /// Those that were accepted at least so many seconds ago.
+    /// Only tasks that were accepted at least this many seconds ago.
     older_than_s: Option<u32>,
-    /// So many at most, from 1 to 500; 50 unless said otherwise.
+    /// Tasks per page. Default: 50.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on where a page has ended: its `next`.
+    /// Position of the next page: `next` of the previous one.
     from: Option<String>,
 }
 
@@ -58,14 +58,16 @@ pub(crate) struct Page {
     now_ms: i64,
 }
 
-/// The tasks, tenant by tenant, the newest of each first. A page looks at some 2,000 tasks, and says where to go on. They are
-/// ended by `POST /v1/operate/cancel`, as turns are.
+/// List tasks by tenant, the newest first.
+///
+/// A page reads about 2,000 tasks and contains the position to continue from. `POST /v1/operate/cancel` cancels tasks
+/// too.
 #[utoipa::path(get, path = "/v1/operate/tasks", tag = "operators", params(Wanted),
-    responses((status = 200, description = "A page: `tasks`, `now_ms`, and `next` where it goes on", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`tasks`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -25,19 +25,19 @@ const LISTED: (usize, usize) = (50, 500);
 /// Turns that one request ends.
 const ENDED_MAX: usize = 500;
 
-/// Where a turn stands.
+/// State of a turn.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Standing {
-    /// It waits for a tick, a day, a limit, or the end of a pause.
+    /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
     Lane,
-    /// It waits for a worker.
+    /// Waits for a worker.
     Ready,
-    /// A worker holds it.
+    /// Runs on a worker.
     Running,
-    /// It waits for its next try, for people, or for what it has begun.
+    /// Waits for its next attempt, for an approval, or for a task that it started.
     Parked,
-    /// Its calls are being ended without having run.
+    /// Its remaining calls are being ended without running.
     Ending,
 }
 
@@ -53,26 +53,26 @@ impl From<Standing> for TurnState {
     }
 }
 
-/// Which turns are wanted.
+/// Filter of turns.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Those of this tenant.
+    /// Only this tenant.
     tenant: Option<String>,
-    /// Those of this agent.
+    /// Only this agent.
     agent: Option<String>,
-    /// Those with a call of this tool that has no result yet.
+    /// Only turns with an unfinished call of this tool.
     tool: Option<String>,
-    /// Those that stand there.
+    /// Only this state.
     #[param(inline)]
     state: Option<Standing>,
-    /// Those that were admitted at least so many seconds ago.
+    /// Only turns that were admitted at least this many seconds ago.
     older_than_s: Option<u32>,
-    /// So many, from 1 to 500; 50 unless said otherwise. A page may have a few more.
+    /// Turns per page. Default: 50. A page can have a few more.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
-    /// Go on where a page has ended: its `next`.
+    /// Position of the next page: `next` of the previous one.
     from: Option<String>,
 }
 
@@ -87,14 +87,15 @@ pub(crate) struct Page {
     now_ms: i64,
 }
 
-/// The turns under way, in no order. There is no index of them, so that calls pay nothing for it: keys are searched, some
-/// 200,000 a page at most.
+/// List unfinished turns, in no order.
+///
+/// Turns have no index: a page scans up to about 200,000 keys.
 #[utoipa::path(get, path = "/v1/operate/turns", tag = "operators", params(Wanted),
-    responses((status = 200, description = "A page: `turns`, `now_ms`, and `next` where it goes on", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`turns`, `now_ms`, and `next` if more follow", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -116,38 +117,38 @@ pub(crate) async fn list(
     Ok(Json(Page { turns: page.turns, next: page.next.map(|next| next.to_string()), now_ms }))
 }
 
-/// Which turns and tasks are to end, and why.
+/// Turns and tasks to cancel.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Ends {
-    /// Their names, `tenant:id`; at most 500.
+    /// Names, as `tenant:id`, at most 500.
     #[schema(example = json!(["demo:order-17"]))]
     ids: Vec<String>,
-    /// Why, for the audit log and for the agents.
+    /// Reason for the audit log and the agents.
     #[schema(example = "sold out")]
     reason: String,
 }
 
-/// What became of one.
+/// Result for one turn or task.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Ended {
-    /// Which.
+    /// Its name.
     id: String,
-    /// `ok` (it ends now), `flagged` (it ends as soon as its worker has heard of it), `ended` (it had), `waiting` (it was taken
-    /// in, and ends when it is decided about), `full` (too many cancels wait already: this one was not kept), `unknown`
-    /// (nothing of this name is there: nothing was kept).
+    /// `ok`: canceled. `flagged`: ends when its worker sees the cancel. `ended`: had already ended. `waiting`: ends
+    /// once it is admitted. `full`: too many cancels wait; this one was not stored. `unknown`: no such turn or task;
+    /// nothing was stored.
     #[schema(value_type = String, example = "ok")]
     answer: Word,
 }
 
-/// End turns, and tasks with all that they have begun. Calls that run already end first.
+/// Cancel turns, and tasks with their subtasks. Calls that already run finish first.
 #[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = Ends,
-    responses((status = 200, description = "What became of each, in their order", body = Vec<Ended>),
-        (status = 400, description = "That is no list of names, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
+    responses((status = 200, description = "One result per id, in order", body = Vec<Ended>),
+        (status = 400, description = "Invalid list of names, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away: those that stand first may have been ended. It may be sent again", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable. The first ids may have been canceled; repeat the request", body = ProblemBody)))]
 pub(crate) async fn cancel(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

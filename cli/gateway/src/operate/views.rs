@@ -28,25 +28,26 @@ pub(super) async fn now_ms(shared: &Shared) -> Result<i64, Problem> {
     }
 }
 
-/// The fleet as it is now, as `tickfleet top --json` has it. For keys of all tenants.
+/// Return the state of the fleet, as `tickfleet top --json` prints it. Requires a key of all tenants.
 #[utoipa::path(get, path = "/v1/operate/overview", tag = "operators",
-    responses((status = 200, description = "Backlog by state with the oldest, rates, slots, processes, agents that wait, tools by outcome, warnings", body = Object),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "Backlog by state with ages, rates, slots, processes, waiting agents, tools by outcome, warnings", body = Object),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn overview(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Value>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
     Ok(Json(shared.desk.overview().await?))
 }
 
-/// The configuration as the gateway reads it: each setting with where it comes from, and the files that decide about calls
-/// (agents, tools, permissions with their rules, limits …), with secrets masked. For keys of all tenants.
+/// Return the configuration of the gateway, with sources and masked secrets. Requires a key of all tenants.
+///
+/// It contains the settings and the files with agents, tools, permissions, rules and limits.
 #[utoipa::path(get, path = "/v1/operate/config", tag = "operators",
-    responses((status = 200, description = "`digest` of the policy, that `in_force` at each shard, `settings`, `files`, `warnings`; `problem` where the files cannot be read now", body = Object),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`digest` of the policy, the digest `in_force` at each shard, `settings`, `files`, `warnings`, and `problem` if the files are invalid", body = Object),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn configuration(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -56,23 +57,24 @@ pub(crate) async fn configuration(
     Ok(Json(shared.desk.configuration().await?))
 }
 
-/// What is to be explained.
+/// Turn, call or task to explain.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Asked {
-    /// `tenant:turn`, `tenant:turn/position`, or the id of a task; without a tenant it is looked for at all of the key.
+    /// `tenant:turn`, `tenant:turn/position`, or the id of a task. Without a tenant, all tenants of the key are
+    /// searched.
     id: String,
 }
 
-/// The whole story of a turn, call or task: what decided, where it waits, why, how it ended.
+/// Explain a turn, call or task: decisions, waits, attempts and outcome.
 #[utoipa::path(get, path = "/v1/operate/explain", tag = "operators", params(Asked),
-    responses((status = 200, description = "`story` as `tickfleet explain --json` has it, and `lines`: the same in words", body = Object),
-        (status = 400, description = "That is no name", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "Never submitted, or it ended longer ago than records are kept", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`story` as `tickfleet explain --json` prints it, and `lines`, the same as text", body = Object),
+        (status = 400, description = "Invalid name", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown, or ended longer ago than `retention.records`", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -84,30 +86,30 @@ pub(crate) async fn explain(
     Ok(Json(shared.desk.explain(tenant.as_ref(), id).await?))
 }
 
-/// Which limits are wanted.
+/// Filter of limits.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
     /// One limit or cap.
     limit: Option<String>,
-    /// Only what calls of this tenant may meet.
+    /// Only limits for calls of this tenant.
     tenant: Option<String>,
-    /// Only what calls of this agent of the tenant may meet.
+    /// Only limits for calls of this agent of the tenant.
     agent: Option<String>,
-    /// Counters of each, the fullest first, from 1 to 100; 5 unless said otherwise.
+    /// Counters per limit, the fullest first. Default: 5.
     #[param(minimum = 1, maximum = 100)]
     top: Option<usize>,
 }
 
-/// Limits and caps in force with their fullest counters, and how many turns wait for each.
+/// List limits and caps with their fullest counters and the number of waiting turns.
 #[utoipa::path(get, path = "/v1/operate/limits", tag = "operators", params(Wanted),
-    responses((status = 200, description = "`caps` and `limits`, as `tickfleet limits --json` has them", body = Object),
-        (status = 400, description = "That cannot be asked", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "There is no such limit, tenant or agent", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`caps` and `limits`, as `tickfleet limits --json` prints them", body = Object),
+        (status = 400, description = "Invalid query parameter", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown limit, tenant or agent", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn limits(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

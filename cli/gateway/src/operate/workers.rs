@@ -29,25 +29,25 @@ pub(crate) struct Workers {
     now_ms: i64,
 }
 
-/// Which worker, and why.
+/// Worker to drain or resume.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WhichWorker)]
 pub(crate) struct Which {
-    /// Its name, as the list has it.
+    /// Name from the list.
     #[schema(example = "w-host-7-1a4")]
     worker: String,
-    /// Why, for the audit log and for whoever looks.
+    /// Reason for the audit log and the list.
     #[schema(example = "the machine gets a new kernel")]
     reason: String,
 }
 
-/// The workers that are there, and those that were drained and are gone. For keys of all tenants.
+/// List live workers, and drained workers that are gone. Requires a key of all tenants.
 #[utoipa::path(get, path = "/v1/operate/workers", tag = "operators",
-    responses((status = 200, description = "`workers`, each with its slots and who has it drained, and `now_ms`", body = Object),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+    responses((status = 200, description = "`workers` with their slots and drains, and `now_ms`", body = Object),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) -> Result<Json<Workers>, Problem> {
     operator.may(Verb::View)?;
     operator.sees_all()?;
@@ -55,16 +55,17 @@ pub(crate) async fn list(State(shared): State<Arc<Shared>>, operator: Operator) 
     Ok(Json(Workers { workers, now_ms }))
 }
 
-/// Have a worker take no new work: it ends what it holds, and stays until it is resumed. It hears of it with its next heartbeat.
+/// Drain a worker: it takes no new work, finishes its current work, and stays alive until it is resumed. Takes effect
+/// with its next heartbeat.
 #[utoipa::path(post, path = "/v1/operate/workers/drain", tag = "operators", request_body = Which,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "There is no such worker", body = ProblemBody),
-        (status = 409, description = "Too many are drained already", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown worker", body = ProblemBody),
+        (status = 409, description = "Too many drained workers", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn drain(
     State(shared): State<Arc<Shared>>,
     operator: Operator,
@@ -77,15 +78,15 @@ pub(crate) async fn drain(
     done(&shared, &which.worker, set).await
 }
 
-/// Let a worker take new work again.
+/// Resume a drained worker.
 #[utoipa::path(post, path = "/v1/operate/workers/resume", tag = "operators", request_body = Which,
-    responses((status = 200, description = "Whether it changed anything", body = Done),
-        (status = 400, description = "That is no name, or no reason", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "There is no such worker", body = ProblemBody),
+    responses((status = 200, description = "The change was applied", body = Done),
+        (status = 400, description = "Invalid name, or missing reason", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown worker", body = ProblemBody),
         (status = 413, description = "The body is too large", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn resume(
     State(shared): State<Arc<Shared>>,
     operator: Operator,

@@ -23,17 +23,18 @@ use crate::verbs::Verb;
 
 pub(crate) use look::Followed;
 
-/// How a turn goes on, as server-sent events, until its reply: first where it stands now, then what changes. With the header
-/// `Last-Event-ID`, ends of calls that were told before are not told again.
-#[utoipa::path(get, path = "/v1/turns/{turn_id}/events", tag = "turns", params(("turn_id" = String, Path, description = "The turn's id"),
-        ("last-event-id" = Option<String>, Header, description = "The id of the last event that was heard")),
+/// Stream the progress of a turn as server-sent events, from its current state to its reply.
+///
+/// With the header `Last-Event-ID`, results that were already sent are not repeated.
+#[utoipa::path(get, path = "/v1/turns/{turn_id}/events", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn"),
+        ("last-event-id" = Option<String>, Header, description = "Id of the last received event")),
     responses((status = 200, description = "Events: queued, waiting, dispatched, running, result, ending, reply …", body = String, content_type = "text/event-stream"),
-        (status = 400, description = "That is no id", body = ProblemBody),
-        (status = 401, description = "No key, or one that is not good", body = ProblemBody),
-        (status = 403, description = "The key is not for this", body = ProblemBody),
-        (status = 404, description = "Nothing is known of it: refused, or ended longer ago than records are kept", body = ProblemBody),
-        (status = 429, description = "Too many follow turns, or the key is over its rate", body = ProblemBody),
-        (status = 503, description = "Redis is away", body = ProblemBody)))]
+        (status = 400, description = "Invalid id", body = ProblemBody),
+        (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
+        (status = 403, description = "The key lacks the permission", body = ProblemBody),
+        (status = 404, description = "Unknown, rejected, or ended longer ago than `retention.records`", body = ProblemBody),
+        (status = 429, description = "Too many streams are open, or the key exceeds its rate", body = ProblemBody),
+        (status = 503, description = "Redis is unavailable", body = ProblemBody)))]
 pub(crate) async fn events(
     State(shared): State<Arc<Shared>>,
     listener: Listener,

@@ -26,7 +26,7 @@ use crate::setup::Setup;
 /// Approvals that are listed where nobody says how many.
 const LISTED: usize = 50;
 
-/// List the calls that wait for a person's consent, show one, approve or deny it.
+/// List calls that wait for approval; show, approve or deny one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,8 +37,8 @@ Examples:
   tickfleet approvals approve demo:apr-3f2a91c04b77d1e0 --by ann --set /amount=400
   tickfleet approvals deny demo:apr-3f2a91c04b77d1e0 --by ann --reason 'not this month'
 
-Who may decide stands in permissions.yaml, under approvers. Whoever may run this command with a user of
-Redis that may decide is believed to be who --by says.")]
+permissions.yaml lists the approvers. The command does not authenticate --by: everyone who can run it with a
+Redis user of an operator can name any approver.")]
 pub(crate) struct Approvals {
     #[command(subcommand)]
     what: What,
@@ -46,36 +46,36 @@ pub(crate) struct Approvals {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The calls that wait, those first that end first.
+    /// List the calls that wait, the first to expire first.
     List(List),
-    /// One of them, with what asks, who has to agree and what was said.
+    /// Show one approval: the call, the required approvers and their decisions.
     Show(One),
-    /// Agree to a call.
+    /// Approve a call.
     Approve(Approve),
-    /// Deny a call: it ends, and its agent is told why.
+    /// Deny a call. The call ends, and its agent receives the reason.
     Deny(Deny),
-    /// Tell others by HTTP when approvals are asked for and decided, until SIGTERM.
+    /// Send a webhook for every requested and decided approval, until SIGTERM.
     Notify(notify::Notify),
 }
 
 #[derive(Debug, Args)]
 struct List {
-    /// Whose. Without it, those of every tenant.
+    /// Only calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Those of calls of this agent.
+    /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Those of calls of this tool.
+    /// Only calls of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// Those that were asked for at least so long ago (10m).
+    /// Only calls that have waited at least this long, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
-    /// So many at most, from 1 to 500.
+    /// Approvals to list, 1 to 500.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
-    /// Go on where a page has ended, as it says.
+    /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<ApprovalsAt>,
 }
@@ -99,16 +99,16 @@ struct One {
 struct Approve {
     #[command(flatten)]
     which: One,
-    /// Who, of the approvers in permissions.yaml. Without it, what the variable USER says.
+    /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, default_value = "", hide_default_value = true, value_parser = reason)]
     reason: String,
-    /// Another value for an argument that may be changed: /pointer=JSON. May be given several times.
+    /// New value of an argument that can be changed: /pointer=JSON. Repeatable.
     #[arg(long = "set", value_name = "POINTER=JSON", value_parser = setting)]
     set: Vec<(String, Box<RawValue>)>,
-    /// Agree to the arguments as another approver has changed them.
+    /// Approve the arguments as another approver changed them.
     #[arg(long)]
     narrowed: bool,
 }
@@ -117,10 +117,10 @@ struct Approve {
 struct Deny {
     #[command(flatten)]
     which: One,
-    /// Who, of the approvers in permissions.yaml. Without it, what the variable USER says.
+    /// Your name among the approvers of permissions.yaml. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Why, for the agent and the audit log.
+    /// Reason for the agent and the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
 }

@@ -15,20 +15,20 @@ use crate::output::Output;
 use crate::output::time_format::Past;
 use crate::setup::Setup;
 
-/// Write entries and seals as lines of JSON, which `verify` and `prove` read.
+/// Export entries and seals as JSON lines, for `verify` and `prove`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// This tenant's entries alone.
+    /// Only entries of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// From this time on: 24h (ago) or 2026-03-01T12:00:00Z. What was sealed together comes together, and what was sealed
-    /// from then on; `verify --anchors-from` takes the same time.
+    /// Only entries since this time: 24h (ago) or 2026-03-01T12:00:00Z. Starts at a seal; `verify --anchors-from`
+    /// takes the same time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
-    /// Before this time.
+    /// Only entries before this time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     until: Option<Past>,
-    /// The file to write; standard output without one. One that is there is gone on with, where it was cut off.
+    /// Output file. If missing, standard output. An existing file is continued at its end.
     #[arg(long, value_name = "TO")]
     to: Option<To>,
     #[command(flatten)]

@@ -13,10 +13,10 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Print the public half of the key that signs seals, or make a new key.
+/// Print the public key of the signing key, or create a signing key.
 #[derive(Debug, Args)]
 pub(crate) struct Key {
-    /// Make a new secret key in this file, which must not exist.
+    /// Create a secret key in this file, which must not exist.
     #[arg(long, value_name = "FILE")]
     pub(crate) new: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Search the audit log, export it with its seals, or verify an export.
+/// Search the audit log, export it, or verify an export.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +24,7 @@ Examples:
   tickfleet audit export --follow --to otlp:http://collector:4318
   tickfleet audit key --new /etc/tickfleet/seal.key
 
-Exit code 1 of verify: something is not as it was written.")]
+Exit code 1 of verify: the export differs from the log as it was written.")]
 pub(crate) struct Audit {
     #[command(subcommand)]
     pub(crate) what: What,
@@ -32,13 +32,13 @@ pub(crate) struct Audit {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Search entries, the newest first; says how far it looked.
+    /// Search entries, the newest first, and print how far the search went.
     Search(search::Search),
-    /// Write entries and seals as lines of JSON, which `verify` and `prove` read.
+    /// Export entries and seals as JSON lines, for `verify` and `prove`.
     Export(export::ExportArgs),
-    /// Check an export, without Redis: what is intact, edited, missing, inserted, reordered, truncated, and where.
+    /// Verify an export offline: report entries that were edited, removed, inserted, reordered or truncated.
     Verify(verify::Verify),
-    /// Print the public half of the key that signs seals, or make a new key.
+    /// Print the public key of the signing key, or create a signing key.
     Key(key::Key),
 }
 

@@ -11,37 +11,37 @@ use crate::output::time_format::Past;
 use crate::output::{Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Search entries, the newest first; says how far it looked.
+/// Search entries, the newest first, and print how far the search went.
 #[derive(Debug, Args)]
 pub(crate) struct Search {
-    /// Entries of this tenant.
+    /// Only entries of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Of this agent.
+    /// Only entries of this agent.
     #[arg(long)]
     agent: Option<String>,
-    /// Of this tool.
+    /// Only entries of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// With this outcome.
+    /// Only entries with this outcome.
     #[arg(long)]
     outcome: Option<String>,
-    /// With this text anywhere in them.
+    /// Only entries that contain this text.
     #[arg(long)]
     text: Option<String>,
-    /// From this time on: 2h (ago) or 2026-03-01T12:00:00Z.
+    /// Only entries since this time: 2h (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
-    /// Before this time.
+    /// Only entries before this time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     until: Option<Past>,
-    /// Entries shown of each shard at most.
+    /// Entries to show per shard.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     limit: usize,
-    /// Entries read of each shard at most.
+    /// Entries to read per shard.
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     read: usize,
-    /// Go on behind this entry of a shard, as SHARD:ENTRY, where an earlier search ended.
+    /// Continue after this entry, as SHARD:ENTRY from the previous search.
     #[arg(long, value_name = "SHARD:ENTRY")]
     cursor: Option<String>,
 }

@@ -16,41 +16,40 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::time_format::Deadline;
 
-/// What an export is checked against.
+/// References for the verification.
 #[derive(Debug, Args)]
 pub(crate) struct Against {
-    /// Heads that were kept elsewhere: the file of `seal.anchor`, a log with its lines, or stream:KEY of --anchor-redis.
+    /// Anchored hashes: the file of `seal.anchor`, a log with its lines, or stream:KEY of --anchor-redis.
     #[arg(long, value_name = "FILE|stream:KEY")]
     anchors: Option<String>,
-    /// The Redis that has the stream of `seal.anchor`.
+    /// URL of the Redis that holds the stream of `seal.anchor`.
     #[arg(long, value_name = "URL", env = "TICKFLEET_ANCHOR_REDIS", hide_env_values = true)]
     anchor_redis: Option<String>,
-    /// A public key that you trust, as ID=KEY (see `tickfleet audit key`); again for another.
+    /// Trusted public key, as ID=KEY (see `tickfleet audit key`). Repeatable.
     #[arg(long = "key", value_name = "ID=KEY")]
     keys: Vec<String>,
-    /// Leave out anchors that were made after this time, where the export is older than they are.
+    /// Ignore anchors after this time, if the export is older than the anchors.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     anchors_until: Option<Deadline>,
-    /// What was sealed from this time on has to be there, and nothing older: the log was trimmed up to it, or the export
-    /// begins with it.
+    /// Expect everything sealed since this time, and nothing older, if the log or the export begins there.
     #[arg(long, value_name = "TIME", value_parser = Deadline::parse)]
     anchors_from: Option<Deadline>,
-    /// The export is of this fleet (redis.namespace): seals of another one are none of its own, and anchors of another are
-    /// left out. Without it, the export is of the fleet that its seals name.
+    /// Namespace (redis.namespace) of the export's fleet. Seals and anchors of other fleets are ignored. If missing,
+    /// the fleet that the seals name.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
-    /// The export has this tenant's entries alone: anchors of others are not looked for.
+    /// The export contains only this tenant: anchors of other tenants are ignored.
     #[arg(long, value_name = "TENANT")]
     tenant: Option<TenantId>,
-    /// Parts before the first one are not here: what is missing of them, up to where that says it goes on, is no fault.
+    /// Earlier parts of the export are absent, which is not an error.
     #[arg(long)]
     goes_on: bool,
 }
 
-/// Check an export, without Redis: what is intact, edited, missing, inserted, reordered, truncated, and where.
+/// Verify an export offline: report entries that were edited, removed, inserted, reordered or truncated.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// The export; its parts in their order.
+    /// Parts of the export, in order.
     #[arg(required = true, value_name = "EXPORT")]
     exports: Vec<PathBuf>,
     #[command(flatten)]

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use tickfleet_proof::seal::secret_text;
 
-/// What a fleet may have more.
+/// Optional features whose cost is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Extra {
-    /// The audit log is sealed, once a second.
+    /// Seals of the audit log, once a second.
     Seal,
-    /// Two rules about the arguments of each call, one of which would have people asked: each call meets both.
+    /// Two rules on the arguments of each call, one of them with approval. Each call meets both.
     Rule,
-    /// Each call goes by a fact of its session, and sets another.
+    /// Facts: each call depends on a fact of its session and sets another one.
     Fact,
-    /// All of that.
+    /// All of these.
     All,
 }
 

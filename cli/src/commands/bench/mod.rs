@@ -40,60 +40,55 @@ use via::{Door, Via};
 
 pub(crate) use report::Report;
 
-/// What is measured.
+/// Options of a measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BenchArgs {
     /// Seconds of the saturation phase.
     #[arg(long, default_value_t = 8)]
     pub(crate) seconds: u64,
-    /// Seconds of the steady phase, in which latency is measured.
+    /// Seconds of the steady phase, which measures latency.
     #[arg(long, default_value_t = 10)]
     pub(crate) steady_seconds: u64,
-    /// Turns per second of the steady phase.
+    /// Turns per second in the steady phase.
     #[arg(long, default_value_t = 200)]
     pub(crate) rate: u64,
-    /// Calls of each turn.
+    /// Calls per turn.
     #[arg(long, default_value_t = 1)]
     pub(crate) calls_per_turn: usize,
-    /// The kind of the tool that is called: the worker's own `echo`, or the same as a tool of another kind.
+    /// Kind of the tool that is called.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tool_kind: ToolKind,
-    /// The interpreter of `--tool-kind python`; it must find the package tickfleet.
+    /// Interpreter of `--tool-kind python`, with the package tickfleet.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     pub(crate) interpreter: String,
-    /// Agents that turns are spread over; none: as many as caps need at the expected rate.
+    /// Agents that make the turns. If missing, as many as the caps require.
     #[arg(long)]
     pub(crate) agents: Option<usize>,
-    /// Bursts of twice what a window allows: about half of the turns wait on lanes for their agents' next windows.
+    /// Send bursts of twice what a window allows, so that half of the turns wait for the next window.
     #[arg(long)]
     pub(crate) capped: bool,
-    /// So many agents whose budgets are used up and whose windows all end at one instant: how fast their turns drain, and
-    /// Redis' slowest command meanwhile. Nothing else is measured.
+    /// Measure only this: the drain of this many capped agents whose windows end at the same time.
     #[arg(long, value_name = "AGENTS", conflicts_with_all = ["capped", "on", "runs", "agents", "limits"])]
     pub(crate) boundary: Option<usize>,
-    /// A cluster of so many primaries beside a single one with the same shards: turns a second of Redis' CPU time. Nothing else
-    /// is measured.
+    /// Measure only this: the CPU time of Redis for a cluster of this many primaries, compared with a single one.
     #[arg(long, value_name = "PRIMARIES", conflicts_with_all = ["capped", "on", "runs", "boundary", "aof"])]
     pub(crate) primaries: Option<usize>,
-    /// Shards of that cluster; none: four a primary.
+    /// Shards of that cluster. If missing, four per primary.
     #[arg(long, requires = "primaries")]
     pub(crate) shards: Option<u32>,
-    /// Turns that each of its shards gets at once: it gets the next when all are answered.
+    /// Turns that each shard receives at once, before the next batch.
     #[arg(long, requires = "primaries", default_value_t = 50)]
     pub(crate) round: u64,
-    /// Load all primaries at once, in place of one after the other: they share this machine's cores then.
+    /// Load all primaries at the same time, on shared cores.
     #[arg(long, requires = "primaries")]
     pub(crate) at_once: bool,
-    /// Limits of the configuration, of which three count every call, and none holds one up; the same load is run
-    /// without them first.
+    /// Configured limits, of which three count every call. The same load runs without them first.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,
-    /// What the fleet has more: so many pairs of runs as `--runs` says, with it and without, by the CPU time of all processes.
-    /// Nothing else is measured.
+    /// Measure only this: the CPU time of all processes with and without an optional feature.
     #[arg(long, value_enum, value_name = "WHAT", conflicts_with_all = ["capped", "on", "boundary", "primaries"])]
     pub(crate) beside: Option<Extra>,
-    /// Latency of turns that go in over a gateway, by its HTTP API and its MCP server, beside those straight to Redis.
-    /// Nothing else is measured.
+    /// Measure only this: the latency of turns over a gateway, compared with Redis directly.
     #[arg(long, value_enum, value_name = "DOOR", conflicts_with_all = ["capped", "on", "boundary", "primaries", "beside", "runs"])]
     pub(crate) via: Option<Door>,
     /// Scheduler processes.
@@ -105,35 +100,35 @@ pub(crate) struct BenchArgs {
     /// Slots of each worker.
     #[arg(long, default_value_t = 256)]
     pub(crate) slots: usize,
-    /// Bytes of one turn's message, about.
+    /// Approximate bytes of a turn's message.
     #[arg(long, default_value_t = 300)]
     pub(crate) payload_bytes: usize,
-    /// Turns that may be on their way at saturation.
+    /// Turns in flight at saturation.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) window: u64,
-    /// Whole runs; figures are medians.
+    /// Complete runs. Results are medians.
     #[arg(long, default_value_t = 1)]
     pub(crate) runs: usize,
-    /// Redis alone on the first core, all else on the others: what is slow then is Redis' own work.
+    /// Pin Redis to the first core and everything else to the others.
     #[arg(long, conflicts_with_all = ["on", "primaries", "beside", "via"])]
     pub(crate) pin: bool,
-    /// The Redis to measure on (its data stays; a namespace of its own is used); none: a private one.
+    /// Redis to measure on, in a namespace of its own. If missing, a private one.
     #[arg(long, conflicts_with = "aof")]
     pub(crate) on: Option<String>,
-    /// The append-only file of the private Redis.
+    /// Append-only file of the private Redis.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) aof: Aof,
 }
 
-/// What a private Redis writes to disk.
+/// Persistence of a private Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum Aof {
-    /// Nothing.
+    /// No append-only file.
     #[default]
     No,
-    /// All, at latest after a second: what most people run.
+    /// Append-only file, synced every second.
     Everysec,
-    /// All, before it answers.
+    /// Append-only file, synced before every response.
     Always,
 }
 
@@ -160,19 +155,19 @@ pub(crate) const HELP: &str = "\
 Examples:
   tickfleet bench                        one run on a private Redis without persistence
   tickfleet bench --runs 5 --json        medians of five runs, for programs
-  tickfleet bench --capped               half of the turns wait for their agents' next windows
-  tickfleet bench --limits 20            twenty limits, of which three count every call
-  tickfleet bench --pin                  Redis alone on a core, all else on the others
-  tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
-  tickfleet bench --primaries 3          a cluster beside one primary, by Redis' CPU time
-  tickfleet bench --beside seal --runs 5   what a sealed audit log costs; likewise rule, fact and all
-  tickfleet bench --via gateway          what HTTP and MCP add to a turn's latency
-  tickfleet bench --aof everysec         with the append-only file that most people run
+  tickfleet bench --capped               half of the turns wait for the next window
+  tickfleet bench --limits 20            20 limits, of which three count every call
+  tickfleet bench --pin                  Redis alone on one core
+  tickfleet bench --boundary 200000      200,000 capped agents whose windows end together
+  tickfleet bench --primaries 3          a cluster compared with one primary, by CPU time of Redis
+  tickfleet bench --beside seal --runs 5   cost of a sealed audit log; also rule, fact and all
+  tickfleet bench --via gateway          latency that HTTP and MCP add to a turn
+  tickfleet bench --aof everysec         with an append-only file
   tickfleet bench --calls-per-turn 5
-  tickfleet bench --tool-kind http       likewise mcp and shell
+  tickfleet bench --tool-kind http       also mcp and shell
   tickfleet bench --tool-kind python --interpreter .venv/bin/python
 
-Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";
+Every result is also a ratio to the raw stream cycle of the same run. Use a machine without other load.";
 
 /// `tickfleet bench`.
 ///

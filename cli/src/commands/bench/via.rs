@@ -21,7 +21,7 @@ const ROUNDS: u64 = 5;
 /// What is not answered in so long is no figure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The ways that turns go in by.
+/// Routes that turns can take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Door {
     /// The gateway's HTTP API and its MCP server.

@@ -19,30 +19,30 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Talk with an agent: what it plans, calls, waits for and answers, as it happens.
+/// Chat with an agent and follow its plans, calls and answers live.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys: Ctrl-C ends the task that runs, a second one leaves; Ctrl-D ends the conversation.
+Keys: Ctrl-C cancels the running task, twice exits; Ctrl-D ends the conversation.
 
 Examples:
   tickfleet chat --agent atlas
-  tickfleet chat --agent atlas --session release-7       goes on with a conversation
-  tickfleet chat --agent atlas --once 'What is new?'     one exchange, for scripts: exit code 0 if it was answered
-  tickfleet chat --agent atlas --once 'Hi' --json        its events, a line each")]
+  tickfleet chat --agent atlas --session release-7       continue a conversation
+  tickfleet chat --agent atlas --once 'What is new?'     one exchange, for scripts: exit code 0 if the agent responded
+  tickfleet chat --agent atlas --once 'Hi' --json        its events as JSON lines")]
 pub(crate) struct Chat {
-    /// The agent that is talked with.
+    /// Agent to chat with.
     #[arg(long)]
     agent: AgentId,
-    /// Whose agent.
+    /// Tenant of the agent.
     #[arg(long, default_value = "demo")]
     tenant: TenantId,
-    /// The conversation that is gone on with; without it, a new one.
+    /// Conversation to continue. If missing, a new one.
     #[arg(long, value_name = "ID")]
     session: Option<SessionId>,
-    /// Say this, show what comes of it, and end.
+    /// Send this message, print the response, and exit.
     #[arg(long, value_name = "TEXT")]
     once: Option<String>,
-    /// The user that the agent acts for, JSON.
+    /// User that the agent acts for, as JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_json)]
     user: Option<Box<RawValue>>,
 }

@@ -75,21 +75,20 @@ const AGENTS: &str = include_str!("../../../../config/agents.yaml");
 const OUTSIDE: &str = "task_handler: {external: {lease_ms: 60000}}";
 const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
 
-/// Plays a day and shows what came of it.
+/// Play a scripted day of the sample agents on a private fleet and print the results.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X and an MCP server,
-and prints a link to the console that shows them at work; with --stay, also when they are done.
-Nothing leaves this machine, and nothing stays. It runs on the built-in configuration, whatever
---config, REDIS_URL and the environment say. Exit code 0 only if every call got exactly one result,
-no cap was exceeded, and nothing was sent, posted or booked twice.")]
+The demo starts a private Redis, a scheduler, a worker, and fakes of Telegram, X and an MCP server,
+and prints a link to the console. With --stay, the console stays open at the end.
+All traffic stays on this machine, and all data is removed. The demo ignores --config, REDIS_URL and the
+environment. Exit code 0 only if every call got exactly one result, no cap was exceeded, and no message,
+post or booking was repeated.")]
 pub(crate) struct Demo {
-    /// The Python that the tool in Python runs in; it must find the package tickfleet. The day goes without the tool where
-    /// it does not.
+    /// Interpreter of the Python tool, with the package tickfleet. Without the package, the demo skips the tool.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     interpreter: String,
-    /// Keep the console when the demo is over, until Ctrl-C.
+    /// Keep the console open until Ctrl-C.
     #[arg(long)]
     stay: bool,
 }

@@ -28,20 +28,21 @@ use crate::setup::{self, Setup};
 #[command(after_help = "\
 Examples:
   tickfleet dev
-  tickfleet dev --port            where a client needs host and port instead of a socket
-  tickfleet dev --console         with pages to watch it by, and a link to them with a key
-What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
-what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.
-Where --redis-url or the variable REDIS_URL names a Redis, that one is used: unset it for a private one.")]
+  tickfleet dev --port            for clients that need host and port instead of a socket
+  tickfleet dev --console         with the console, and a link to it with a key
+
+The output shows how to submit a first turn from another terminal. Ctrl-C drains and stops the fleet.
+The private Redis keeps its data in --dir, so unfinished work continues at the next start.
+If --redis-url or the variable REDIS_URL is set, the fleet uses that Redis instead of a private one.")]
 pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
     #[arg(long, value_name = "DIR", default_value = DIR)]
     dir: PathBuf,
-    /// Let the private Redis listen on this port of 127.0.0.1, 6379 unless said otherwise, instead of on a socket:
-    /// then every user of this machine can reach it.
+    /// Let the private Redis listen on this port of 127.0.0.1, 6379 if none is given, instead of on a socket. Every user of
+    /// this machine can reach the port.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Serve the console, and the HTTP API, on this port of 127.0.0.1, 8080 unless said otherwise; 0 takes any free one.
+    /// Serve the console and the HTTP API on this port of 127.0.0.1, 8080 if none is given. 0 picks a free port.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8080")]
     console: Option<u16>,
 }

@@ -8,20 +8,20 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Print the rules of a user of Redis: what a role of the fleet needs, and little else.
+/// Print the Redis access rules of a role.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tickfleet acl --role worker                      a line for an aclfile
-  tickfleet acl --role producer --user chat        for a user of another name
-  tickfleet acl --role scheduler --json            the same as data
+  tickfleet acl --role worker                      a line for an ACL file
+  tickfleet acl --role producer --user chat        with another user name
+  tickfleet acl --role scheduler --json            as data
 
-The password is <user>-secret: replace it.")]
+Replace the password, which is <user>-secret.")]
 pub(crate) struct Acl {
-    /// Who: tickfleet (all of a fleet in one), scheduler, worker, operator, gateway, producer, onlooker, exporter.
+    /// Role: tickfleet (a whole fleet), scheduler, worker, operator, gateway, producer, onlooker or exporter.
     #[arg(long, value_parser = role)]
     role: Role,
-    /// The user's name; the role's by default.
+    /// Name of the user. Default: the role.
     #[arg(long)]
     user: Option<String>,
 }

@@ -25,21 +25,21 @@ use crate::setup::Setup;
 /// Dead letters that are shown.
 const DEAD_SHOWN: usize = 3;
 
-/// Check Redis and the health of the queues. Each finding says what to do; exit code 1 if one of them is FAIL.
+/// Check Redis and the health of the queues, with advice for each finding. Exit code 1 if a finding is FAIL.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet doctor
-  tickfleet doctor --strict --json        for a pipeline: a warning fails too
-  tickfleet doctor --repair --by anna     mend what does not agree, beside a fleet that works")]
+  tickfleet doctor --strict --json        for a pipeline: warnings fail too
+  tickfleet doctor --repair --by anna     repair inconsistencies of a running fleet")]
 pub(crate) struct Doctor {
-    /// Fail on warnings too.
+    /// Exit with 1 on warnings too.
     #[arg(long)]
     strict: bool,
-    /// Mend what does not agree and can be mended safely, and say what was done.
+    /// Repair inconsistencies that are safe to repair, and report each repair.
     #[arg(long)]
     repair: bool,
-    /// Who has it repaired, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log of repairs. If missing, the variable USER.
     #[arg(long, value_name = "NAME", requires = "repair", value_parser = crate::commands::limits::who)]
     by: Option<String>,
 }

@@ -24,31 +24,31 @@ use crate::output::letters;
 use crate::output::time_format::Past;
 use crate::setup::Setup;
 
-/// Tell the whole story of a turn, call or task.
+/// Explain a turn, call or task: decisions, waits, attempts and outcome.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet explain demo:t1700000000000-0
-  tickfleet explain demo:t1700000000000-0/2          one call of it
+  tickfleet explain demo:t1700000000000-0/2          one call
   tickfleet explain t1700000000000-0 --tenant demo
-  tickfleet explain t1700000000000-0                 looks for it at every tenant
+  tickfleet explain t1700000000000-0                 search all tenants
   tickfleet explain demo:order-17 --since 2026-11-22T10:00:00Z --until 2026-11-22T11:00:00Z
 
-It tells when calls were admitted and which counters decided, where the rest waits, for whom, and when
-it is eligible, each try that failed and why, crashes, how each call ended, and the audit entries.
-Finished turns are known for retention.records, audit entries for retention.audit: after that, an id
-that the fleet made tells where to search the audit log, and for one of your own --since does.")]
+The output covers admission with its counters, waits with their causes and ends, failed attempts, crashes,
+outcomes and audit entries. Records of finished turns are kept for retention.records, audit entries for
+retention.audit. Without a record, the command searches the audit log: an id made by the fleet contains the
+time to search, an id of your own needs --since.")]
 pub(crate) struct Explain {
-    /// tenant:turn, tenant:turn/position, or the id alone; a task's id works the same.
+    /// tenant:turn, tenant:turn/position, or the id alone. The id of a task works too.
     #[arg(value_name = "ID")]
     id: String,
-    /// Whose, where the id does not say it.
+    /// Tenant, if the id does not name it.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Search the audit log from this time on (RFC 3339), or from so long ago (2h).
+    /// Search the audit log since this time: RFC 3339, or 2h (ago).
     #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
     since: Option<Past>,
-    /// And up to this time, or so long ago. Default: the turn's end, else a day after --since.
+    /// Search the audit log until this time. Default: the end of the turn, or a day after --since.
     #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
     until: Option<Past>,
 }

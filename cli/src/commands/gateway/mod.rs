@@ -37,7 +37,7 @@ use crate::setup::Setup;
 /// The time between two questions whether Redis is there.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Serve the HTTP API of the fleet, or make a key for it.
+/// Serve the HTTP API until SIGTERM, or create an API key.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -53,30 +53,28 @@ Examples:
 pub(crate) struct GatewayArgs {
     #[command(subcommand)]
     what: Option<What>,
-    /// The file of API keys: rows as `tickfleet gateway key` prints them. It is read again when it changes.
+    /// File of API keys, as `tickfleet gateway key` prints them. Changes apply without a restart.
     #[arg(long, value_name = "FILE", required_unless_present = "oidc_issuer")]
     keys: Option<PathBuf>,
-    /// Where to listen.
+    /// Address and port to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     address: SocketAddr,
-    /// A certificate in PEM, with those that lead to its root: then it speaks TLS. It is read again when it changes.
+    /// PEM file with the TLS certificate and its chain. Changes apply without a restart.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The certificate's key, in PEM.
+    /// PEM file with the private key of the certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Where callers reach it, such as https://fleet.example.com: what MCP clients are told of where tokens come from, and of the
-    /// page where people approve, is there.
+    /// Public URL of the gateway, such as https://fleet.example.com, for MCP discovery and links to approvals.
     #[arg(long, value_name = "URL")]
     public_url: Option<PublicUrl>,
-    /// Where to answer /metrics, /livez and /readyz, without keys: an address that only scrapes and probes reach.
+    /// Address and port of /metrics, /livez and /readyz, which need no key. Keep it private.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Keys and tokens that are not good which are looked at from one address (of IPv6, one network of 64 bits), a second in the
-    /// long run; 0: any number. Beyond it, only what was good at this gateway before passes.
+    /// Wrong keys and tokens per second that an address (or IPv6 /64 network) can try. 0 disables the limit.
     #[arg(long, value_name = "PER_SECOND", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     wrong_keys: u32,
-    /// So many of them may come at once.
+    /// Burst size of that limit.
     #[arg(long, value_name = "REQUESTS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     wrong_keys_burst: u32,
     #[command(flatten)]
@@ -85,7 +83,7 @@ pub(crate) struct GatewayArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a key: the row for the file of keys goes to standard output, the key itself, once, to standard error.
+    /// Create a key. The entry for the key file goes to standard output, the key itself to standard error.
     Key(Key),
     /// Print the OpenAPI document.
     Openapi,
@@ -93,60 +91,60 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Key {
-    /// A name for people and logs.
+    /// Name of the key, for people and logs.
     #[arg(long)]
     id: String,
-    /// The tenant whose agents it may speak for, or that it looks after; '*' looks after all.
+    /// Tenant of the key. '*' grants operators all tenants.
     #[arg(long)]
     tenant: Whose,
-    /// An agent, or the beginning of names and a *; repeatable. Without it, all agents.
+    /// Agent that the key can act for, or a prefix followed by *. Repeatable. If missing, all agents.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<String>,
-    /// What it may do; repeatable. Without it, submit, read and cancel.
+    /// Permission to grant. Repeatable. If missing, submit, read and cancel.
     #[arg(long, value_enum, value_name = "VERB")]
     verb: Vec<VerbArg>,
-    /// In place of verbs: what somebody does who looks after the fleet.
+    /// Operator role to grant, instead of single permissions.
     #[arg(long, value_enum, conflicts_with = "verb")]
     role: Option<RoleArg>,
-    /// Who decides with it, of the approvers in permissions.yaml; for a key that may approve.
+    /// Approver of permissions.yaml who decides with this key. Required with `approve`.
     #[arg(long, value_name = "NAME")]
     approver: Option<String>,
-    /// Requests a second that it may send through one gateway. Without it, as many as it likes.
+    /// Requests per second through one gateway. If missing, unlimited.
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<u32>,
-    /// Requests that it may send at once; without it, those of a second.
+    /// Burst size of that rate. Default: the requests of one second.
     #[arg(long, value_name = "REQUESTS", requires = "rate")]
     burst: Option<u32>,
-    /// How long it is good, such as 90d.
+    /// Lifetime of the key, such as 90d.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     expires_in: Option<Duration>,
 }
 
-/// A verb, on the command line.
+/// Permission of a key.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum VerbArg {
-    /// Submit turns, delegate tasks, talk with agents.
+    /// Submit turns, delegate tasks, chat with agents.
     Submit,
-    /// Read replies, tasks and lists of tools.
+    /// Read replies, tasks and tool lists.
     Read,
-    /// End turns and tasks before their time.
+    /// Cancel turns and tasks.
     Cancel,
-    /// Look at all that operators look at, and change nothing.
+    /// Read all operator views.
     View,
-    /// Pause and resume, end many turns, replay and drop what was put aside (with another message, too).
+    /// Pause and resume, cancel many turns, replay and drop dead letters.
     Operate,
-    /// Approve and deny calls that wait for people.
+    /// Approve and deny calls.
     Approve,
 }
 
-/// What somebody does who looks after the fleet, on the command line.
+/// Operator role of a key.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum RoleArg {
-    /// Looks, and changes nothing: view.
+    /// Read-only: view.
     Viewer,
-    /// Looks, pauses, resumes, ends turns, replays: view and operate.
+    /// View and operate.
     Operator,
-    /// Looks, approves and denies: view and approve.
+    /// View and approve.
     Approver,
 }
 

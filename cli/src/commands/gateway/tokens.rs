@@ -6,33 +6,33 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tickfleet_gateway::{Algorithm, TokenError, TokenOptions, Tokens};
 
-/// An identity provider, and what its tokens grant.
+/// Identity provider, and what its tokens grant.
 #[derive(Debug, Args)]
 pub(super) struct TokenArgs {
-    /// Take the tokens (JWT) of this OpenID Connect issuer, too: their `iss`, and where its keys are fetched.
+    /// Issuer of OpenID Connect tokens (JWT) to accept. The gateway fetches its public keys.
     #[arg(long, value_name = "URL", requires_all = ["oidc_audience", "oidc_rules"])]
     oidc_issuer: Option<String>,
-    /// What tokens for this gateway have as `aud`; repeatable, for one of several.
+    /// Accepted `aud` claim of tokens. Repeatable.
     #[arg(long, value_name = "NAME", requires = "oidc_issuer")]
     oidc_audience: Vec<String>,
-    /// The file of rules: what the claims of a token grant. It is read again when it changes.
+    /// File of rules that map claims to permissions. Changes apply without a restart.
     #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
     oidc_rules: Option<PathBuf>,
-    /// A file with the issuer's public keys (JSON Web Key Set), in place of fetching them.
+    /// File with the issuer's public keys (JSON Web Key Set), instead of fetching them.
     #[arg(long, value_name = "FILE", requires = "oidc_issuer")]
     oidc_jwks: Option<PathBuf>,
-    /// How tokens may be signed; repeatable. Without it, RS256, ES256 and EdDSA.
+    /// Accepted signature algorithm. Repeatable. If missing, RS256, ES256 and EdDSA.
     #[arg(long, value_enum, value_name = "ALGORITHM", requires = "oidc_issuer")]
     oidc_algorithm: Vec<Signed>,
-    /// The claim that says who acts, for the audit log, such as email.
+    /// Claim with the name for the audit log, such as email.
     #[arg(long, value_name = "CLAIM", requires = "oidc_issuer", default_value = "sub")]
     oidc_name_claim: String,
-    /// By so much the clocks of issuer and gateway may differ, at most 5m.
+    /// Accepted clock difference between issuer and gateway, at most 5m.
     #[arg(long, value_name = "DURATION", requires = "oidc_issuer", default_value = "30s", value_parser = super::duration)]
     oidc_leeway: Duration,
 }
 
-/// How a token is signed: by a private key alone. A secret that is shared, or none, is no choice.
+/// Signature algorithm of tokens. Only asymmetric algorithms are safe here.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 #[value(rename_all = "verbatim")]
 enum Signed {

@@ -37,7 +37,7 @@ const OPERATIONS_MAX: usize = 2_000;
 /// OpenAPI's methods; everything else in a path item is not an operation.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
 
-/// Print the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) as a section of tools.yaml.
+/// Convert the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) into a section of tools.yaml.
 #[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
@@ -45,24 +45,24 @@ Examples:
   tickfleet tools import openapi.yaml --only listPets,addPet --prefix pets_ --server https://pets.example.com/v1
 
 GET becomes `read`, PUT and DELETE `idempotent`, POST and PATCH `once`. Security schemes become references to
-environment variables. References to other files are followed within the document's folder; nothing is fetched.
-An operation that cannot be imported whole is named on stderr, with the reason.")]
+environment variables. File references are followed within the document's folder; the command fetches nothing.
+An operation that cannot be imported completely is named on stderr with the reason.")]
 pub(crate) struct Import {
-    /// The document.
+    /// OpenAPI document.
     file: PathBuf,
-    /// Base address of the service, instead of the document's first server.
+    /// Base URL of the service. Default: the first server of the document.
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// Only these operations, by operationId.
     #[arg(long, value_delimiter = ',', value_name = "OPERATION,…")]
     only: Vec<String>,
-    /// Put before the name of every tool and secret.
+    /// Prefix for the names of tools and secrets.
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Each tenant has its own secrets: PETS_KEY_acme for the tenant acme.
+    /// Use one secret per tenant, such as PETS_KEY_acme for the tenant acme.
     #[arg(long)]
     per_tenant: bool,
-    /// A private host, host:port or block that the tools may reach.
+    /// Private host, host:port or CIDR block that the tools can reach. Repeatable.
     #[arg(long, value_name = "HOST")]
     allow_private: Vec<String>,
 }

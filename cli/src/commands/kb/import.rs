@@ -18,22 +18,21 @@ const PROBLEMS_TOLD: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A file .md, .markdown, .txt or .text is one document, called by its path; import from the same folder again, or it is
-another one. A line of .jsonl or .ndjson is one document:
+A file .md, .markdown, .txt or .text is one document, identified by its path as given: always import from the same
+folder. A line of .jsonl or .ndjson is one document:
   {\"title\": \"Refunds\", \"text\": \"…\", \"category\": \"policies\", \"source\": \"https://…\"}
-Only text is needed. Documents of one source are told apart by their titles.")]
+Only `text` is required. Documents of one source are distinguished by their titles.")]
 pub(super) struct Import {
-    /// Files, or folders with all documents below them.
+    /// Files, or folders with documents.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Whose knowledge base.
+    /// Tenant of the knowledge base.
     #[arg(long)]
     tenant: TenantId,
-    /// The category of documents that name none themselves.
+    /// Category of documents that do not name one.
     #[arg(long, default_value = "", hide_default_value = true)]
     category: String,
-    /// Remove the documents that came from these paths and are no longer there. Nothing is removed where anything could
-    /// not be read.
+    /// Remove documents that came from these paths and no longer exist. A read error prevents every removal.
     #[arg(long)]
     prune: bool,
 }

@@ -16,7 +16,8 @@ use crate::output::time_format::stamp;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 
-/// Fill, list, search or empty a tenant's knowledge base, which its agents search with search_atlasux_knowledge.
+/// Import, list, search or remove documents of a tenant's knowledge base, which agents search with
+/// search_atlasux_knowledge.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,9 +27,8 @@ Examples:
   tickfleet kb search --tenant demo 'how many calls may an agent make?'
   tickfleet kb remove --tenant demo docs/limits.md
 
-Passages are found by their words. Where EMBEDDINGS_MODEL names a model, they are found by their meaning, too: it is asked
-at EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or where OPENAI_BASE_URL and OPENAI_API_KEY say. Workers need the same
-variables.")]
+Search compares words. If EMBEDDINGS_MODEL names a model, search also compares meaning: the model is called at
+EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or at OPENAI_BASE_URL with OPENAI_API_KEY. Workers need the same variables.")]
 pub(crate) struct Kb {
     #[command(subcommand)]
     what: What,
@@ -36,30 +36,30 @@ pub(crate) struct Kb {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Import Markdown, text and lines of JSON. What has not changed since the last import costs nothing.
+    /// Import Markdown, text and JSON lines. Unchanged documents are skipped.
     Import(import::Import),
     /// List the documents.
     List {
-        /// Whose.
+        /// Tenant of the knowledge base.
         #[arg(long)]
         tenant: TenantId,
-        /// Only those of this category.
+        /// Only documents of this category.
         #[arg(long)]
         category: Option<String>,
     },
-    /// Remove documents by their source or id.
+    /// Remove documents by source or id.
     Remove(Remove),
     /// Search as an agent would.
     Search {
-        /// Whose.
+        /// Tenant of the knowledge base.
         #[arg(long)]
         tenant: TenantId,
-        /// What to look for.
+        /// Search text.
         query: String,
         /// Only documents of this category.
         #[arg(long)]
         category: Option<String>,
-        /// The most passages to show.
+        /// Passages to show.
         #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
         max_results: u8,
     },
@@ -67,13 +67,13 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Remove {
-    /// Whose.
+    /// Tenant of the knowledge base.
     #[arg(long)]
     tenant: TenantId,
-    /// Sources or ids, as `kb list` shows them. One that ends in / is a folder with all that came from it.
+    /// Sources or ids from `kb list`. A source that ends in / removes the whole folder.
     #[arg(value_name = "SOURCE", required_unless_present = "all")]
     sources: Vec<String>,
-    /// All documents.
+    /// Remove all documents.
     #[arg(long, conflicts_with = "sources")]
     all: bool,
 }

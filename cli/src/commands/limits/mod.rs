@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Show caps and limits with their fullest counters, or set a counter to zero.
+/// Show caps and limits with their fullest counters, or reset a counter.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -32,12 +32,12 @@ use crate::setup::Setup;
 Examples:
   tickfleet limits
   tickfleet limits --limit mails_per_agent --top 50
-  tickfleet limits --tenant atlas-ux --agent kelly     those that this agent's calls may meet
+  tickfleet limits --tenant atlas-ux --agent kelly     only limits for this agent's calls
   tickfleet limits reset mails_per_agent atlas-ux:kelly --reason 'the import was ours'
 
-What a limit allows is what the configuration here says. Users, sessions and values of arguments are
-hashes: tickfleet explain tells which counter a turn waits for. Of a limit with many counters, up to
-10000 a shard are looked at."
+Maximums come from the local configuration. Users, sessions and argument values are shown as hashes;
+`tickfleet explain` names the counter that a turn waits for. At most 10,000 counters of a limit are read
+per shard."
 )]
 pub(crate) struct Limits {
     #[command(subcommand)]
@@ -48,23 +48,23 @@ pub(crate) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Set a counter to zero. What waits for it is looked at now; who did it and why is in the audit log.
+    /// Reset a counter to zero. Waiting calls are reconsidered at once; the audit log records the reset.
     Reset(reset::Reset),
 }
 
-/// What is asked for.
+/// Filter of the list.
 #[derive(Debug, Args)]
 struct Which {
-    /// One limit, or cap.
+    /// One limit, or `cap`.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
-    /// Only what calls of this tenant may meet.
+    /// Only limits for calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Only what calls of this agent of the tenant may meet.
+    /// Only limits for calls of this agent.
     #[arg(long, requires = "tenant")]
     agent: Option<AgentId>,
-    /// Counters of each limit, the fullest first; at most 100.
+    /// Counters to show per limit, the fullest first, at most 100.
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
     top: u8,
 }

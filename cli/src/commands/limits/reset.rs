@@ -25,18 +25,18 @@ Examples:
   tickfleet limits reset mails_per_agent atlas-ux:kelly --reason 'the import was ours'
   tickfleet limits reset writes_of_the_fleet --reason 'agreed with Ben' --by anna
 
-The window ends when it would have: until then, what the limit allows may pass once more with each reset.")]
+The end of the window does not change. Each reset allows the full limit once more until then.")]
 pub(super) struct Reset {
-    /// The limit.
+    /// Name of the limit.
     #[arg(value_name = "LIMIT")]
     limit: String,
-    /// Its counter, as tickfleet limits shows it. None where the limit has one for all calls.
+    /// Counter, as `tickfleet limits` shows it. Omit it if the limit has a single counter.
     #[arg(value_name = "COUNTER", default_value = "", hide_default_value = true)]
     counter: String,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

@@ -28,18 +28,18 @@ const REACHED_BY_CHARS: usize = 120;
 const CHANGED_LINES: usize = 20;
 const CHANGED_CHARS: usize = 400;
 
-/// Pin or check the tools of MCP servers, or serve an agent's tools as one.
+/// Pin or check the tools of MCP servers, or serve an agent's tools over MCP.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet mcp pin --config conf             every server of conf/mcp.yaml, into conf/mcp.lock.yaml
-  tickfleet mcp pin files --config conf       one of them
-  tickfleet mcp check --config conf           write nothing; exit code 1 if anything differs
-  tickfleet mcp pin --timeout 2m --config conf    a server that npx has to fetch first takes its time
-  tickfleet mcp serve --agent kelly           what an MCP client starts to get the tools of an agent
+  tickfleet mcp pin files --config conf       one server
+  tickfleet mcp check --config conf           compare only; exit code 1 if anything differs
+  tickfleet mcp pin --timeout 2m --config conf    for a server that npx downloads first
+  tickfleet mcp serve --agent kelly           for the configuration of an MCP client
 
-Servers are started or connected to, asked for their tools, and closed again; no tool is called.
-Models read what is pinned: look at the descriptions before you let them.")]
+The command starts or connects to each server, lists its tools and disconnects; it calls no tool.
+Review the pinned descriptions, because models read them.")]
 pub(crate) struct Mcp {
     #[command(subcommand)]
     pub(crate) what: What,
@@ -47,11 +47,11 @@ pub(crate) struct Mcp {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Write what the servers say now into mcp.lock.yaml.
+    /// Write the current tool definitions of the servers to mcp.lock.yaml.
     Pin(Which),
-    /// Compare what the servers say now with mcp.lock.yaml.
+    /// Compare the current tool definitions with mcp.lock.yaml.
     Check(Which),
-    /// Serve the tools of one agent over standard input and output.
+    /// Serve the tools of one agent on standard input and output.
     Serve(serve::Serve),
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum What {
 pub(crate) struct Which {
     /// Only these servers.
     servers: Vec<String>,
-    /// How long a server may take to start and to tell its tools: seconds (30), or a duration (2m).
+    /// Time limit to start a server and list its tools: seconds (30) or a duration (2m).
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = results::parse_wait)]
     timeout: Duration,
 }

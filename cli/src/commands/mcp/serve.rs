@@ -8,13 +8,13 @@ use tickfleet_ops::shutdown::Shutdown;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// Serve the tools of one agent over standard input and output.
+/// Serve the tools of one agent on standard input and output.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// The agent whose tools they are. Whoever starts the command speaks for it: no key is asked for.
+    /// Agent whose tools are served. No key is required: the process acts for the agent.
     #[arg(long)]
     agent: AgentId,
-    /// Whose agent.
+    /// Tenant of the agent.
     #[arg(long, default_value = "demo")]
     tenant: TenantId,
 }

@@ -19,7 +19,7 @@ use crate::setup::Setup;
 /// Bytes of a file of memories: many times what is kept of it.
 const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
 
-/// Add, import, list or forget an agent's memories, which it searches with search_my_memories.
+/// Add, import, list or delete memories of an agent, which it searches with search_my_memories.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,50 +32,50 @@ pub(crate) struct Memory {
     what: What,
 }
 
-/// Whose memories.
+/// Owner of the memories.
 #[derive(Debug, Args)]
 struct Owner {
-    /// The agent's tenant.
+    /// Tenant of the agent.
     #[arg(long)]
     tenant: TenantId,
-    /// Whose.
+    /// Agent that owns the memories.
     #[arg(long)]
     agent: AgentId,
 }
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Add one. The same text is there once.
+    /// Add a memory. Equal texts are stored once.
     Add {
-        /// What to remember.
+        /// Text to remember.
         text: String,
         #[command(flatten)]
         owner: Owner,
-        /// A word to find it by. Repeatable.
+        /// Tag to find it by. Repeatable.
         #[arg(long, value_name = "WORD")]
         tag: Vec<String>,
     },
-    /// Add many: a line of .jsonl each, {"text": "…", "tags": ["…"]}, or a paragraph each of any other text.
+    /// Import memories: JSON lines {"text": "…", "tags": ["…"]} from .jsonl, or one per paragraph of any other text.
     Import {
-        /// The file.
+        /// File to import.
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
         owner: Owner,
     },
-    /// List them, the newest first.
+    /// List the memories, the newest first.
     List {
         #[command(flatten)]
         owner: Owner,
     },
-    /// Take some away.
+    /// Delete memories.
     Forget {
-        /// Their ids.
+        /// Ids of memories.
         #[arg(value_name = "ID", required_unless_present = "all")]
         ids: Vec<String>,
         #[command(flatten)]
         owner: Owner,
-        /// All of them.
+        /// Delete all memories.
         #[arg(long, conflicts_with = "ids")]
         all: bool,
     },

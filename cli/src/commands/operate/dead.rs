@@ -24,24 +24,24 @@ const LISTED_MAX: usize = 1_000;
 /// Those that a preview shows.
 const PREVIEWED: usize = 10;
 
-/// List what was put aside, show one, replay or drop some.
+/// List dead letters, failed calls and failed tasks; replay or drop them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet dead list --tenant demo --since 1d
   tickfleet dead list --kind call --error 503 --since 1d
-  tickfleet dead list --by-cause --since 1d                                            what failed alike, as one line
+  tickfleet dead list --by-cause --since 1d                                            one line per cause
   tickfleet dead show call-0-1764130000000-0
-  tickfleet dead replay --error 503 --since 1d --reason 'the service is back'          what it would replay
-  tickfleet dead replay --error 503 --since 1d --reason 'the service is back' --yes    replays it
-  tickfleet dead show letter-0-1764130000000-0 --message > turn.json                   edit it, and then
-  tickfleet dead replay letter-0-1764130000000-0 --message turn.json --reason 'mended' --yes
+  tickfleet dead replay --error 503 --since 1d --reason 'the service is back'          print the matches
+  tickfleet dead replay --error 503 --since 1d --reason 'the service is back' --yes    replay them
+  tickfleet dead show letter-0-1764130000000-0 --message > turn.json                   edit the message, then
+  tickfleet dead replay letter-0-1764130000000-0 --message turn.json --reason 'fixed' --yes
   tickfleet dead drop --cause unknown_agent --until 7d --reason 'of no use' --yes
 
-Letters are messages that were never carried out: refused, deadly to their readers, or unreadable. Calls are those of turns
-that have ended, which failed after their last try. A replayed call is a new turn of its agent, under caps and permissions as
-any other, with an idempotency key of its own; the old result stays. One that may have taken effect (outcome_unknown,
-internal) is only replayed with --although-it-may-have-run.")]
+Dead letters are messages that were never executed: rejected, quarantined or unreadable. Calls are listed once their turn has
+ended and their last attempt failed. A replayed call becomes a new turn of its agent, under caps and permissions, with a new
+idempotency key; the old result stays. A call that may have taken effect (outcome_unknown,
+internal) requires --although-it-may-have-run.")]
 pub(crate) struct DeadArgs {
     #[command(subcommand)]
     what: What,
@@ -49,58 +49,58 @@ pub(crate) struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Letters and failed calls, the newest first.
+    /// List entries, the newest first.
     List(List),
-    /// One as a whole.
+    /// Show one entry in full.
     Show(Show),
-    /// Have some done anew: by their ids, or by what they have in common.
+    /// Replay entries, by id or by filter.
     Replay(ReplayArgs),
-    /// Be done with some: letters go, calls are not listed any more.
+    /// Drop entries: dead letters are deleted, calls and tasks are no longer listed.
     Drop(DropArgs),
 }
 
 #[derive(Debug, Args)]
 struct Filter {
-    /// Only letters, or only calls.
+    /// Only entries of this kind.
     #[arg(long)]
     kind: Option<KindArg>,
-    /// Those of this tenant.
+    /// Only entries of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Those of this agent.
+    /// Only entries of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Calls of this tool.
+    /// Only calls of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// With this cause: a code of refusal (unknown_agent), or an outcome (transient).
+    /// Only entries with this cause: a rejection code (unknown_agent) or an outcome (transient).
     #[arg(long)]
     cause: Option<String>,
-    /// With this text in what was told: 503.
+    /// Only entries whose error message contains this text, such as 503.
     #[arg(long, value_name = "TEXT")]
     error: Option<String>,
-    /// Calls and tasks of which was told this, as list --by-cause has it: with # for words that have a digit.
+    /// Only entries with this error message, as shown by `list --by-cause`. `#` stands for a word with a digit.
     #[arg(long, value_name = "TEXT")]
     told: Option<String>,
-    /// Calls and tasks of which nothing was told.
+    /// Only entries without an error message.
     #[arg(long, conflicts_with = "told")]
     untold: bool,
-    /// From this time on: 1d (ago) or 2026-03-01T12:00:00Z.
+    /// Only entries since this time: 1d (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     since: Option<Past>,
-    /// Before this time.
+    /// Only entries before this time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     until: Option<Past>,
 }
 
-/// Letters or calls, on the command line.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum KindArg {
-    /// Messages that were never carried out.
+    /// A message that was never executed.
     Letter,
-    /// Calls that failed for good.
+    /// A call that failed permanently.
     Call,
-    /// Delegated tasks that failed for good: done anew by a message alone, for what they were granted is not kept.
+    /// A delegated task that failed permanently. To replay it, supply a message.
     Task,
 }
 
@@ -108,40 +108,40 @@ enum KindArg {
 struct List {
     #[command(flatten)]
     filter: Filter,
-    /// So many, from 1 to 1000.
+    /// Entries to list, 1 to 1000.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
-    /// Those that failed alike as one: how many, the newest, the oldest. The whole log is read, and --limit counts causes.
+    /// Group entries that failed alike, with count, newest and oldest. Reads the whole log; --limit counts groups.
     #[arg(long)]
     by_cause: bool,
-    /// Go on where a page has ended, as it says.
+    /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE", conflicts_with = "by_cause")]
     from: Option<DeadAt>,
 }
 
 #[derive(Debug, Args)]
 struct Show {
-    /// Which, as the list says it.
+    /// Id of the entry, from the list.
     id: DeadId,
-    /// Only the message that a replay sends, to be edited.
+    /// Print only the message that a replay sends, for editing.
     #[arg(long)]
     message: bool,
 }
 
 #[derive(Debug, Args)]
 struct Wish {
-    /// Which, as the list says it; none: those of the filter.
+    /// Ids of entries, from the list. If missing, all entries that match the filter.
     #[arg(value_name = "ID", conflicts_with_all = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since", "until"])]
     ids: Vec<DeadId>,
     #[command(flatten)]
     filter: Filter,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Do it. Without it, what would be done is shown.
+    /// Execute. Without it, the command only prints what it would do.
     #[arg(long)]
     yes: bool,
 }
@@ -150,10 +150,10 @@ struct Wish {
 struct ReplayArgs {
     #[command(flatten)]
     wish: Wish,
-    /// Send the message in this file instead (-: standard input); with one id.
+    /// Send the message in this file instead (-: standard input). Requires exactly one id.
     #[arg(long, value_name = "FILE")]
     message: Option<PathBuf>,
-    /// Also where it may have taken effect already; with ids.
+    /// Include entries that may already have taken effect. Requires ids.
     #[arg(long)]
     although_it_may_have_run: bool,
 }

@@ -17,9 +17,10 @@ use crate::output::time_format::{clock, from_now};
 use crate::output::{Output, lines, table};
 use crate::setup::Setup;
 
-/// Let no call of a tenant, of one of its agents, or to one tool, go out any more, in the whole fleet. What was admitted
-/// goes on to its end, but for calls to the tool, which wait; what is submitted waits, with its deadline, until tickfleet
-/// resume. Without a tenant or tool: show what is paused.
+/// Pause a tenant, agent or tool, or list what is paused.
+///
+/// Admitted calls finish, except calls to a paused tool, which wait. New turns wait until their deadline or
+/// `tickfleet resume`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,49 +28,48 @@ Examples:
   tickfleet pause demo --reason 'the contract has ended' --by anna
   tickfleet pause --tool post_to_x --reason 'the service is being moved'
   tickfleet pause demo --tool post_to_x --reason 'their account is locked'
-  tickfleet pause                                    what is paused
-  tickfleet resume demo kelly --reason 'mended'
+  tickfleet pause                                    list what is paused
+  tickfleet resume demo kelly --reason 'fixed'
 
-Calls to a paused tool wait, each with its deadline; workers hear of it within a quarter of worker.lease. A tool that is taken
-away with tickfleet tools disable denies its calls instead. Tasks that are delegated to a
-paused agent are begun; the calls that it makes for them wait.")]
+Calls to a paused tool wait until their deadline; workers apply the pause within a quarter of worker.lease. `tickfleet tools
+disable` denies calls instead. Tasks that are delegated to a paused agent start; the calls that it makes for them wait.")]
 pub(crate) struct PauseArgs {
-    /// Whose calls.
+    /// Tenant to pause.
     #[arg(value_name = "TENANT", requires = "reason")]
     tenant: Option<TenantId>,
     #[command(flatten)]
     rest: Rest,
-    /// Calls to this tool (name or id) alone: of the tenant, or of all.
+    /// Only calls to this tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent", requires = "reason")]
     tool: Option<String>,
-    /// Why, for the audit log and for whoever asks why a turn waits.
+    /// Reason for the audit log and `tickfleet explain`.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
 }
 
-/// Let calls of a paused tenant or agent, or to a paused tool, go out again.
+/// Resume a paused tenant, agent or tool.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: tickfleet resume demo kelly --reason 'mended'")]
+#[command(after_help = "Example: tickfleet resume demo kelly --reason 'fixed'")]
 pub(crate) struct ResumeArgs {
-    /// Whose calls.
+    /// Tenant to resume.
     #[arg(value_name = "TENANT", required_unless_present = "tool")]
     tenant: Option<TenantId>,
     #[command(flatten)]
     rest: Rest,
-    /// Calls to this tool (name or id): of the tenant, or of all.
+    /// Paused tool (name or id), of the tenant or of all tenants.
     #[arg(long, value_name = "NAME", value_parser = tool, conflicts_with = "agent")]
     tool: Option<String>,
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: String,
 }
 
 #[derive(Debug, Args)]
 struct Rest {
-    /// The agent; none: all agents of the tenant.
+    /// Agent. If missing, all agents of the tenant.
     #[arg(value_name = "AGENT")]
     agent: Option<AgentId>,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

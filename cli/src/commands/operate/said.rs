@@ -6,13 +6,13 @@ use clap::Args;
 
 use crate::commands::limits::{by_environment, reason, who};
 
-/// What the audit log has beside the deed itself.
+/// Fields of the audit entry besides the action.
 #[derive(Debug, Args)]
 pub(crate) struct Said {
-    /// Why, for the audit log.
+    /// Reason for the audit log.
     #[arg(long, value_parser = reason)]
     reason: Option<String>,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

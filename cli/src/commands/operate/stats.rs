@@ -22,51 +22,51 @@ const STEPS: usize = 20;
 /// Milliseconds of a day.
 pub(crate) const DAY_MS: i64 = 86_400_000;
 
-/// Show how many calls ended how, and how long they took: by day, tenant, agent, tool. What the audit log has that nobody has
-/// counted yet is counted first, and the counts are kept for 400 days: the first time takes a while on a long log.
+/// Count calls by outcome and duration, grouped by day, tenant, agent or tool.
+///
+/// The command first counts new audit entries, which takes a while on a long log. Counts are kept for 400 days.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet stats                                  today, by tool
   tickfleet stats --days 7 --by day,tool
-  tickfleet stats --days 7 --by tenant,agent       with what their models used, in tokens and money
+  tickfleet stats --days 7 --by tenant,agent       with model usage in tokens and money
   tickfleet stats --tenant demo --by agent,tool --csv > calls.csv
 
-Days are UTC. Durations are those of the last try; quantiles are told up to a fifth too long. What leaves the audit log before
-somebody has counted it is not in it: run this once an hour, or a day, as retention.audit allows. Rows that are not of tools
-have what models used, too, in tokens and money: its days are those of the tenant's time zone, as in tickfleet usage, and it
-is kept for 40.")]
+Days are UTC. Durations are those of the last attempt; quantiles are up to 20 % too high. Entries that leave the audit log
+before they are counted are missing, so run this command more often than retention.audit. Rows without tools include model
+usage, by days of the tenant's time zone, which is kept for 40 days.")]
 pub(crate) struct Stats {
-    /// What rows are told apart by.
+    /// Grouping of the rows.
     #[arg(long, value_delimiter = ',', default_value = "tool")]
     by: Vec<ByArg>,
-    /// Days, with today; at most 400.
+    /// Days, including today, at most 400.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=400))]
     days: u16,
-    /// Calls of this tenant.
+    /// Only calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Of this agent.
+    /// Only calls of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Of this tool, by its id.
+    /// Only calls of this tool, by id.
     #[arg(long)]
     tool: Option<String>,
-    /// Print lines of comma-separated values, with a heading.
+    /// Print comma-separated values with a header.
     #[arg(long)]
     csv: bool,
 }
 
-/// What rows are told apart by, on the command line.
+/// Grouping of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ByArg {
-    /// The day, UTC.
+    /// Day in UTC.
     Day,
-    /// The tenant.
+    /// Tenant.
     Tenant,
-    /// The agent that made the calls, or carried the task out.
+    /// Agent that made the calls or executed the task.
     Agent,
-    /// The tool, by its id.
+    /// Tool, by id.
     Tool,
 }
 

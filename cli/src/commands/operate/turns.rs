@@ -26,14 +26,14 @@ const LISTED_MAX: usize = 1_000;
 /// Turns that a preview shows.
 const PREVIEWED: usize = 10;
 
-/// List the turns under way, or end many of them.
+/// List unfinished turns, or cancel many of them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet turns list --tenant demo --agent kelly --state lane
   tickfleet turns list --tool post_to_x --older-than 10m
-  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          what it would end
-  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    ends it
+  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list'          print the matches
+  tickfleet turns cancel --tenant demo --agent kelly --reason 'wrong list' --yes    cancel them
   tickfleet turns cancel demo:order-17 demo:order-18 --reason 'sold out' --yes")]
 pub(crate) struct Turns {
     #[command(subcommand)]
@@ -42,27 +42,27 @@ pub(crate) struct Turns {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The turns that have not ended, in no order.
+    /// List unfinished turns, in no order.
     List(List),
-    /// End turns, by their ids or by what they have in common.
+    /// Cancel turns by id or by filter.
     Cancel(Many),
 }
 
 #[derive(Debug, Args)]
 struct Filter {
-    /// Those of this tenant.
+    /// Only turns of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Those of this agent.
+    /// Only turns of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Those with a call of this tool that has no result yet.
+    /// Only turns with an unfinished call of this tool.
     #[arg(long)]
     tool: Option<String>,
-    /// Those that stand there.
+    /// Only turns in this state.
     #[arg(long)]
     state: Option<State>,
-    /// Those that were admitted at least so long ago (10m).
+    /// Only turns that were admitted at least this long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
 }
@@ -71,44 +71,44 @@ struct Filter {
 struct List {
     #[command(flatten)]
     filter: Filter,
-    /// So many, from 1 to 1000; a page may have a few more.
+    /// Turns to list, 1 to 1000. A page can have a few more.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
-    /// Go on where a page has ended, as it says.
+    /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<TurnsAt>,
 }
 
 #[derive(Debug, Args)]
 struct Many {
-    /// Their ids, tenant:turn each; none: those of the filter.
+    /// Ids, as tenant:turn. If missing, all turns that match the filter.
     #[arg(value_name = "ID", value_parser = id, conflicts_with_all = ["tenant", "agent", "tool", "state", "older_than"])]
     ids: Vec<TurnName>,
     #[command(flatten)]
     filter: Filter,
-    /// Why, for the audit log and for the agents.
+    /// Reason for the audit log and the agents.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
-    /// Do it. Without it, what would be ended is shown.
+    /// Execute. Without it, the command only prints what it would cancel.
     #[arg(long)]
     yes: bool,
 }
 
-/// Where a turn stands, on the command line.
+/// State of a turn.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
-    /// It waits for a tick, a day, a limit, or the end of a pause.
+    /// Waits in a throttle queue: for a tick, a day, a limit, or the end of a pause.
     Lane,
-    /// It waits for a worker.
+    /// Waits for a worker.
     Ready,
-    /// A worker holds it.
+    /// Runs on a worker.
     Running,
-    /// It waits for its next try, or for what it has begun.
+    /// Waits for its next attempt, or for a task that it started.
     Parked,
-    /// Its calls are being ended without having run.
+    /// Its remaining calls are being ended without running.
     Ending,
 }
 

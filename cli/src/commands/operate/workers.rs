@@ -12,7 +12,7 @@ use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
 
-/// List the workers, have one take no new work, or let it take work again.
+/// List workers, drain a worker, or resume it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,9 +20,9 @@ Examples:
   tickfleet workers drain w-host-7-1a4 --reason 'the machine gets a new kernel'
   tickfleet workers resume w-host-7-1a4 --reason 'it is back'
 
-A worker that is drained ends what it holds and stays: others take what waits. It hears of it with its next heartbeat, a
-quarter of worker.lease later at most, and takes what it has asked for by then. It stays drained until it is resumed or
-ends: a process that is stopped, and starts anew, takes work again. Workers of a build before this one do not hear of it.")]
+A drained worker finishes its current work and stays alive; other workers take the rest. The flag reaches it with its next
+heartbeat, within a quarter of worker.lease. The worker stays drained until it is resumed or exits. A restarted process is
+not drained.")]
 pub(crate) struct Workers {
     #[command(subcommand)]
     what: What,
@@ -30,23 +30,23 @@ pub(crate) struct Workers {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The workers that are there, and those that were drained and are gone.
+    /// List live workers, and drained workers that are gone.
     List,
-    /// Have a worker take no new work; it ends what it holds, and stays.
+    /// Drain a worker: it takes no new work, finishes its current work, and stays alive.
     Drain(One),
-    /// Let a worker take new work again.
+    /// Resume a drained worker.
     Resume(One),
 }
 
 #[derive(Debug, Args)]
 struct One {
-    /// The worker, as the list has it; or one of its names in `tickfleet top`.
+    /// Worker id from the list, or a name from `tickfleet top`.
     #[arg(value_name = "NAME")]
     worker: String,
-    /// Why, for the audit log and for whoever looks.
+    /// Reason for the audit log and the list.
     #[arg(long, value_parser = reason)]
     reason: String,
-    /// Who, for the audit log. Without it, what the variable USER says.
+    /// Your name for the audit log. If missing, the variable USER.
     #[arg(long, value_name = "NAME", value_parser = who)]
     by: Option<String>,
 }

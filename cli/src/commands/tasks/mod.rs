@@ -26,13 +26,13 @@ const LISTED_MAX: usize = 500;
 /// Characters of a description or outcome in a list.
 const SHORT_CHARS: usize = 48;
 
-/// List tasks, tell the story of one, or end one with all that it has begun.
+/// List tasks, show the history of a task, or cancel it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet tasks list --tenant demo --state waiting
   tickfleet tasks list --state ended --outcome permanent --limit 100
-  tickfleet tasks show demo:d-1f0c…            its steps, its calls, what it waits for, the tasks below it
+  tickfleet tasks show demo:d-1f0c…            its steps, calls, waits and subtasks
   tickfleet tasks cancel demo d-1f0c… --reason 'the user left'")]
 pub(crate) struct Tasks {
     #[command(subcommand)]
@@ -41,47 +41,47 @@ pub(crate) struct Tasks {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The tasks, tenant by tenant, the newest first.
+    /// List tasks by tenant, the newest first.
     List(List),
-    /// The story of one task, with the tasks below it.
+    /// Show the history of a task and its subtasks.
     Show(One),
-    /// End a task, its turn that is out, and the tasks below it.
+    /// Cancel a task, its running turn and its subtasks.
     Cancel(Cancel),
 }
 
 #[derive(Debug, Args)]
 struct List {
-    /// Whose. Without it, those of every tenant.
+    /// Only tasks of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Those that this agent does.
+    /// Only tasks of this agent.
     #[arg(long)]
     agent: Option<AgentId>,
-    /// Those that stand there.
+    /// Only tasks in this state.
     #[arg(long)]
     state: Option<State>,
-    /// Those that ended so: ok, permanent, cancelled …
+    /// Only tasks with this outcome: ok, permanent, cancelled …
     #[arg(long, value_parser = outcome)]
     outcome: Option<Outcome>,
-    /// Those that were accepted at least so long ago (10m).
+    /// Only tasks that were accepted at least this long ago, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = age)]
     older_than: Option<Duration>,
-    /// So many at most, from 1 to 500.
+    /// Tasks to list, 1 to 500.
     #[arg(long, default_value_t = LISTED, value_parser = limit)]
     limit: usize,
-    /// Go on where a page has ended, as it says.
+    /// Position of the next page, as the previous page prints it.
     #[arg(long, value_name = "PLACE")]
     from: Option<TasksAt>,
 }
 
-/// Where a task stands, on the command line.
+/// State of a task.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
-    /// Nobody holds it.
+    /// Waits for a worker.
     Waiting,
-    /// Somebody carries it out.
+    /// Runs on a worker.
     Running,
-    /// It has ended.
+    /// Has ended.
     Ended,
 }
 
@@ -101,7 +101,7 @@ struct One {
     /// The tenant, or tenant:id.
     #[arg(value_name = "TENANT")]
     tenant: String,
-    /// The task's id.
+    /// Id of the task.
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
 }
@@ -110,7 +110,7 @@ struct One {
 struct Cancel {
     #[command(flatten)]
     task: One,
-    /// Why, for the record and for whoever waits for the task.
+    /// Reason for the record and for the delegator.
     #[arg(long, default_value = "cancelled by hand")]
     reason: String,
 }

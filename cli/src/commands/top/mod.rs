@@ -34,8 +34,8 @@ const EVERY_MAX: Duration = Duration::from_secs(60);
 /// Columns of a frame that is printed.
 const PRINTED_COLUMNS: u16 = 110;
 
-/// Show the fleet live: backlog, rates with their trends, slots, who is alive, capped agents with what they
-/// have used and may, tools by outcome. Reads Redis only.
+/// Show the fleet live: backlog, rates, slots, live processes, capped agents, tools by outcome. Only reads from
+/// Redis.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Keys: q quit · p pause · + - refresh faster, slower · s sort by count, time or name · up, down, e: explain why an agent's
@@ -47,10 +47,10 @@ Examples:
   tickfleet top --once                    one frame as text, for a pipe or a ticket
   tickfleet top --json                    one frame as JSON")]
 pub(crate) struct Top {
-    /// Time between two looks, from 100ms to 1m.
+    /// Refresh interval, 100ms to 1m.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = every)]
     every: Duration,
-    /// Print one frame as text and end. It takes two looks, so that there are rates. Also where stdout is no terminal.
+    /// Print one frame as text and exit. Takes two samples for the rates. Implied without a terminal.
     #[arg(long)]
     once: bool,
 }

@@ -41,7 +41,7 @@ const CALLS_MAX: usize = 1_000;
 /// Resets of counters that are followed, and pauses.
 const OPERATED_MAX: usize = 100_000;
 
-/// Decide recorded calls anew by another policy: who would have been denied, refused, asked or delayed, and by what.
+/// Evaluate recorded calls against another policy and list the differences.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,30 +49,30 @@ Examples:
   tickfleet whatif --policy new/ --from 7d
   tickfleet whatif --policy new/ --audit day.jsonl --differences differences.jsonl
 
-Exports are those of `tickfleet audit export`; without --audit, the log is read from Redis. The settings
-audit.admissions and audit.premises have entries say how their calls were admitted, and what else decided.
-What cannot be decided from the log is told, with why, and is no difference.
-Exit code 0: nothing would have been decided otherwise. 1: something would, or the command failed.")]
+Exports come from `tickfleet audit export`; without --audit, the command reads the log from Redis. Set
+audit.admissions and audit.premises so that entries contain the inputs of each decision. Calls that cannot be
+evaluated from the log are reported with the reason and do not count as differences.
+Exit code 0: no differences. 1: differences, or the command failed.")]
 pub(crate) struct WhatIf {
-    /// The folder of the other configuration, as --config takes it.
+    /// Folder of the other configuration.
     #[arg(long, value_name = "DIR")]
     policy: PathBuf,
-    /// An export; again for another part, in whatever order. Parts may overlap.
+    /// Audit export. Repeatable, in any order; parts can overlap.
     #[arg(long = "audit", value_name = "EXPORT")]
     exports: Vec<PathBuf>,
-    /// This tenant's calls alone.
+    /// Only calls of this tenant.
     #[arg(long)]
     tenant: Option<TenantId>,
-    /// Calls that ended from this time on: 24h (ago) or 2026-03-01T12:00:00Z.
+    /// Only calls that ended since this time: 24h (ago) or 2026-03-01T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     from: Option<Past>,
-    /// And before this one.
+    /// Only calls that ended before this time.
     #[arg(long, value_name = "TIME", value_parser = Past::parse)]
     to: Option<Past>,
-    /// How many slots the workers had, where the log does not say it: a limit of a part of them needs it.
+    /// Worker slots, if the log lacks them. Limits on a share of the slots need it.
     #[arg(long, value_name = "SLOTS", value_parser = clap::value_parser!(u64).range(1..))]
     slots: Option<u64>,
-    /// Write every difference into this file, a line of JSON each.
+    /// Write all differences to this file, as JSON lines.
     #[arg(long, value_name = "FILE")]
     differences: Option<PathBuf>,
 }

@@ -31,10 +31,10 @@ def fleet_node(
     messages_key: str = "messages",
     **fields: Unpack[TurnFields],
 ) -> Callable[..., Coroutine[Any, Any, dict[str, list[ToolMessage]]]]:
-    """A node that has the calls of the last message carried out by the fleet, and answers with a message for each.
+    """Returns a node that runs the calls of the last message in the fleet and adds a message for each.
 
     Raises:
-        InvalidMessage: There is a ``turn_id``; from the node, where it does not run in a graph.
+        InvalidMessage: A ``turn_id`` is set; or, from the node, it does not run in a graph.
     """
     fields = checked(fields)
 

@@ -42,18 +42,18 @@ async def fleet_tools(
     run_id: str | Callable[[ToolContext[Any]], str] | None = None,
     **fields: Unpack[TurnFields],
 ) -> list[Tool]:
-    """The tools that the fleet lets the agent call; they are carried out there.
+    """Returns the agent's tools, which run in the fleet.
 
     Args:
-        fleet: Where they are carried out.
-        agent: Who calls them.
-        tenant: Whose calls they are; default the fleet's tenant.
-        run_id: Names the run, as the module says. Needed where the model gives its items no ids.
-        **fields: Fields of a turn that go with every call.
+        fleet: Client of the fleet.
+        agent: Agent that makes the calls.
+        tenant: Tenant. Default: the client's tenant.
+        run_id: Id of the run, as the module describes. Required if the model gives its items no ids.
+        **fields: Fields of the turn of every call.
 
     Raises:
-        NoDefinitions: No worker has told which these are.
-        InvalidMessage: There is a ``turn_id``; from a call, where nothing names its run.
+        NoDefinitions: No worker has published a tool list.
+        InvalidMessage: A ``turn_id`` is set; or, from a call, the run has no id.
     """
     fields = checked(fields)
 

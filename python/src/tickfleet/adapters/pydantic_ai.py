@@ -34,17 +34,17 @@ _ANYTHING = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), co
 
 
 class FleetToolset(AbstractToolset[Any]):
-    """The tools that the fleet lets the agent call.
+    """The agent's tools, which run in the fleet.
 
     Args:
-        fleet: Where they are carried out.
-        agent: Who calls them.
-        tenant: Whose calls they are; default the fleet's tenant.
-        run_id: Names the run, as the module says. Needed where the message history names none.
-        **fields: Fields of a turn that go with every call.
+        fleet: Client of the fleet.
+        agent: Agent that makes the calls.
+        tenant: Tenant. Default: the client's tenant.
+        run_id: Id of the run, as the module describes. Required if the message history has none.
+        **fields: Fields of the turn of every call.
 
     Raises:
-        InvalidMessage: There is a ``turn_id``.
+        InvalidMessage: A ``turn_id`` is set.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class FleetToolset(AbstractToolset[Any]):
 
     @property
     def id(self) -> str | None:
-        """Names this toolset among those of an agent."""
+        """Id of this toolset among those of an agent."""
         return f"tickfleet-{self._agent}"
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Asks the fleet anew in every step: who may call what can change meanwhile."""
+        """Fetches the tool list in every step, because permissions can change."""
         return {
             tool.name: ToolsetTool(
                 toolset=self,
@@ -84,10 +84,10 @@ class FleetToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:
-        """Has one call carried out.
+        """Runs one call in the fleet.
 
         Raises:
-            InvalidMessage: Nothing names the run that the call belongs to.
+            InvalidMessage: The run of the call has no id.
         """
         call = call_of(name, arguments_text(tool_args), ctx.tool_call_id)
         place, written = self._origin(ctx, name)

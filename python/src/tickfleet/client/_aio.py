@@ -21,7 +21,7 @@ from tickfleet.client._transport import PATIENCE, ApiKey, Awaited, Kind, transpo
 Format = Literal[
     "openai", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "raw", "text"
 ]
-"""What tools are defined for. `openai` is `openai_chat`."""
+"""Format of tool definitions. `openai` is `openai_chat`."""
 
 TIMEOUT = 300.0
 """Seconds that a reply is waited for, where nobody says otherwise."""
@@ -34,11 +34,11 @@ def _accepted(reply: Reply | None, id: str, timeout: float | None) -> Reply:
 
 
 class Submitted:
-    """A turn or task that was taken in. As long as it is kept, its reply can be had.
+    """A submitted turn or task. While the object exists, the client keeps its reply.
 
     Attributes:
         id: Its id.
-        tenant: Whose it is; empty where a gateway knows it by the key, and nobody said it.
+        tenant: Tenant. Empty if a gateway derives it from the key.
     """
 
     _kind: Kind = "turn"
@@ -51,63 +51,64 @@ class Submitted:
 
     @property
     def pending(self) -> list[Reply]:
-        """Of a turn with ``pending_approval``: a reply for each call that waits, or has waited, for people's consent.
+        """One reply for each call that waits or waited for approval, if the turn has ``pending_approval``.
 
         Raises:
-            Unsupported: The fleet is reached through a gateway.
+            Unsupported: The client uses a gateway.
         """
         return self._awaited.pending
 
     async def reply(self, timeout: float | None = TIMEOUT) -> Reply:
-        """The reply, waited for.
+        """Waits for the reply.
 
         Raises:
-            Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It has not ended yet, and the same may be asked again.
+            Rejected, Conflict: The turn or task was not executed.
+            ReplyTimeout: The turn or task is unfinished; call again.
         """
         self._fleet.check_loop()
         return _accepted(await self._awaited.reply(timeout), self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
-        """Asks for its end. What has begun is never told as not run; the reply comes as usual."""
+        """Cancels the turn or task. Calls that already run finish; the reply arrives as usual."""
         await self._fleet.cancel(self.id, task=self._kind == "task", reason=reason, tenant=self.tenant or None)
 
 
 class SubmittedTask(Submitted):
-    """A task that was taken in."""
+    """A submitted task."""
 
     _kind = "task"
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """What happens to the task, from its beginning to its end."""
+        """Yields the events of the task from its start to its end."""
         async with aclosing(self._fleet.follow(self.id, tenant=self.tenant or None)) as events:
             async for event in events:
                 yield event
 
 
 class AsyncFleet:
-    """A producer's end of a fleet: submits turns and tasks, and hands their replies to who waits for them.
+    """A client that submits turns and tasks to a fleet and receives their replies.
 
-    One of them serves a whole process, and belongs to the event loop that uses it first: any other one is refused with
+    One client serves a whole process and belongs to the first event loop that uses it; another loop raises
     :class:`WrongLoop`. Close it, or use it in ``async with``.
 
     Args:
-        url: Of the fleet's Redis (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``), or
-            of a gateway (``https://``, ``http://``); default the variable ``REDIS_URL``.
-        api_key: A gateway's key, or a token of the identity provider that it trusts; or a function that gives one, called
-            for each request, where tokens end.
-        tenant: Whose turns these are, where a call names no other. A gateway's key is for one tenant, and may stand alone.
-        patience: Seconds for which a lost connection, and over HTTP a full queue, is tried again before the error is raised.
-        namespace: Redis alone, as all that follow: the fleet's ``redis.namespace``; default ``tickfleet``.
-        shards: The fleet's ``redis.shards``; default 1.
-        inbox: A name for the inbox of this process, where its user of Redis may only read one. No two processes use the same
-            at a time. Default: one of its own, removed on close.
-        turns_max, turns_bytes_max: The fleet's ``queues.turns_max`` and ``queues.turns_bytes_max``; default 100,000 and
-            256 MiB.
+        url: URL of Redis (``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://``, ``redis+cluster://``) or
+            of a gateway (``https://``, ``http://``). Default: the variable ``REDIS_URL``.
+        api_key: API key of a gateway, or token of its identity provider, or a function that returns one and is
+            called for each request.
+        tenant: Default tenant of turns and tasks. Optional with a gateway, whose key has a tenant.
+        patience: Seconds of retries after a lost connection, or over HTTP a full queue, before the error is raised.
+        namespace: ``redis.namespace`` of the fleet. Only with Redis, as all parameters that follow. Default:
+            ``tickfleet``.
+        shards: ``redis.shards`` of the fleet. Default: 1.
+        inbox: Name of the inbox of this process, if its Redis user can read only one. Two processes must not share a
+            name. Default: a private inbox that is removed on close.
+        turns_max, turns_bytes_max: ``queues.turns_max`` and ``queues.turns_bytes_max`` of the fleet. Default:
+            100,000 and 256 MiB.
 
     Raises:
-        ValueError: The URL, the key or a number cannot be used.
-        Unsupported: An option is for Redis alone.
+        ValueError: The URL, the key or a number is invalid.
+        Unsupported: An option works only with Redis.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ class AsyncFleet:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check_loop(self) -> None:
-        """Refuses every event loop but the one that came first.
+        """Raises an error in every event loop except the first.
 
         Raises:
-            WrongLoop: This is another one.
+            WrongLoop: The event loop is a different one.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -165,10 +166,10 @@ class AsyncFleet:
         await self.close()
 
     async def close(self) -> None:
-        """Ends what is open, and removes the inboxes that were made for this process.
+        """Closes the connections and removes the inboxes of this process.
 
         Raises:
-            WrongLoop: As every method, from another event loop.
+            WrongLoop: The event loop is a different one, as for every method.
         """
         self.check_loop()
         await self._transport.close()
@@ -181,34 +182,34 @@ class AsyncFleet:
         timeout: float | None = TIMEOUT,
         **fields: Unpack[TurnFields],
     ) -> Reply:
-        """Has the calls of one model response carried out, and waits for their results.
+        """Submits the calls of one model response and waits for their results.
 
-        ``reply.messages`` are ready to be appended to the conversation. A call that failed, was denied or capped is a result
-        like any other: the model reads why.
+        ``reply.messages`` are ready to append to the conversation. A call that failed, was denied or capped has a
+        result too, and the model reads the reason.
 
         Args:
-            agent: Who makes the calls.
-            tenant: Whose turn it is; default the fleet's tenant.
-            timeout: Seconds to wait; ``None`` for as long as it takes. A turn may wait for its agent's next tick.
-            **fields: The calls, and the other fields of a turn.
+            agent: Agent that makes the calls.
+            tenant: Tenant. Default: the client's tenant.
+            timeout: Seconds to wait; ``None`` waits without limit. A turn can wait for its agent's next tick.
+            **fields: The calls, and further fields of the turn.
 
         Raises:
             InvalidMessage, QueueFull, Pressure, Throttled: Nothing was sent.
-            Unauthorized, Forbidden: The gateway's key is not good, or not for this.
-            Rejected, Conflict: It was not carried out.
-            ReplyTimeout: It may still be carried out, and be waited for by its id.
+            Unauthorized, Forbidden: The API key is invalid or lacks the permission.
+            Rejected, Conflict: The turn or task was not executed.
+            ReplyTimeout: The turn or task can still run; wait for it by its id.
             Unavailable: The fleet could not be reached.
         """
         submitted = await self._submit(agent, tenant, fields, True)
         return await submitted.reply(timeout)
 
     async def submit(self, agent: str, *, tenant: str | None = None, **fields: Unpack[TurnFields]) -> Submitted:
-        """Submits a turn; the answer waits for the reply when it is asked to.
+        """Submits a turn. The returned object waits for the reply on request.
 
         Raises:
             InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
-            Conflict: The id was used for other content, as far as that is known by now.
-            Unsupported: It asks for what a gateway cannot do.
+            Conflict: The id belongs to a turn with different content, if that is already known.
+            Unsupported: A field does not work through a gateway.
         """
         return await self._submit(agent, tenant, fields, False)
 
@@ -223,7 +224,7 @@ class AsyncFleet:
     async def send(
         self, agent: str, reply_to: str | None = None, *, tenant: str | None = None, **fields: Unpack[TurnFields]
     ) -> str:
-        """Submits a turn whose reply this process does not wait for: it goes to another inbox, or to none. Answers its id.
+        """Submits a turn whose reply goes to another inbox, or to none. Returns the turn's id.
 
         Raises:
             InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable: As :meth:`run`.
@@ -237,7 +238,7 @@ class AsyncFleet:
     async def delegate(
         self, agent: str, description: str, *, tenant: str | None = None, **fields: Unpack[TaskFields]
     ) -> SubmittedTask:
-        """Delegates a task to an agent, in words.
+        """Delegates a task to an agent.
 
         Raises:
             InvalidMessage, QueueFull, Pressure, Throttled, Unauthorized, Forbidden, Unavailable, Conflict: As
@@ -251,19 +252,19 @@ class AsyncFleet:
         return SubmittedTask(self, tenant, message["task_id"], awaited)
 
     async def wait(self, id: str, *, tenant: str | None = None, timeout: float | None = TIMEOUT) -> Reply:
-        """The reply to a turn or task by its id, whoever submitted it, waited for.
+        """Waits for the reply to a turn or task by its id. Any client can have submitted it.
 
         Raises:
-            Rejected, Conflict, ReplyTimeout: As :meth:`run`. Records are kept for an hour unless configured: nothing is known
-                of what ended before.
+            Rejected, Conflict, ReplyTimeout: As :meth:`run`. Records are kept for ``retention.records``, one hour by
+                default.
         """
         self.check_loop()
         found = await self._transport.wait(self._whose(tenant), name(id, "id", ID_BYTES_MAX), timeout)
         return _accepted(found, id, timeout)
 
     async def reply(self, id: str, *, tenant: str | None = None) -> Reply | None:
-        """The reply as the record of the turn or task keeps it; none where it has not ended, was rejected, or ended longer ago
-        than records are kept.
+        """Returns the stored reply, or nothing if the turn or task is unfinished, was rejected, or ended longer ago than
+        ``retention.records``.
 
         Raises:
             Unavailable: The fleet could not be reached.
@@ -272,18 +273,18 @@ class AsyncFleet:
         return await self._transport.reply(self._whose(tenant), name(id, "id", ID_BYTES_MAX))
 
     def replies(self, inbox: str, *, tenant: str | None = None) -> Replies:
-        """Reads an inbox of your own, from the oldest reply that is there: for turns that were sent with its name.
+        """Reads an inbox from its oldest reply, for turns that were sent with its name.
 
         Raises:
-            Unsupported: The fleet is reached through a gateway.
+            Unsupported: The client uses a gateway.
         """
         return self._transport.replies(self._whose(tenant), inbox, self.check_loop)
 
     async def tools(self, agent: str, *, format: Format = "openai", tenant: str | None = None) -> Any:
-        """What a model is told of the tools that the agent may call: a list for its request; for ``text`` a string.
+        """Returns the tool definitions of the agent for a model request: a list, or for ``text`` a string.
 
         Raises:
-            NoDefinitions: No worker has told.
+            NoDefinitions: No worker has published a tool list.
             Unavailable: The fleet could not be reached.
         """
         self.check_loop()
@@ -291,20 +292,20 @@ class AsyncFleet:
         return await self._transport.tools(self._whose(tenant), name(agent, "agent"), dialect)
 
     async def cancel(self, id: str, *, task: bool = False, reason: str = "", tenant: str | None = None) -> None:
-        """Asks for the end of a turn, or with ``task`` of a task. It may come before what it cancels.
+        """Cancels a turn, or with ``task`` a task. The cancel can arrive before the turn or task.
 
         Raises:
-            NotFound: A gateway knows nothing of it, or the key is not for its agent.
+            NotFound: The gateway does not know the id, or the key does not cover its agent.
         """
         self.check_loop()
         kind: Kind = "task" if task else "turn"
         await self._transport.cancel(kind, self._whose(tenant), name(id, f"{kind}_id", ID_BYTES_MAX), reason)
 
     async def follow(self, task_id: str, *, tenant: str | None = None, position: int = 0) -> AsyncGenerator[Event, None]:
-        """What happens to a task, from a position on to its end. The last event is an ``ended``.
+        """Yields the events of a task from a position to its end. The last event is ``ended``.
 
         Raises:
-            NotFound: A gateway has known nothing of it for as long as there is patience.
+            NotFound: The gateway did not know the task within ``patience``.
         """
         self.check_loop()
         id = name(task_id, "task_id", ID_BYTES_MAX)

@@ -18,10 +18,10 @@ E = TypeVar("E", bound="FleetError")
 
 
 class FleetError(Exception):
-    """What all errors of this client have in common.
+    """Base of all errors of this client.
 
     Attributes:
-        code: A word that programs can read.
+        code: Error code for programs.
     """
 
     code: str = "error"
@@ -45,17 +45,17 @@ def _restored(kind: type[E], args: tuple[Any, ...], state: dict[str, Any]) -> E:
 
 
 class InvalidMessage(FleetError, ValueError):
-    """A turn or task breaks a rule of the protocol, whenever it is submitted. Nothing was sent."""
+    """The turn or task is invalid. Nothing was sent."""
 
     code = "invalid"
 
 
 class NotAccepted(FleetError):
-    """The fleet takes nothing new at the moment. Nothing was sent; try again later, under the same id.
+    """The fleet accepts no new work at the moment. Nothing was sent; retry later with the same id.
 
     Attributes:
         code: ``queue_full``, ``pressure`` or, of a gateway, another word.
-        retry_after: Seconds after which a gateway says that it is worth another try; none where it does not.
+        retry_after: Seconds to wait before a retry, if a gateway names them.
     """
 
     code = "not_accepted"
@@ -63,32 +63,33 @@ class NotAccepted(FleetError):
 
 
 class QueueFull(NotAccepted):
-    """Too many turns or tasks wait to be admitted."""
+    """Too many turns or tasks wait for admission."""
 
     code = "queue_full"
 
 
 class Pressure(NotAccepted):
-    """Redis' memory is nearly full."""
+    """The memory of Redis is nearly full."""
 
     code = "pressure"
 
 
 class Throttled(NotAccepted):
-    """A gateway, or what stands before it, takes no more from this caller at the moment: ``inbox_full``, ``too_many_cancels``,
-    a rate."""
+    """The gateway, or a proxy in front of it, throttles this caller: ``inbox_full``, ``too_many_cancels``, or a
+    rate."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}", code)
 
 
 class Rejected(FleetError):
-    """The fleet has read the message and does not carry it out.
+    """The fleet rejected the message.
 
     Attributes:
-        code: Why, as a word of docs/protocol.md: ``unknown_agent``, ``malformed_json``, ``inbox_full`` …
-        message: The same in words.
-        reply: The whole reply. Its ``messages`` answer every call, so that the conversation stays consistent.
+        code: Reason, such as ``unknown_agent``, ``malformed_json`` or ``inbox_full``.
+        message: The reason as text.
+        reply: The whole reply. Its ``messages`` contain a result for every call, so that the conversation stays
+            consistent.
     """
 
     def __init__(self, code: str, message: str, reply: Reply) -> None:
@@ -103,7 +104,7 @@ class Rejected(FleetError):
 
 
 class Conflict(FleetError):
-    """The id was used before, for other content. What the other turn became is not told here.
+    """The id belongs to an earlier turn or task with different content.
 
     Attributes:
         id: The id.
@@ -119,11 +120,11 @@ class Conflict(FleetError):
 
 
 class ReplyTimeout(FleetError, TimeoutError):
-    """No reply came in time, for one of two causes: the turn or task has not ended, and may be waited for again by its id, or
-    cancelled; or the fleet knows no such tenant, or no such id (any more), and no reply comes. Over Redis nobody says which.
+    """No reply arrived in time. Either the turn or task is unfinished: wait again by its id, or cancel it. Or the
+    fleet does not know the tenant or the id. Over Redis the two cases look the same.
 
     Attributes:
-        id: The id of the turn or task.
+        id: Id of the turn or task.
     """
 
     code = "timeout"
@@ -137,7 +138,7 @@ class ReplyTimeout(FleetError, TimeoutError):
 
 
 class Unavailable(FleetError, ConnectionError):
-    """Redis or the gateway cannot be reached, or does not do what it is asked.
+    """Redis or the gateway is unreachable or returns an error.
 
     Attributes:
         id: The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which
@@ -152,36 +153,36 @@ class Unavailable(FleetError, ConnectionError):
 
 
 class WrongLoop(FleetError, RuntimeError):
-    """An :class:`AsyncFleet` was used from another event loop than before, to which its connections belong."""
+    """An :class:`AsyncFleet` was used from a second event loop."""
 
     code = "wrong_loop"
 
 
 class NoDefinitions(FleetError, LookupError):
-    """No worker has told which tools the agent may call: is the agent known, and does a worker run?"""
+    """No worker has published a tool list for the agent. Check the agent's name and that a worker runs."""
 
     code = "no_definitions"
 
 
 class Unauthorized(FleetError, PermissionError):
-    """The gateway does not know the key or token, or its time is over."""
+    """The API key or token is unknown or expired."""
 
     code = "unauthorized"
 
 
 class Forbidden(FleetError, PermissionError):
-    """The gateway's key is not for this: another tenant, agent or verb."""
+    """The API key does not cover the tenant, the agent or the permission."""
 
     code = "forbidden"
 
 
 class NotFound(FleetError, LookupError):
-    """The gateway knows nothing of this turn or task, or the key is not for its agent."""
+    """The gateway does not know the turn or task, or the key does not cover its agent."""
 
     code = "not_found"
 
 
 class Unsupported(FleetError, NotImplementedError):
-    """It works through Redis alone, not through a gateway. Nothing was sent."""
+    """The operation works only with Redis, not through a gateway. Nothing was sent."""
 
     code = "unsupported"

@@ -24,21 +24,25 @@ Kind = Literal["plan", "result", "note", "heard", "summary", "ended", "other"]
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a task."""
+    """An event of a task."""
 
     kind: Kind
-    """``plan``: the model answered, with the calls that it asks for. ``result``: a call has its result. ``note``: the model was
-    told something else. ``heard``: it was given another agent's message. ``summary``: old steps were summed up. ``ended``."""
+    """``plan``: the model requests calls. ``result``: a call has its result. ``note``: the model received a note.
+    ``heard``: it received another agent's message. ``summary``: old steps were summarized. ``ended``."""
     position: int
-    """Steps that were told so far: `follow` goes on there."""
+    """Number of steps so far, from which `follow` can continue."""
     text: str = ""
+    """Text of the event."""
     tool: str | None = None
+    """Tool of a result."""
     success: bool | None = None
+    """Whether the call succeeded."""
     calls: list[dict[str, str]] = field(default_factory=list)
-    """Of a plan: ``{"tool", "arguments"}`` each, the arguments as the model wrote them."""
+    """Calls of a plan: ``{"tool", "arguments"}`` with the model's unmodified arguments."""
     reply: Reply | None = None
-    """Of the end: the task's reply; none where its record has none."""
+    """The task's reply, for ``ended``, if its record has one."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
+    """The event as JSON."""
 
 
 _KINDS: dict[str, Kind] = {

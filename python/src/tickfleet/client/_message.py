@@ -18,10 +18,10 @@ from tickfleet.client._errors import InvalidMessage
 from tickfleet.client._reply import Dialect
 
 Priority = Literal["urgent", "high", "normal", "low"]
-"""Which queue a turn or task waits in."""
+"""Priority of a turn or task."""
 
 Deadline = datetime | timedelta | str
-"""When what has not run ends as ``expired``: a moment with a zone, a time from now, or RFC 3339."""
+"""Expiry: a time with a zone, a duration from now, or RFC 3339. Calls that have not run end as ``expired``."""
 
 # Bounds of docs/protocol.md.
 NAME_BYTES_MAX = 64
@@ -32,62 +32,85 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+\Z")
 
 
 class TurnFields(TypedDict, total=False):
-    """The fields of a turn. Exactly one of ``tool_calls``, ``content``, ``calls`` and ``answer`` is given."""
+    """The fields of a turn. Set exactly one of ``tool_calls``, ``content``, ``calls`` and ``answer``."""
 
     tool_calls: Iterable[Any] | None
-    """OpenAI Chat: the list as it is in the assistant's message."""
+    """Calls of an OpenAI Chat message, unmodified."""
     content: Any
-    """Anthropic Messages: the content blocks; with a ``format``, Gemini's content."""
+    """Content blocks of Anthropic Messages; with a ``format``, Gemini's content."""
     calls: Any
     """``[{"id"?, "name", "arguments"?}]``, or in the dialect that ``format`` names."""
     answer: str | None
-    """What a model without function calling wrote."""
+    """Text output of a model without function calling."""
     format: Dialect | None
+    """Dialect of ``calls`` or ``content``."""
     turn_id: str | None
-    """Makes the turn idempotent: the same id with the same calls is carried out once."""
+    """Makes the turn idempotent: the same id with the same calls runs once."""
     priority: Priority | None
+    """Priority. Default: ``normal``."""
     deadline: Deadline | None
+    """Expiry. Default: 24 hours from now."""
     user_context: Any
-    """Any JSON; handed to every tool of the turn."""
+    """User data as JSON, for every tool and rule."""
     session_data: Any
+    """Conversation data for tools and rules."""
     session_id: str | None
-    """What it belongs to beyond itself: the fleet keeps facts for it."""
+    """Session of the facts."""
     correlation_id: str | None
+    """Your own id, which the reply repeats."""
     traceparent: str | None
+    """W3C trace context."""
     tracestate: str | None
+    """W3C trace state."""
     task_id: str | None
-    """The task that the turn is made for."""
+    """Task that the turn belongs to."""
     audits: bool
-    """True: the reply has the audit entries of the calls."""
+    """Whether the reply contains the audit entries of the calls."""
     strict: bool
-    """True: the model was shown strict definitions."""
+    """Whether the model had strict definitions."""
     stop_reason: str | None
-    """Why the response ended, in the provider's word (``finish_reason``, ``stop_reason``): a call that was cut off is not run."""
+    """Stop reason of the provider (``finish_reason``, ``stop_reason``). A truncated call does not run."""
     allowed_tools: Sequence[str] | None
+    """Tools that the calls can use, among those of the agent."""
     parallel_reads: bool
+    """Whether consecutive calls of read-only tools can run in parallel."""
     pending_approval: bool
-    """True: :attr:`Submitted.pending` tells which of its calls wait for people's consent."""
+    """Whether :attr:`Submitted.pending` lists the calls that wait for approval."""
 
 
 class TaskFields(TypedDict, total=False):
     """The fields of a task."""
 
     input: Any
+    """Structured input, as JSON."""
     task_id: str | None
+    """Your own id. A task with an id that is already known runs once."""
     priority: Priority | None
+    """Priority. Default: ``normal``."""
     deadline: Deadline | None
+    """Expiry. Default: 24 hours from now."""
     delegator: str | None
+    """Agent that delegates the task."""
     parent_task_id: str | None
+    """Running parent task, whose budget is debited."""
     budget: int | None
+    """Calls that turns under the task can make."""
     capabilities: Sequence[str] | None
+    """Capabilities that turns under the task keep."""
     allowed_tools: Sequence[str] | None
+    """Tools that the calls can use, among those of the agent."""
     user_context: Any
+    """User data as JSON, for every tool and rule."""
     session_data: Any
+    """Conversation data for tools and rules."""
     session_id: str | None
-    """What it belongs to beyond itself: the fleet keeps facts for it."""
+    """Session of the facts."""
     correlation_id: str | None
+    """Your own id, which the reply repeats."""
     traceparent: str | None
+    """W3C trace context."""
     tracestate: str | None
+    """W3C trace state."""
 
 
 _CALLS = ("tool_calls", "content", "calls", "answer")
@@ -101,7 +124,7 @@ _RENAMED = {"audits": "tool_call_audits"}
 
 
 def shard_of(tenant: str, shards: int) -> int:
-    """The shard that all keys of a tenant are in."""
+    """Returns the shard of a tenant."""
     return zlib.crc32(tenant.encode()) % shards
 
 

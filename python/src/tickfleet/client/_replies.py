@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Replies:
-    """A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read."""
+    """A reader of one inbox. An inbox has one reader, which removes each returned reply with its next read."""
 
     def __init__(self, redis: Redis, inbox: Inbox, check: Callable[[], None]) -> None:
         self._check = check
@@ -24,14 +24,14 @@ class Replies:
         self._handed_out: list[str] = []
 
     async def next(self, timeout: float | None = None) -> Reply | None:
-        """The next reply; none where none came in time.
+        """Returns the next reply, or nothing if the time runs out.
 
-        The reply that was handed out before is removed now: whoever crashes while it works on a reply finds it again.
-        ``reply.missed`` counts what is missing before it; what it said is in the records.
+        The call removes the previous reply, so that a reader that crashes receives it again. ``reply.missed`` counts
+        the missing replies before this one, which are still in the records.
 
         Raises:
-            Unavailable: Redis could not be reached; ask again, nothing is lost.
-            FleetError: A reply cannot be read. It is skipped.
+            Unavailable: Redis could not be reached. Call again; no reply is lost.
+            FleetError: A reply is unreadable and was skipped.
         """
         self._check()
         end = None if timeout is None else time.monotonic() + timeout
@@ -47,7 +47,7 @@ class Replies:
         return read_reply(entry.reply, entry.seq or None, entry.missed)
 
     async def finish(self) -> None:
-        """Removes what was handed out, and leaves the rest for another reader."""
+        """Removes the returned replies and leaves the rest for another reader."""
         self._check()
         await self._redis.patiently_remove(self._inbox, self._handed_out)
         self._handed_out = []

@@ -16,7 +16,7 @@ Dialect = Literal[
 """The dialects of turns and replies."""
 
 Status = Literal["done", "rejected", "conflict", "pending_approval"]
-"""How a turn or task ended as a whole. ``pending_approval`` is no end: a call waits for people's consent."""
+"""Status of a turn or task. ``pending_approval`` is not final: a call waits for approval."""
 
 # Python refuses to read integers of more than 4,300 digits.
 _DIGITS_MAX = 4_300
@@ -26,7 +26,7 @@ _ENDS = ("done", "rejected", "conflict")
 
 @dataclass(frozen=True)
 class CallError:
-    """Why there is no output. The message is written for the model."""
+    """The error of a call. The message is written for the model."""
 
     code: str
     message: str
@@ -38,79 +38,94 @@ class Result:
     """The result of one call."""
 
     call: str
-    """The fleet's id of the call, ``<turn id>/<position>``."""
+    """Call id of the fleet, ``<turn id>/<position>``."""
     tool: str
+    """Tool, as the model named it."""
     success: bool
+    """Whether ``outcome`` is ``ok``."""
     outcome: str
-    """``ok``, ``denied``, ``invalid_arguments``, ``outcome_unknown``, … A later fleet may have more."""
+    """``ok``, ``denied``, ``invalid_arguments``, ``outcome_unknown``, … Later versions can add outcomes."""
     output: Any
     """JSON; ``None`` where the call did not succeed. Integers are exact, however long. A number that neither ``int`` nor
     ``float`` can hold is a :class:`decimal.Decimal`."""
     error: CallError | None
+    """Error of a failed call."""
     tool_call_id: str | None
-    """The provider's id, unchanged."""
+    """Call id of the provider, unchanged."""
     content_type: str
+    """Content type of the output."""
     duration_ms: int
+    """Duration of the last attempt in milliseconds."""
     attempts: int
+    """Number of attempts. 0 if the call never ran."""
     repeats: str | None
-    """The call whose outcome this is, where an equal one had been made before."""
+    """The earlier equal call whose outcome this is."""
     approval: Any = None
-    """Of a call that needed people's consent and got it: ``id``, ``by``, and ``arguments`` where somebody changed them."""
+    """The approval of the call: ``id``, ``by``, and ``arguments`` if an approver changed them."""
     cached: Any = None
-    """Where the output is the kept answer of another call: ``age_ms`` and that ``call``."""
+    """Set if the output comes from the read cache: ``age_ms`` and the original ``call``."""
     note: str | None = None
-    """What the fleet tells the agent beside the result; the message to the model says it too."""
+    """A note to the agent, which the message to the model contains too."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The reply to a turn or task: every result, in call order."""
+    """The reply to a turn or task, with one result per call, in order."""
 
     id: str
-    """The id of the turn or task."""
+    """Id of the turn or task."""
     kind: Literal["turn", "task"]
+    """``turn`` or ``task``."""
     tenant: str
+    """Tenant."""
     agent: str
+    """Agent that made the calls."""
     status: Status
+    """Status of the turn or task."""
     dialect: str
+    """Dialect of ``messages``."""
     results: list[Result]
+    """One result per call, in order."""
     messages: list[Any]
-    """The results in the dialect that the turn came in, ready to be appended to the conversation. Empty in raw."""
+    """Results in the dialect of the turn, ready to append to the conversation. Empty for ``raw``."""
     error: CallError | None = None
+    """Reason of a rejection."""
     correlation_id: str | None = None
+    """The producer's own id."""
     traceparent: str | None = None
+    """W3C trace context."""
     audits: list[Any] | None = None
-    """One audit entry for each call, where the turn asked for them."""
+    """One audit entry per call, if the turn has ``audits``."""
     approval: Any = None
-    """What is waited for, where the status is ``pending_approval``: ``id``, ``call``, ``tool``, ``asked_ms``, ``until_ms``."""
+    """The approval, if the status is ``pending_approval``: ``id``, ``call``, ``tool``, ``asked_ms``, ``until_ms``."""
     seq: int | None = None
-    """Its number within the inbox; none where it was read from the turn's record."""
+    """Number within the inbox. Absent if the reply comes from the record."""
     missed: int = 0
-    """Replies that are missing before this one: trimmed by age, or taken by another reader."""
+    """Missing replies before this one: expired, or taken by another reader."""
     raw: dict[str, Any] = field(default_factory=dict, repr=False)
-    """The reply's JSON, with what this class has no word for."""
+    """The reply as JSON, with fields that this class lacks."""
 
     @property
     def ok(self) -> bool:
-        """Whether it was accepted and every call succeeded."""
+        """Whether the message was accepted and every call succeeded."""
         return self.status == "done" and all(result.success for result in self.results)
 
     @property
     def is_end(self) -> bool:
-        """Whether no other reply about this turn or task follows."""
+        """Whether this is the last reply to the turn or task."""
         return self.status in _ENDS
 
     @property
     def output(self) -> Any:
-        """The output of the first call: of a task, what it came to."""
+        """The output of the first call, or of the task."""
         return self.results[0].output if self.results else None
 
     def accepted(self) -> Reply:
-        """This reply, where the message was accepted.
+        """Returns this reply if the message was accepted.
 
         Raises:
-            Rejected: It was not.
-            Conflict: Its id belongs to other content.
+            Rejected: The message was rejected.
+            Conflict: The id belongs to different content.
         """
         if self.status == "done":
             return self

@@ -86,10 +86,9 @@ class _Thread:
 
 
 class Fleet:
-    """A producer's end of a fleet, for code that blocks. The arguments are those of :class:`AsyncFleet`.
+    """A blocking client that submits turns and tasks to a fleet. The arguments are those of :class:`AsyncFleet`.
 
-    Any number of threads may share it. A process that forks may, too: the child connects anew. Close it, or use it in
-    ``with``.
+    Any number of threads can share a client, and a forked process reconnects. Close it, or use it in ``with``.
     """
 
     def __init__(self, url: str | None = None, **options: Unpack[FleetOptions]) -> None:
@@ -118,7 +117,7 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        """Stops reading, and removes the inboxes that were made for this process."""
+        """Closes the connections and removes the inboxes of this process."""
         with self._lock:
             thread, self._thread, self._closed = self._thread, None, True
         if thread is not None:
@@ -187,7 +186,7 @@ class Fleet:
 
 
 class SyncSubmitted:
-    """A turn or task that was taken in. As long as it is kept, its reply is looked out for."""
+    """A submitted turn or task. While the object exists, the client keeps its reply."""
 
     def __init__(self, fleet: Fleet, thread: _Thread, submitted: Submitted) -> None:
         # A fleet that nobody holds is closed.
@@ -212,7 +211,7 @@ class SyncSubmitted:
 
 
 class SyncTask(SyncSubmitted):
-    """A task that was taken in."""
+    """A submitted task."""
 
     def __init__(self, fleet: Fleet, thread: _Thread, submitted: SubmittedTask) -> None:
         super().__init__(fleet, thread, submitted)

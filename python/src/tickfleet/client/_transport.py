@@ -16,7 +16,8 @@ from tickfleet.client._reply import Reply
 Kind = Literal["turn", "task"]
 
 ApiKey = str | Callable[[], str]
-"""A key of a gateway or a token of an identity provider, or what gives one: it is called for each request."""
+"""API key of a gateway, or token of its identity provider, or a function that returns one and is called for each
+request."""
 
 PATIENCE = 10.0
 """Seconds for which a lost connection is tried again, where nobody says otherwise."""

@@ -19,7 +19,7 @@ pub(super) struct Rules;
 
 impl DialectRules for Rules {
     fn about(&self) -> About {
-        let summary = "Plain text, for a model without function calling";
+        let summary = "Plain text for models without function calling";
         About { option: "text", summary, aliases: &[], has_strict: false, in_words: true }
     }
 

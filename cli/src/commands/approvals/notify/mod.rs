@@ -51,27 +51,27 @@ const GAP_MAX: Duration = Duration::from_secs(300);
 /// What others are told of. That a consent was used is between worker and call.
 const EVENTS: [&str; 6] = ["asked", "agreed", "approved", "denied", "expired", "void"];
 
-/// Tell others by HTTP when approvals are asked for and decided, until SIGTERM.
+/// Send a webhook for every requested and decided approval, until SIGTERM.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   tickfleet approvals notify --to https://hooks.example.com/approvals --secret file:/etc/tickfleet/webhook.secret
 
-Each POST has webhook-id, webhook-timestamp and webhook-signature as Standard Webhooks has them.")]
+Each POST request has the headers webhook-id, webhook-timestamp and webhook-signature of Standard Webhooks.")]
 pub(super) struct Notify {
-    /// Where to POST.
+    /// URL that receives the POST requests.
     #[arg(long, value_name = "URL")]
     to: Url,
-    /// Where the secret is that signs: env:NAME of a variable, or file:/PATH. Two secrets in it sign both.
+    /// Place of the signing secret: env:NAME or file:/PATH. Two secrets in it both sign.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     secret: SealKey,
-    /// A host, host:port or CIDR block within private networks that may be reached; repeatable.
+    /// Private host, host:port or CIDR block that requests can reach. Repeatable.
     #[arg(long, value_name = "HOST")]
     allow_private: Vec<String>,
-    /// What its position is kept under in Redis; one process of a name tells at a time.
+    /// Name under which Redis stores the position. Only one process per name sends.
     #[arg(long, value_name = "NAME", default_value = "webhook", value_parser = crate::commands::audit::follow::name)]
     name: String,
-    /// What could not be told for so long is left out.
+    /// Time after which an undelivered notification is skipped.
     #[arg(long, value_name = "DURATION", default_value = "1d", value_parser = duration)]
     give_up_after: Duration,
 }

@@ -42,19 +42,19 @@ const LEASE_MS: u64 = 15_000;
 /// A batch that takes longer than this has stalled: each request to a destination is bounded.
 const GAP_MAX: Duration = Duration::from_secs(120);
 
-/// How an export follows the log.
+/// Options of a continuous export.
 #[derive(Debug, Args)]
 pub(crate) struct Follow {
-    /// Go on with whatever is written, until SIGTERM, to a file, to stdout, or to otlp:URL of a collector.
+    /// Continue with new entries until SIGTERM, to a file, to stdout, or to otlp:URL of a collector.
     #[arg(long, conflicts_with_all = ["tenant", "since", "until"], requires = "to")]
     pub(super) follow: bool,
-    /// What the position of stdout and otlp is kept under in Redis; one process of a name exports at a time.
+    /// Name under which Redis stores the position of stdout and otlp. Only one process per name exports.
     #[arg(long, value_name = "NAME", requires = "follow", value_parser = name)]
     name: Option<String>,
-    /// A file is closed and numbered when it is so large.
+    /// Size at which a file is closed and numbered.
     #[arg(long, value_name = "SIZE", requires = "follow", default_value = "100MiB", value_parser = size)]
     max_size: u64,
-    /// Files that are kept, the one being written among them; the oldest goes.
+    /// Files to keep, including the current one. The oldest is deleted.
     #[arg(long, value_name = "COUNT", requires = "follow", default_value_t = 10,
         value_parser = clap::value_parser!(u32).range(2..=100_000))]
     max_files: u32,

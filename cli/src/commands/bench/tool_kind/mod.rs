@@ -15,7 +15,7 @@ use crate::setup;
 
 pub(super) use services::Services;
 
-/// The kind of the tool that is called.
+/// Kind of the tool that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub(crate) enum ToolKind {
     /// A Rust function of the worker.
@@ -23,11 +23,11 @@ pub(crate) enum ToolKind {
     Typed,
     /// A Python function in four interpreters.
     Python,
-    /// A request to a web service on this machine.
+    /// A request to a local web service.
     Http,
-    /// A tool of an MCP server on this machine, over HTTP.
+    /// A tool of a local MCP server, over HTTP.
     Mcp,
-    /// A command in a sandbox of level `basic`: one process a call.
+    /// A sandboxed command at level `basic`: one process per call.
     Shell,
 }
 
