@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::stat::makedev;
@@ -20,7 +20,7 @@ const SOCKET_BYTES: u64 = 320 << 10;
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
 /// Bytes that a pipe holds. The size cannot be raised in the sandbox.
 const PIPE_BYTES: u64 = 64 << 10;
-/// Bytes that the kernel keeps for each descriptor that an `epoll` watches.
+/// Bytes that the kernel keeps for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
 /// What the descriptor of an `epoll` leads to.
 const EPOLL: &str = "anon_inode:[eventpoll]";
@@ -61,11 +61,11 @@ pub(super) struct Charged {
     has_sockets: bool,
 }
 
-/// What is counted less often, because it costs more: mappings, what each `epoll` watches, and files without a name that
-/// are mapped and not open.
+/// What is counted less often, because it costs more: mappings, what each `epoll` watches, locks on files, and files
+/// without a name that are mapped and not open.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
-    /// Bytes of memory that the kernel keeps for mappings and watches.
+    /// Bytes of memory that the kernel keeps for mappings, watches and locks.
     pub(super) bytes: u64,
     /// Mapped files without a name that no process has open, in this scan and in the one before.
     pub(super) mapped_only: u64,
@@ -80,10 +80,10 @@ impl Scan {
             mapped.extend(nameless_mapping(line, level));
         });
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
-            if fs::read_link(entry.path()).is_ok_and(|leads_to| leads_to.as_os_str() == EPOLL) {
-                // The file shows a line for each descriptor that is watched, under each of its numbers.
-                let watches = folder.join("fdinfo").join(entry.file_name());
-                self.lines(&watches, WATCH_BYTES, max, &mut |_, _| {});
+            let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
+            if fs::read_link(entry.path()).is_ok_and(has_a_list) {
+                // The file shows a line for each lock, and for each descriptor that is watched under each of its numbers.
+                self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &mut |_, _| {});
             }
         }
     }

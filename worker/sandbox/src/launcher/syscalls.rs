@@ -291,6 +291,10 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
 pub(super) const SOCKETS: [libc::c_long; 5] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
 
+/// What puts pages of a file into pipes and sockets: one byte there keeps a page of megabytes, also after the file has been
+/// emptied.
+pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
+
 /// What is told to be forbidden rather than unknown: programs say so in better words, and tests see which wall it was.
 pub(super) fn forbidden() -> Vec<libc::c_long> {
     let mut all = vec![

@@ -68,15 +68,20 @@ print(['EPERM', 'ok'][libc.inotify_add_watch(libc.inotify_init(), b'.', 2) >= 0]
 print(call(444, 0, 0, 1), call(436, 3, 4, 2))
 print(attempt(lambda: socket.send_fds(pair[0], [b'x'], [pipe[0]])), pair[0].send(b'x'), pair[1].recv(1))
 print(libc.memfd_create(b'x', 0))
+file = os.open('f', os.O_RDWR | os.O_CREAT); os.write(file, b'xy')
+print(attempt(lambda: os.splice(file, pipe[1], 1, offset_src=0)), attempt(lambda: os.sendfile(pipe[1], file, 0, 1)))
+print(attempt(lambda: os.sendfile(pair[0].fileno(), file, 0, 1)))
+import shutil, subprocess
+shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', shell=True, capture_output=True).stdout)
 ";
-        let expected =
-            "EPERM\nEPERM\nEACCES\nEACCES\nb'\\x00\\x00'\nTrue\nEPERM\nEPERM\nEPERM\nENOSYS EPERM\nEPERM 1 b'x'\n-1";
+        let expected = "EPERM\nEPERM\nEACCES\nEACCES\nb'\\x00\\x00'\nTrue\nEPERM\nEPERM\nEPERM\nENOSYS EPERM\nEPERM 1 b'x'\n-1\n\
+                        EINVAL EINVAL\nEINVAL\nb'xyxy'";
         assert_eq!(attack(&sandbox, level, script, folder.path()).await, expected, "{level}");
     }
 }
 
 /// Attacks that take memory outside their resident pages, and hold it.
-const HIDDEN_MEMORY: [(&str, &str); 7] = [
+const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
         "
@@ -135,6 +140,18 @@ for _ in range(4):
             for pipe in pipes:
                 os.dup2(pipe, number)
                 for epoll in epolls: epoll.register(number, 0)
+        time.sleep(60)
+time.sleep(60)",
+    ),
+    (
+        "locks on files",
+        "
+import fcntl
+for process in range(6):
+    if os.fork() == 0:
+        files = [os.open('%d.%d' % (process, number), os.O_RDWR | os.O_CREAT) for number in range(200)]
+        for at in range(0, 1400, 2):
+            for file in files: fcntl.lockf(file, fcntl.LOCK_SH, 1, at)
         time.sleep(60)
 time.sleep(60)",
     ),
