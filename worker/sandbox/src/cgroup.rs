@@ -127,6 +127,7 @@ impl Drop for Cgroup {
         }
         let path = std::mem::take(&mut self.path);
         // Processes take a moment to die, and this may be a thread that others wait for.
+        #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
         std::thread::spawn(move || {
             for _ in 0..REMOVALS {
                 std::thread::sleep(REMOVE_EVERY);
@@ -246,6 +247,7 @@ mod tests {
     }
 
     /// Waits until a cgroup is removed, for ten seconds at most.
+    #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
     fn is_gone(path: &Path) -> bool {
         (0..500).any(|_| {
             // Another thread removes it, and tells nobody.

@@ -33,6 +33,9 @@ const MAPPING_BYTES: u64 = 256;
 /// Mappings that the kernel allows a process by default.
 const MAPPINGS_MAX: u64 = 65_530;
 
+/// Device and number of a file, a pipe or a socket.
+type FileId = (u64, u64);
+
 /// What descriptors are charged, bytes each.
 #[derive(Debug)]
 pub(super) struct Charges {
@@ -55,9 +58,9 @@ pub(super) struct Charged {
     /// Bytes of disk of open files without a name.
     pub(super) nameless: u64,
     /// Pipes and sockets that were charged already: several processes may have them.
-    seen: HashSet<(u64, u64)>,
-    /// Open files without a name, by device and number.
-    files: HashSet<(u64, u64)>,
+    seen: HashSet<FileId>,
+    /// Open files without a name.
+    files: HashSet<FileId>,
     has_sockets: bool,
 }
 
@@ -69,32 +72,29 @@ pub(super) struct Scan {
     pub(super) bytes: u64,
     /// Mapped files without a name that no process has open, in this scan and in the one before.
     pub(super) mapped_only: u64,
-    /// By device and number.
-    mapped: HashSet<(u64, u64)>,
+    mapped: HashSet<FileId>,
 }
 
 impl Scan {
     /// Adds a process; stops where the scan is beyond `max` bytes. One with thousands of mappings takes milliseconds.
     pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
-        self.lines(&folder.join("maps"), MAPPING_BYTES, max, &mut |line, mapped| {
-            mapped.extend(nameless_mapping(line, level));
-        });
+        self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
         for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
             let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
             if fs::read_link(entry.path()).is_ok_and(has_a_list) {
                 // The file shows a line for each lock, and for each descriptor that is watched under each of its numbers.
-                self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &mut |_, _| {});
+                self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
             }
         }
     }
 
-    /// Counts a file's lines, each as `bytes`.
-    fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &mut dyn FnMut(&[u8], &mut HashSet<(u64, u64)>)) {
+    /// Counts a file's lines, each as `bytes`, and keeps the mapped files that `see` finds in them.
+    fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
         let Ok(file) = fs::File::open(path) else { return };
         let (mut file, mut line) = (BufReader::with_capacity(16 << 10, file), Vec::new());
         while self.bytes <= max && file.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             self.bytes = self.bytes.saturating_add(bytes);
-            see(line.trim_ascii_end(), &mut self.mapped);
+            self.mapped.extend(see(line.trim_ascii_end()));
             line.clear();
         }
     }
@@ -110,7 +110,7 @@ impl Scan {
 }
 
 /// Device and number of the file without a name that a line of a process' `maps` shows, outside of file systems in memory.
-fn nameless_mapping(line: &[u8], level: Level) -> Option<(u64, u64)> {
+fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
     let line = line.strip_suffix(DELETED)?;
     let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
     let (major, minor) = std::str::from_utf8(fields.nth(3)?).ok()?.split_once(':')?;
