@@ -124,7 +124,7 @@ pub const RULE_WORK_MAX: usize = 100_000;
 pub const RULE_PATTERN_TEXT_BYTES_MAX: usize = 8 * 1024;
 
 /// Bytes of all lists of tools that one shard holds for readers. Agents that may call the same tools share a list: some
-/// hundred different lists of twenty tools fit, in every dialect.
+/// thousand different lists of twenty tools fit.
 pub const TOOL_LISTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Tools that a turn or a task may be narrowed to, by name.
 pub const ALLOWED_TOOLS_MAX: usize = 128;
