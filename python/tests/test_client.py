@@ -28,10 +28,19 @@ from tickfleet.client import (
     WrongLoop,
     shard_of,
 )
+from tickfleet.client._definitions import DIALECTS, defined
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
 from tickfleet.client._redis import ENQUEUE, connect
 from tickfleet.client._reply import read_record, read_reply
+
+
+def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
+    # The fleet's own test writes what is in it.
+    example = json.loads((Path(__file__).parents[2] / "tests/conformance/definitions.json").read_text())
+    assert set(example["dialects"]) == set(DIALECTS)
+    for dialect, definitions in example["dialects"].items():
+        assert defined(dialect, example["list"]) == definitions, dialect
 
 
 def test_a_number_that_python_cannot_hold_costs_no_reply() -> None:

@@ -13,6 +13,7 @@ const {
   Unauthorized, Unavailable, Unsupported,
 } = await import(resolve(dist, "index.js"));
 
+const DIALECTS = ["raw", "openai", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "text"];
 const calls = [{ name: "echo", arguments: { text: "hi" } }];
 const turn = { agent: "kelly", calls };
 
@@ -213,7 +214,7 @@ async function eventsAreThoseOfRedisAndGoOnWhereTheWireWasCut() {
   for await (const event of direct.follow("steps")) found.push(event);
   assert.deepEqual(told, found);
   assert.deepEqual(told.map(({ kind, position }) => [kind, position]), [["plan", 1], ["result", 2], ["note", 3], ["ended", 3]]);
-  assert.deepEqual(await fleet.tools("kelly"), await direct.tools("kelly"));
+  for (const format of DIALECTS) assert.deepEqual(await fleet.tools("kelly", { format }), await direct.tools("kelly", { format }));
   await direct.close();
 }
 

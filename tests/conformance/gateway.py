@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from tickfleet import AsyncFleet, Fleet
 from tickfleet.client import (
@@ -33,6 +33,7 @@ from tickfleet.client import (
     Unavailable,
     Unsupported,
 )
+from tickfleet.client._aio import Format
 
 URL, KEY, READING = (os.environ[name] for name in ("GATEWAY_URL", "GATEWAY_KEY", "READING_KEY"))
 TENANT = sys.argv[1]
@@ -243,7 +244,9 @@ async def events_are_those_of_redis_and_go_on_where_the_wire_was_cut(wire: Wire)
     assert [event.position for event in told] == [1, 2, 3, 3]
     async with AsyncFleet(tenant=TENANT) as direct:
         found = [event async for event in direct.follow("steps")]
-        assert await direct.tools("kelly") == await AsyncFleet(URL, api_key=KEY).tools("kelly")
+        for dialect in get_args(Format):
+            through = await AsyncFleet(URL, api_key=KEY).tools("kelly", format=dialect)
+            assert await direct.tools("kelly", format=dialect) == through, dialect
 
     def seen(event: Event) -> Any:
         return event.kind, event.position, event.text, event.tool, event.success, event.calls, event.reply

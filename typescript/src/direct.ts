@@ -3,6 +3,7 @@ import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 
+import { defined } from "./definitions.js";
 import { Conflict, InvalidMessage, NoDefinitions, Unavailable } from "./errors.js";
 import { type TaskEvent, follow } from "./events.js";
 import { Hub, Waiter } from "./hub.js";
@@ -152,8 +153,9 @@ export class Direct implements Transport {
     const tenant = this.whose(given);
     const prefix = `${this.#prefix(tenant)}tools:`;
     const digest = await this.#redis.get(`${prefix}${tenant}:${agent}`);
-    const text = digest === null ? null : await this.#redis.field(`${prefix}=:${digest}`, dialect);
-    if (text !== null) return JSON.parse(text);
+    const text = digest === null ? null : await this.#redis.get(`${prefix}=:${digest}`);
+    const definitions = text === null ? undefined : defined(dialect, JSON.parse(text));
+    if (definitions !== undefined) return definitions;
     throw new NoDefinitions(
       `no definitions of tools for agent ${agent} of tenant ${tenant} in ${dialect}: is the agent configured, and does a worker ` +
         "run? Workers write them when they start and every five minutes",

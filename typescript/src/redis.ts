@@ -321,11 +321,6 @@ export class Redis {
     return this.#patiently(() => this.#ask(key, "GET", key) as Promise<string | null>);
   }
 
-  /** The text of a field of a hash. */
-  field(key: string, field: string): Promise<string | null> {
-    return this.#patiently(() => this.#ask(key, "HGET", key, field) as Promise<string | null>);
-  }
-
   /** As {@link get}, for one who may not be allowed to: whose user of Redis reads its inbox alone. */
   async record(key: string): Promise<string | null> {
     if (!this.#mayReadRecords) return null;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tickfleet_model::{AgentId, Dialect, TenantId, ToolSpec, limits};
+use tickfleet_model::{AgentId, TenantId, ToolSpec, limits};
 use tickfleet_ops::metrics::Metrics;
-use tickfleet_protocol::define;
+use tickfleet_protocol::shared_list;
 use tickfleet_store::{Store, StoreError, ToolList, ToolLists};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinError;
@@ -138,8 +138,7 @@ impl SharedLists {
         let names = specs.iter().map(|spec| (spec.name.clone(), spec.version.clone())).collect();
         let digest = self.known.entry(names).or_insert_with(|| {
             let list = list(specs);
-            let bytes: usize = list.dialects.iter().map(|(_, json)| json.len()).sum();
-            *bytes_left = bytes_left.checked_sub(bytes)?;
+            *bytes_left = bytes_left.checked_sub(list.json.len())?;
             let digest = list.digest.clone();
             made.lists.push(list);
             Some(digest)
@@ -151,12 +150,11 @@ impl SharedLists {
     }
 }
 
-/// The definitions of these tools in every dialect.
+/// The list of these tools.
 fn list(specs: &[&ToolSpec]) -> ToolList {
-    let dialects = Dialect::ALL.into_iter().map(|dialect| (dialect, Arc::from(define(dialect, specs).to_string())));
     let mut hash = Sha256::new();
     specs.iter().for_each(|spec| hash.update(serde_json::to_string(spec).unwrap_or_default()));
-    ToolList { digest: hex(hash), dialects: dialects.collect() }
+    ToolList { digest: hex(hash), json: shared_list(specs).into() }
 }
 
 /// The first 16 bytes of a hash.
@@ -168,10 +166,9 @@ fn hex(hash: Sha256) -> String {
     })
 }
 
-/// The fingerprint of all that lists are made of: dialects, policy, tenants and tools.
+/// The fingerprint of all that lists are made of: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
-    Dialect::ALL.iter().for_each(|dialect| hash.update(dialect.as_str()));
     hash.update(config.active.digest.as_bytes());
     // Tenants may be set and tools switched off at run time, which the digest does not tell.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
@@ -202,7 +199,8 @@ mod tests {
         }
         let made = shared.made;
         assert_eq!((made.agents.len(), made.lists.len(), made.left_out), (60_000, 2, 0));
-        assert!(made.lists.iter().all(|list| list.dialects.len() == Dialect::ALL.len()));
+        let tools: usize = all.iter().map(|spec| serde_json::to_string(spec).unwrap().len()).sum();
+        assert!(made.lists.iter().all(|list| list.json.len() < tools * 2), "a list is its tools, once");
     }
 
     #[test]
@@ -215,7 +213,7 @@ mod tests {
         shared.add(&tenant, &agent, &[&next]);
         assert_eq!(shared.made.lists.len(), 2);
 
-        let bytes: usize = shared.made.lists[0].dialects.iter().map(|(_, json)| json.len()).sum();
+        let bytes = shared.made.lists[0].json.len();
         let mut short = SharedLists::new(bytes);
         [&tool, &next, &next, &tool].iter().for_each(|spec| short.add(&tenant, &agent, &[*spec]));
         assert_eq!((short.made.agents.len(), short.made.lists.len(), short.made.left_out), (2, 1, 2));

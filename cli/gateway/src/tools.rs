@@ -8,6 +8,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use tickfleet_model::{AgentId, Dialect};
+use tickfleet_protocol::define_shared;
 use utoipa::IntoParams;
 
 use crate::Shared;
@@ -47,11 +48,15 @@ pub(crate) async fn list(
         let known: Vec<_> = Dialect::ALL.iter().map(|dialect| dialect.as_str()).collect();
         Problem::invalid(format!("format: expected one of {}", known.join(", ")))
     })?;
-    let list = shared.client.store(caller.tenant()).tool_list(caller.tenant(), &agent, dialect).await?;
-    match list {
-        Some(json) => Ok(([(header::CONTENT_TYPE, "application/json")], json).into_response()),
-        None => Err(Problem::not_found(format!(
+    let list = shared.client.store(caller.tenant()).tool_list(caller.tenant(), &agent).await?;
+    let list = list.ok_or_else(|| {
+        Problem::not_found(format!(
             "there is no list of tools for {agent}: it is no agent of the tenant, or no worker runs"
-        ))),
-    }
+        ))
+    })?;
+    let definitions = define_shared(dialect, &list).map_err(|error| {
+        tracing::error!(%error, %agent, "a list of tools in Redis cannot be read");
+        Problem::unavailable("the list of tools in Redis cannot be read")
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
 }

@@ -193,8 +193,9 @@ fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
     end
 }
 
-/// The offset after the string that begins at `at`; the end of the text where it is not closed.
-fn string_end(bytes: &[u8], at: usize) -> usize {
+/// The offset after the JSON string that begins at `at`; the end of the text if the string is not closed.
+#[must_use]
+pub fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     while let Some(byte) = bytes.get(at) {
         match byte {

@@ -23,6 +23,8 @@ pub struct Abilities {
     pub proc: bool,
     /// Why there is no container engine; none where there is one.
     pub docker: Option<String>,
+    /// Why commands have no cgroup each; none if they have.
+    pub cgroup: Option<String>,
 }
 
 impl Abilities {
@@ -30,7 +32,7 @@ impl Abilities {
     #[must_use]
     pub fn none(why: &str) -> Self {
         let why = || Some(why.to_owned());
-        Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why() }
+        Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why(), cgroup: why() }
     }
 
     /// Whether a demand can be held.
@@ -73,6 +75,10 @@ impl fmt::Display for Abilities {
                 None => write!(f, "{level}: yes; ")?,
                 Some(why) => write!(f, "{level}: no ({why}); ")?,
             }
+        }
+        match &self.cgroup {
+            None => f.write_str("a cgroup for each command: yes; ")?,
+            Some(why) => write!(f, "a cgroup for each command: no ({why}); ")?,
         }
         write!(f, "Landlock ABI: {}", self.landlock)
     }

@@ -10,10 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr};
 
+use crate::cgroup::Cgroup;
 use crate::outcome::{RunError, Stop};
 use crate::sandbox::{Sandbox, frames};
 use crate::spec::{Level, Spec};
-use crate::wire::{FRAME_BYTES_MAX, Report, Request};
+use crate::wire::{FRAME_BYTES_MAX, Report};
 
 /// A confined command that is up, or was told to be. Dropping it kills all of it.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Confined {
     /// A second hold of the same socket, by which it can be closed while its report is waited for.
     held: StdUnixStream,
     stderr: Option<ChildStderr>,
+    /// Kills whatever is left in it when it is dropped.
+    _cgroup: Option<Cgroup>,
 }
 
 /// How a confined command ended. Nothing of it is alive.
@@ -47,7 +50,7 @@ impl Sandbox {
         if level == Level::Docker {
             return Err(RunError::Machine("a container is not spoken with".into()));
         }
-        let request = Request { level, spec, probe: false };
+        let (request, cgroup) = self.request(level, spec, false)?;
         let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
         let no_launcher = |error: std::io::Error| self.no_launcher(&error);
         let (mut launcher, control) = self.launcher_with(Stdio::from(output)).map_err(no_launcher)?;
@@ -57,7 +60,7 @@ impl Sandbox {
         // One that ends early says why in its report.
         let _ = control.write_all(&messages).await;
         let stderr = launcher.stderr.take();
-        Ok(Confined { launcher, control, held, stderr })
+        Ok(Confined { launcher, control, held, stderr, _cgroup: cgroup })
     }
 }
 

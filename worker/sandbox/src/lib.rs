@@ -6,6 +6,8 @@
 //! are all there is.
 
 pub mod abilities;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "it is of Linux alone"))]
+mod cgroup;
 pub mod confined;
 pub mod docker;
 mod hidden;

@@ -14,11 +14,12 @@ use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use crate::abilities::Abilities;
+use crate::cgroup::{Cgroup, Cgroups};
 use crate::docker::Engine;
 use crate::launcher;
 use crate::outcome::{Outcome, RunError, Stop};
 use crate::output::drain;
-use crate::spec::{Level, Spec};
+use crate::spec::{Level, Limits, Spec};
 use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
 
 /// How long a launcher may take to end after a run's wall time, or after a cancellation.
@@ -52,30 +53,67 @@ impl Launcher {
 pub struct Sandbox {
     launcher: Launcher,
     engine: Option<Engine>,
+    cgroups: Option<Cgroups>,
     abilities: Abilities,
 }
 
 impl Sandbox {
-    /// Finds out what this machine can hold, by confining a process at each level. Takes some tens of milliseconds.
+    /// Finds out what this machine can hold, by confining a process at each level. Takes some tens of milliseconds. If a
+    /// cgroup is delegated to this process, and it is alone in it, it moves into one below.
     /// `scratch` is an existing folder that a process of another user could be given.
     pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
-        let mut sandbox = Self { launcher, engine, abilities: Abilities::default() };
+        let mut sandbox = Self { launcher, engine, cgroups: None, abilities: Abilities::default() };
         let mut found = Abilities { landlock: launcher::landlock_abi(), ..Abilities::default() };
         for level in [Level::Basic, Level::Strict] {
-            let request = Request { level, spec: Spec::new(["probe"], scratch), probe: true };
-            let ran = sandbox.launch(request, &CancellationToken::new()).await;
+            let ran = sandbox.try_level(level, scratch).await;
             let missing = ran.as_ref().err().map(ToString::to_string);
             match level {
                 Level::Basic => found.basic = missing,
-                _ => (found.strict, found.proc) = (missing, ran.is_ok_and(|(_, proc)| proc)),
+                _ => (found.strict, found.proc) = (missing, ran.is_ok_and(|proc| proc)),
             }
         }
+        found.cgroup = sandbox.use_cgroups(&found, scratch).await.err();
         found.docker = match &sandbox.engine {
             None => Some("no container engine is configured".into()),
             Some(engine) => engine.missing().await,
         };
         sandbox.abilities = found;
         sandbox
+    }
+
+    /// Confines a process without executing a command; returns whether it had a `/proc`.
+    async fn try_level(&self, level: Level, scratch: &Path) -> Result<bool, RunError> {
+        let (request, cgroup) = self.request(level, Spec::new(["probe"], scratch), true)?;
+        Ok(self.launch(request, cgroup, &CancellationToken::new()).await?.1)
+    }
+
+    /// Has commands put into cgroups, if this machine lets it.
+    async fn use_cgroups(&mut self, found: &Abilities, scratch: &Path) -> Result<(), String> {
+        let levels = [(Level::Basic, &found.basic), (Level::Strict, &found.strict)];
+        let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
+        let held: Vec<_> = held.collect();
+        if held.is_empty() {
+            return Err("this machine holds no level that needs one".into());
+        }
+        self.cgroups = Some(Cgroups::find()?);
+        for level in held {
+            if let Err(error) = self.try_level(level, scratch).await {
+                self.cgroups = None;
+                return Err(format!("{level}: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the launcher is asked to do, and the command's cgroup, which has to outlive it.
+    pub(crate) fn request(&self, level: Level, spec: Spec, probe: bool) -> Result<(Request, Option<Cgroup>), RunError> {
+        let make = |cgroups: &Cgroups, limits: &Limits| {
+            let refused = |error| RunError::Machine(format!("make a cgroup for the command: {error}"));
+            cgroups.make(limits).map_err(refused)
+        };
+        let cgroup = self.cgroups.as_ref().map(|cgroups| make(cgroups, &spec.limits)).transpose()?;
+        let path = cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
+        Ok((Request { level, spec, probe, cgroup: path }, cgroup))
     }
 
     /// The same with another image for containers.
@@ -101,11 +139,20 @@ impl Sandbox {
         match (level, &self.engine) {
             (Level::Docker, Some(engine)) => engine.run(&spec, cancel).await,
             (Level::Docker, None) => Err(RunError::Machine("no container engine is configured".into())),
-            _ => Ok(self.launch(Request { level, spec, probe: false }, cancel).await?.0),
+            _ => {
+                let (request, cgroup) = self.request(level, spec, false)?;
+                Ok(self.launch(request, cgroup, cancel).await?.0)
+            }
         }
     }
 
-    async fn launch(&self, request: Request, cancel: &CancellationToken) -> Result<(Outcome, bool), RunError> {
+    /// `_cgroup` is the command's: at the end, whatever is left in it is killed.
+    async fn launch(
+        &self,
+        request: Request,
+        _cgroup: Option<Cgroup>,
+        cancel: &CancellationToken,
+    ) -> Result<(Outcome, bool), RunError> {
         let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
         let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
         let keep = request.spec.limits.output_bytes;

@@ -1,6 +1,7 @@
 //! What worker and launcher tell each other over a socket: a frame of JSON each way.
 
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ pub(crate) struct Request {
     pub(crate) spec: Spec,
     /// True to confine as for a command, and then to end instead of executing one.
     pub(crate) probe: bool,
+    /// The cgroup that the command is put into.
+    pub(crate) cgroup: Option<PathBuf>,
 }
 
 /// The launcher's answer.

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::IgnoredAny;
+use tickfleet_model::redaction::string_end;
 
 /// Digits of a fraction that are exact.
 const DIGITS_EXACT: usize = 15;
@@ -30,7 +31,7 @@ pub(super) fn guarded(json: &str) -> Cow<'_, str> {
     let (mut guarded, mut copied, mut at) = (String::new(), 0, 0);
     while let Some(byte) = bytes.get(at) {
         match byte {
-            b'"' => at = text_end(bytes, at),
+            b'"' => at = string_end(bytes, at),
             b'0'..=b'9' | b'-' => {
                 let of_number = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
                 let end = at + bytes[at..].iter().take_while(of_number).count();
@@ -73,19 +74,6 @@ pub(super) fn restored(json: &str) -> Cow<'_, str> {
     }
     restored.push_str(left);
     Cow::Owned(restored)
-}
-
-/// The place behind a text that begins at `at`.
-fn text_end(bytes: &[u8], mut at: usize) -> usize {
-    at += 1;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
 }
 
 fn is_number(text: &str) -> bool {

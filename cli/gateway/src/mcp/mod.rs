@@ -28,6 +28,7 @@ use rmcp::service::{RequestContext, RoleServer};
 use tickfleet_client::Client;
 use tickfleet_model::{AgentId, Dialect, TenantId, TurnId};
 use tickfleet_ops::metrics::Metrics;
+use tickfleet_protocol::define_shared;
 use tickfleet_store::TurnName;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +105,7 @@ impl McpServer {
         Self { client, waiting, metrics: Some(metrics), draining, only: None, public }
     }
 
-    /// The list of an agent's tools, JSON; none where it has none, or no worker has written it in time.
+    /// The list of an agent's tools in the shared form; none where it has none, or no worker has written it in time.
     async fn list_of(
         &self,
         who: &Principal,
@@ -113,7 +114,7 @@ impl McpServer {
         let (store, asked, mut pause) = (self.client.store(&who.tenant), Instant::now(), LIST_LOOKS_MIN);
         loop {
             // Redis may start with the fleet, too.
-            let list = store.tool_list(&who.tenant, &who.agent, dialect(context)).await;
+            let list = store.tool_list(&who.tenant, &who.agent).await;
             let is_over = asked.elapsed() >= LIST_WAIT || context.ct.is_cancelled() || self.draining.is_cancelled();
             if is_over || matches!(list, Ok(Some(_))) {
                 return list.map_err(|error| failed(&error.into()));
@@ -192,7 +193,9 @@ impl ServerHandler for McpServer {
                 format!("there is no list of tools for {}: it is no agent of the tenant, or no worker runs", who.agent);
             return Err(ErrorData::internal_error(message, None));
         };
-        let tools: Vec<Tool> = serde_json::from_str(&digits::guarded(&list)).map_err(|error| {
+        let list = define_shared(dialect(&context), &list).map(|list| list.to_string());
+        let tools = list.and_then(|list| serde_json::from_str::<Vec<Tool>>(&digits::guarded(&list)));
+        let tools = tools.map_err(|error| {
             tracing::error!(%error, agent = %who.agent, "a list of tools is none");
             ErrorData::internal_error("the list of tools in Redis cannot be read", None)
         })?;

@@ -10,7 +10,7 @@ use tickfleet_client::Client;
 use tickfleet_gateway::Named;
 use tickfleet_model::policy::META_TOOLS;
 use tickfleet_model::suggest::{list, nearest};
-use tickfleet_model::{Dialect, TenantId, TurnId};
+use tickfleet_model::{TenantId, TurnId};
 use tickfleet_store::TurnName;
 
 use crate::failure::Failure;
@@ -79,7 +79,7 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
     if let (false, Named::Agent(tenant, agent)) = (is_sure, named) {
         // Workers list the tools of every agent that the fleet has, whatever is configured here.
         let store = client.store(tenant);
-        if store.tool_list(tenant, agent, Dialect::Mcp).await?.is_some() {
+        if store.tool_list(tenant, agent).await?.is_some() {
             return Ok(None);
         }
         is_sure = store.tool_lists_mark().await?.is_some_and(|mark| mark.left_out == 0);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_model::{AgentId, Dialect, TenantId};
+use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreOptions, ToolList, ToolLists};
 use tickfleet_testkit::RedisServer;
 
@@ -85,11 +85,14 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
     // So long it has to wait, at least.
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!asked.is_finished(), "it was not waited for");
-    let json = r#"[{"name": "echo", "inputSchema": {"type": "object"}}]"#.into();
+    let json =
+        r#"{"tools": [{"name": "echo", "display_name": "Echo", "description": "", "category": "test", "effect": "read",
+        "version": "1.0.0", "input_schema": {"type": "object"}, "requires_approval": false}], "text": ""}"#
+            .into();
     let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
-    let (digest, dialects) = ("of-a-test".to_owned(), vec![(Dialect::Mcp, json)]);
+    let digest = "of-a-test".to_owned();
     let agents = vec![(tenant, agent, digest.clone())];
-    let lists = ToolLists { lists: vec![ToolList { digest, dialects }], agents, left_out: 0 };
+    let lists = ToolLists { lists: vec![ToolList { digest, json }], agents, left_out: 0 };
     let store = Store::open(&redis.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     store.write_tool_lists("of-a-test", &lists, 60_000, 60_000).await.unwrap();
     let (list, nobodys) = asked.join().unwrap();

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from tickfleet.client import _events
+from tickfleet.client._definitions import DIALECTS, defined
 from tickfleet.client._errors import Conflict, NoDefinitions, Unavailable
 from tickfleet.client._events import Event
 from tickfleet.client._hub import Hub, Waiter
@@ -127,13 +128,13 @@ class Direct:
         tenant = self.whose(tenant)
         prefix = f"{self._prefix(tenant)}tools:"
         digest = await self._redis.get(f"{prefix}{tenant}:{agent}")
-        text = None if digest is None else await self._redis.field(f"{prefix}=:{digest}", dialect)
-        if text is None:
+        text = None if digest is None else await self._redis.get(f"{prefix}=:{digest}")
+        if text is None or dialect not in DIALECTS:
             raise NoDefinitions(
                 f"no definitions of tools for agent {agent} of tenant {tenant} in {dialect}: is the agent configured, and "
                 "does a worker run? Workers write them when they start and every five minutes"
             )
-        return json.loads(text)
+        return defined(dialect, json.loads(text))
 
     async def cancel(self, kind: Kind, tenant: str | None, id: str, reason: str) -> None:
         tenant = self.whose(tenant)

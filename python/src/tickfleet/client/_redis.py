@@ -240,11 +240,6 @@ class Redis:
         text: str | None = await self._try(lambda: self._client.get(key))
         return text
 
-    async def field(self, key: str, field: str) -> str | None:
-        """The text of a field of a hash."""
-        text: str | None = await self._try(lambda: self._client.hget(key, field))
-        return text
-
     async def record(self, key: str) -> str | None:
         """As :meth:`get`, for one who may not be allowed to: whose user of Redis reads its inbox alone."""
         if not self._may_read_records:

@@ -16,6 +16,7 @@ use nix::unistd::{self, Gid, Pid, Uid};
 use super::limits::{self, Room};
 use super::place::Place;
 use super::{Refusal, raw, rules, seccomp, step};
+use crate::cgroup::Entrance;
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
@@ -55,7 +56,7 @@ pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
 }
 
 /// Starts the command at the level `basic`.
-pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal> {
+pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
     let workspace = &request.spec.workspace;
     let owner = owner(workspace)?;
     let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
@@ -76,9 +77,15 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
         }
     };
     let _ = (tell, gate);
+    admit(entrance, child)?;
     see_as(owner)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
     Ok(Started { child, failure, ended: None })
+}
+
+/// Puts a child, which waits, into its cgroup: all that it starts is in it, too.
+pub(super) fn admit(entrance: Option<&Entrance>, child: Pid) -> Result<(), Refusal> {
+    entrance.map_or(Ok(()), |entrance| entrance.admit(child.as_raw())).map_err(step("enter the cgroup"))
 }
 
 /// The child waits for a word of its parent; a parent that died before the child could follow it says none.

@@ -4,13 +4,14 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::stat::makedev;
 
-use crate::spec::{Network, Spec};
+use crate::spec::{Level, Network, Spec};
 
 /// Bytes that the kernel buffers for a socket of a pair, at most: by default 208 KiB and one message more. The size cannot
 /// be raised in the sandbox.
@@ -19,13 +20,21 @@ const SOCKET_BYTES: u64 = 320 << 10;
 const SOCKET_DEFAULT: &str = "/proc/sys/net/core/wmem_default";
 /// Bytes that a pipe holds. The size cannot be raised in the sandbox.
 const PIPE_BYTES: u64 = 64 << 10;
-/// Bytes that the kernel keeps for each descriptor that an `epoll` watches.
+/// Bytes that the kernel keeps for each descriptor that an `epoll` watches, and for each lock on a file.
 const WATCH_BYTES: u64 = 256;
-
+/// What the descriptor of an `epoll` leads to.
+const EPOLL: &str = "anon_inode:[eventpoll]";
+/// Ends the line of a mapped file that has no name any more.
+const DELETED: &[u8] = b" (deleted)";
+/// File systems in memory of the level `strict`, which have a size of their own.
+const SCRATCH: [&[u8]; 2] = [b"/tmp/", b"/dev/shm/"];
 /// Bytes that the kernel keeps for each mapping of a process, touched or not.
 const MAPPING_BYTES: u64 = 256;
 /// Mappings that the kernel allows a process by default.
 const MAPPINGS_MAX: u64 = 65_530;
+
+/// Device and number of a file, a pipe or a socket.
+type FileId = (u64, u64);
 
 /// What descriptors are charged, bytes each.
 #[derive(Debug)]
@@ -48,9 +57,68 @@ pub(super) struct Charged {
     pub(super) bytes: u64,
     /// Bytes of disk of open files without a name.
     pub(super) nameless: u64,
-    /// Files, pipes and sockets that were charged already: several processes may have them.
-    seen: HashSet<(u64, u64)>,
+    /// Pipes and sockets that were charged already: several processes may have them.
+    seen: HashSet<FileId>,
+    /// Open files without a name.
+    files: HashSet<FileId>,
     has_sockets: bool,
+}
+
+/// What is counted less often, because it costs more: mappings, what each `epoll` watches, locks on files, and files
+/// without a name that are mapped and not open.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// Bytes of memory that the kernel keeps for mappings, watches and locks.
+    pub(super) bytes: u64,
+    /// Mapped files without a name that no process has open, in this scan and in the one before.
+    pub(super) mapped_only: u64,
+    mapped: HashSet<FileId>,
+}
+
+impl Scan {
+    /// Adds a process; stops where the scan is beyond `max` bytes. One with thousands of mappings takes milliseconds.
+    pub(super) fn process(&mut self, folder: &Path, level: Level, max: u64) {
+        self.lines(&folder.join("maps"), MAPPING_BYTES, max, &|line| nameless_mapping(line, level));
+        for entry in fs::read_dir(folder.join("fd")).into_iter().flatten().flatten() {
+            let has_a_list = |leads_to: PathBuf| leads_to.as_os_str() == EPOLL || leads_to.is_absolute();
+            if fs::read_link(entry.path()).is_ok_and(has_a_list) {
+                // The file shows a line for each lock, and for each descriptor that is watched under each of its numbers.
+                self.lines(&folder.join("fdinfo").join(entry.file_name()), WATCH_BYTES, max, &|_| None);
+            }
+        }
+    }
+
+    /// Counts a file's lines, each as `bytes`, and keeps the mapped files that `see` finds in them.
+    fn lines(&mut self, path: &Path, bytes: u64, max: u64, see: &dyn Fn(&[u8]) -> Option<FileId>) {
+        let Ok(file) = fs::File::open(path) else { return };
+        let (mut file, mut line) = (BufReader::with_capacity(16 << 10, file), Vec::new());
+        while self.bytes <= max && file.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.mapped.extend(see(line.trim_ascii_end()));
+            line.clear();
+        }
+    }
+
+    /// Compares the mapped files with those that are open. One scan alone proves nothing: a file may have been opened while
+    /// processes were looked at.
+    pub(super) fn end(&mut self, charges: &Charges, charged: &Charged, before: &Self) {
+        // Some file systems show another device for what is mapped.
+        let of_workspace = |number: u64| charges.device.is_some_and(|device| charged.files.contains(&(device, number)));
+        self.mapped.retain(|file| !charged.files.contains(file) && !of_workspace(file.1));
+        self.mapped_only = self.mapped.intersection(&before.mapped).count() as u64;
+    }
+}
+
+/// Device and number of the file without a name that a line of a process' `maps` shows, outside of file systems in memory.
+fn nameless_mapping(line: &[u8], level: Level) -> Option<FileId> {
+    let line = line.strip_suffix(DELETED)?;
+    let mut fields = line.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let (major, minor) = std::str::from_utf8(fields.nth(3)?).ok()?.split_once(':')?;
+    let device = makedev(u64::from_str_radix(major, 16).ok()?, u64::from_str_radix(minor, 16).ok()?);
+    let number = std::str::from_utf8(fields.next()?).ok()?.parse().ok().filter(|number| *number > 0)?;
+    let path = fields.next()?;
+    let is_scratch = level == Level::Strict && SCRATCH.iter().any(|scratch| path.starts_with(scratch));
+    (!is_scratch).then_some((device, number))
 }
 
 impl Charges {
@@ -71,20 +139,6 @@ impl Charges {
     pub(super) fn pages(folder: &Path, charged: &mut Charged) {
         let text = fs::read_to_string(folder.join("status")).unwrap_or_default();
         charged.bytes = charged.bytes.saturating_add(kept(&text));
-    }
-
-    /// Adds up the mappings of a process, bytes; stops beyond `max`. A process with thousands of them takes milliseconds.
-    pub(super) fn mappings(folder: &Path, max: u64) -> u64 {
-        let Ok(mut maps) = fs::File::open(folder.join("maps")) else { return 0 };
-        let (mut part, mut bytes) = ([0; 16 << 10], 0_u64);
-        while let Ok(read @ 1..) = maps.read(&mut part) {
-            let lines = part[..read].iter().filter(|byte| **byte == b'\n').count();
-            bytes = bytes.saturating_add(u64::try_from(lines).unwrap_or(u64::MAX).saturating_mul(MAPPING_BYTES));
-            if bytes > max {
-                break;
-            }
-        }
-        bytes
     }
 
     /// Charges a process its descriptors.
@@ -115,8 +169,8 @@ impl Charges {
             self.socket
         } else if kind.is_fifo() {
             PIPE_BYTES
-        } else if kind.is_file() && found.nlink() == 0 && Some(found.dev()) == self.device {
-            if charged.seen.insert(identity) {
+        } else if kind.is_file() && found.nlink() == 0 {
+            if charged.files.insert(identity) && Some(found.dev()) == self.device {
                 charged.nameless = charged.nameless.saturating_add(found.blocks().saturating_mul(512));
             }
             return;
@@ -184,6 +238,22 @@ mod tests {
         let status = "Name:\tx\nVmPeak:\t 900 kB\nVmRSS:\t   10 kB\nVmPTE:\t  2 kB\nVmSwap:\t 30 kB\n";
         assert_eq!(kept(status), 42 * 1_024);
         assert_eq!(kept("Name:\tzombie\nState:\tZ (zombie)\n"), 0);
+    }
+
+    #[test]
+    fn a_mapped_file_without_a_name_is_known_by_its_number() {
+        let line = b"7f0000-7f1000 r--s 00000000 fd:01 4711                       /app/workspace/a b (deleted)";
+        assert_eq!(nameless_mapping(line, Level::Strict), Some((makedev(0xfd, 1), 4_711)));
+        for other in [
+            &line[..line.len() - DELETED.len()],
+            b"7f0000-7f1000 rw-s 00000000 00:35 12    /dev/shm/sem.x (deleted)",
+            b"7f0000-7f1000 rw-s 00000000 00:35 0    /x (deleted)",
+            b"7f0000-7f1000 rw-p 00000000 00:00 0 ",
+        ] {
+            assert_eq!(nameless_mapping(other, Level::Strict), None);
+        }
+        let line = b"7f0000-7f1000 rw-s 00000000 fd:01 9 /tmp/w/f (deleted)";
+        assert_eq!(nameless_mapping(line, Level::Basic), Some((makedev(0xfd, 1), 9)), "it may be the workspace");
     }
 
     #[test]

@@ -12,10 +12,11 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{self, Pid};
 use serde::{Deserialize, Serialize};
 
-use super::confine::{self, Started, become_owner, end, hold_the_gate, owner, say};
+use super::confine::{self, Started, admit, become_owner, end, hold_the_gate, owner, say};
 use super::limits::Room;
 use super::place::Place;
 use super::{Refusal, mounts, raw, step};
+use crate::cgroup::Entrance;
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;
 
@@ -40,7 +41,7 @@ impl Ended {
 }
 
 /// Starts the command at the level `strict`.
-pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal> {
+pub(super) fn start(request: &Request, stdin: &File, entrance: Option<&Entrance>) -> Result<Started, Refusal> {
     let owner = owner(&request.spec.workspace)?;
     // With the command's own user a launcher of root needs no more rights than any other.
     become_owner(owner)?;
@@ -61,6 +62,7 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
         }
     };
     drop((tell, gate, tell_end));
+    admit(entrance, child)?;
     (&open).write_all(&[1]).map_err(step("let the child go"))?;
     Ok(Started { child, failure, ended: Some(ended) })
 }

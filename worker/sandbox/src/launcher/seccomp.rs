@@ -1,8 +1,8 @@
 //! seccomp: filters, of which the strictest answer counts. The first allows the calls of [`super::syscalls`] and tells
 //! of all others that they do not exist. The second forbids some by their arguments: those that Landlock does not look at,
-//! those that reach processes outside by a number, and those that take memory which [`super::memory`] does not see. Two
-//! more do the last in words that programs expect: larger buffers of sockets are not given without an error, and some modes
-//! of `fallocate` are not supported.
+//! those that reach processes outside by a number, and those that take memory which [`super::memory`] does not see. Three
+//! more do the last in words that programs expect: larger buffers of sockets are not given without an error, some modes
+//! of `fallocate` are not supported, and no descriptors are suited to `splice`.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,10 @@ pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<
     apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))?;
     // Programs that ask for larger buffers work without them.
     apply(buffers, SeccompAction::Allow, errno(0))?;
-    apply(unsupported, SeccompAction::Allow, errno(libc::EOPNOTSUPP))
+    apply(unsupported, SeccompAction::Allow, errno(libc::EOPNOTSUPP))?;
+    // Programs then copy by themselves.
+    let unsuited = syscalls::SPLICES.map(|call| (call, Vec::new())).into();
+    apply(unsuited, SeccompAction::Allow, errno(libc::EINVAL))
 }
 
 fn buffers() -> Result<Rules, seccompiler::BackendError> {

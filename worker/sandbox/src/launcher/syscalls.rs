@@ -286,8 +286,14 @@ pub(super) const SIGNALS: [libc::c_long; 6] = [
     libc::SYS_pidfd_send_signal,
 ];
 
-/// What needs a socket of the network.
-pub(super) const SOCKETS: [libc::c_long; 3] = [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4];
+/// What needs a socket of the network, and what sends descriptors: those under way count for nobody, nor does what they
+/// hold.
+pub(super) const SOCKETS: [libc::c_long; 5] =
+    [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4, libc::SYS_sendmsg, libc::SYS_sendmmsg];
+
+/// What puts pages of a file into pipes and sockets: one byte there keeps a page of megabytes, also after the file has been
+/// emptied.
+pub(super) const SPLICES: [libc::c_long; 3] = [libc::SYS_splice, libc::SYS_tee, libc::SYS_sendfile];
 
 /// What is told to be forbidden rather than unknown: programs say so in better words, and tests see which wall it was.
 pub(super) fn forbidden() -> Vec<libc::c_long> {

@@ -16,10 +16,11 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::confine::Started;
 use super::cpu::{CpuMeter, Look};
-use super::memory::{Charged, Charges};
+use super::memory::{Charged, Charges, Scan};
 use super::namespaces::Ended;
 use super::tree;
 use super::{Refusal, step};
+use crate::cgroup::Entrance;
 use crate::outcome::Stop;
 use crate::spec::{Level, Limits};
 use crate::usage::{crossed, held};
@@ -29,13 +30,18 @@ use crate::wire::{Report, Request};
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// The longest time between two looks at the processes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Looks at the processes for each one that counts their mappings, which costs more.
-const MAPPINGS_EVERY: u32 = 4;
+/// Looks at the processes for each one that scans their mappings and watches, which costs more.
+const SCAN_EVERY: u32 = 4;
 /// A look at the workspace costs time of its own: at most this part of all time is spent on it.
 const WORKSPACE_SHARE: u32 = 10;
 
 /// Waits for the end of the command, by itself or not, and kills what is left.
-pub(super) fn until_the_end(started: Started, control: &UnixStream, request: &Request) -> Result<Report, Refusal> {
+pub(super) fn until_the_end(
+    started: Started,
+    control: &UnixStream,
+    request: &Request,
+    entrance: Option<&Entrance>,
+) -> Result<Report, Refusal> {
     let Started { child, mut failure, ended } = started;
     let mut watch = Watch::new(request, child);
     let waited = watch.wait(&failure, control);
@@ -56,7 +62,8 @@ pub(super) fn until_the_end(started: Started, control: &UnixStream, request: &Re
         Some(None) => (None, Some(Signal::SIGKILL as i32), false),
         None => (own.0, own.1, false),
     };
-    let stopped = stopped.or_else(|| watch.at_the_end(signal));
+    let has_run_out = || entrance.is_some_and(Entrance::has_run_out).then_some(Stop::Memory);
+    let stopped = stopped.or_else(has_run_out).or_else(|| watch.at_the_end(signal));
     Ok(Report::Ended { exit_code, signal, stopped, proc })
 }
 
@@ -65,8 +72,8 @@ struct Watch<'a> {
     workspace: &'a std::path::Path,
     /// The launcher's own child: the command, or the first process of its namespace.
     child: Pid,
-    /// True if the child is the first process of a namespace, which is the launcher's program.
-    is_namespaced: bool,
+    /// At the level `strict`, the child is the first process of a namespace, which is the launcher's program.
+    level: Level,
     /// True if the command was executed. Before that, it is the launcher's program.
     is_executed: bool,
     charges: Charges,
@@ -76,8 +83,9 @@ struct Watch<'a> {
     workspace_bytes: u64,
     /// The limits of the workspace: of one that holds more already, what it held at the start, so that a command may delete.
     workspace_limits: Limits,
-    /// Bytes of all mappings, as they were counted last, and the looks since then.
-    mappings: (u64, u32),
+    /// The last scan.
+    scan: Scan,
+    looks: u32,
     tick_ms: u64,
 }
 
@@ -89,7 +97,7 @@ impl<'a> Watch<'a> {
             limits: &request.spec.limits,
             workspace: &request.spec.workspace,
             child,
-            is_namespaced: request.level == Level::Strict,
+            level: request.level,
             is_executed: false,
             charges: Charges::new(&request.spec),
             cpu: CpuMeter::default(),
@@ -97,7 +105,8 @@ impl<'a> Watch<'a> {
             workspace_at: began,
             workspace_bytes: 0,
             workspace_limits: workspace_limits(request),
-            mappings: (0, 0),
+            scan: Scan::default(),
+            looks: 0,
             tick_ms: 1_000 / ticks.filter(|ticks| *ticks > 0).unwrap_or(100),
         }
     }
@@ -145,18 +154,20 @@ impl<'a> Watch<'a> {
 
     fn look_at_processes(&mut self) -> Option<Stop> {
         let (mut threads, mut charged, mut look) = (0, Charged::default(), Look::default());
-        let (mut mappings, counts_mappings) = (0_u64, self.mappings.1.is_multiple_of(MAPPINGS_EVERY));
+        let is_scan = self.is_executed && self.looks.is_multiple_of(SCAN_EVERY);
+        self.looks = self.looks.wrapping_add(1);
+        let mut scan = Scan::default();
         let all_seen = tree::each(Pid::this(), |pid| {
             let Some(stat) = tree::stat(pid) else { return true };
             threads += stat.threads;
             let folder = tree::folder(pid, &stat);
             look.processes.insert((pid.as_raw(), stat.started), stat);
             Charges::pages(&folder, &mut charged);
-            if self.is_executed && !(self.is_namespaced && pid == self.child) {
+            if self.is_executed && !(self.level == Level::Strict && pid == self.child) {
                 self.charges.descriptors(&folder, &mut charged);
-            }
-            if counts_mappings && self.is_executed && mappings <= self.limits.memory_bytes {
-                mappings = mappings.saturating_add(Charges::mappings(&folder, self.limits.memory_bytes));
+                if is_scan {
+                    scan.process(&folder, self.level, self.limits.memory_bytes);
+                }
             }
             // Every further look at a bomb is time in which it grows.
             threads <= self.limits.processes
@@ -165,16 +176,20 @@ impl<'a> Watch<'a> {
             return Some(Stop::Processes);
         }
         self.charges.connections(&mut charged);
-        self.mappings = (if counts_mappings { mappings } else { self.mappings.0 }, self.mappings.1.wrapping_add(1));
-        if charged.bytes.saturating_add(self.mappings.0) > self.limits.memory_bytes {
+        if is_scan {
+            scan.end(&self.charges, &charged, &self.scan);
+            self.scan = scan;
+        }
+        if charged.bytes.saturating_add(self.scan.bytes) > self.limits.memory_bytes {
             return Some(Stop::Memory);
         }
         look.reaped = reaped_ms() / self.tick_ms;
         if self.cpu.add(look).saturating_mul(self.tick_ms) > self.limits.cpu_ms {
             return Some(Stop::Cpu);
         }
-        let held = self.workspace_bytes.saturating_add(charged.nameless);
-        (charged.nameless > 0 && held > self.workspace_limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
+        let nameless = charged.nameless.saturating_add(self.scan.mapped_only.saturating_mul(self.limits.file_bytes));
+        let held = self.workspace_bytes.saturating_add(nameless);
+        (nameless > 0 && held > self.workspace_limits.workspace_bytes).then_some(Stop::WorkspaceBytes)
     }
 
     fn look_at_workspace(&mut self) -> Option<Stop> {

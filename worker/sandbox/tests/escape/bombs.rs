@@ -66,14 +66,22 @@ print(attempt(lambda: fcntl.fcntl(pipe[0], 1031, 1 << 20)))
 print('ok' if libc.prctl(4, 0, 0, 0, 0) == 0 else 'EPERM')
 print(['EPERM', 'ok'][libc.inotify_add_watch(libc.inotify_init(), b'.', 2) >= 0])
 print(call(444, 0, 0, 1), call(436, 3, 4, 2))
+print(attempt(lambda: socket.send_fds(pair[0], [b'x'], [pipe[0]])), pair[0].send(b'x'), pair[1].recv(1))
+print(libc.memfd_create(b'x', 0))
+file = os.open('f', os.O_RDWR | os.O_CREAT); os.write(file, b'xy')
+print(attempt(lambda: os.splice(file, pipe[1], 1, offset_src=0)), attempt(lambda: os.sendfile(pipe[1], file, 0, 1)))
+print(attempt(lambda: os.sendfile(pair[0].fileno(), file, 0, 1)))
+import shutil, subprocess
+shutil.copyfile('f', 'g'); print(subprocess.run('cp g h && cat h - < g | cat', shell=True, capture_output=True).stdout)
 ";
-        let expected = "EPERM\nEPERM\nEACCES\nEACCES\nb'\\x00\\x00'\nTrue\nEPERM\nEPERM\nEPERM\nENOSYS EPERM";
+        let expected = "EPERM\nEPERM\nEACCES\nEACCES\nb'\\x00\\x00'\nTrue\nEPERM\nEPERM\nEPERM\nENOSYS EPERM\nEPERM 1 b'x'\n-1\n\
+                        EINVAL EINVAL\nEINVAL\nb'xyxy'";
         assert_eq!(attack(&sandbox, level, script, folder.path()).await, expected, "{level}");
     }
 }
 
 /// Attacks that take memory outside their resident pages, and hold it.
-const HIDDEN_MEMORY: [(&str, &str); 6] = [
+const HIDDEN_MEMORY: [(&str, &str); 8] = [
     (
         "mappings that are not touched",
         "
@@ -118,6 +126,33 @@ time.sleep(60)",
 import mmap
 x = mmap.mmap(-1, 320 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)
 for at in range(0, len(x), 2 << 20): x[at]
+time.sleep(60)",
+    ),
+    (
+        "descriptors that each epoll watches under many numbers",
+        "
+import select
+pipes = [os.pipe()[0] for _ in range(50)]
+for _ in range(4):
+    if os.fork() == 0:
+        epolls = [select.epoll() for _ in range(40)]
+        for number in range(150, 250):
+            for pipe in pipes:
+                os.dup2(pipe, number)
+                for epoll in epolls: epoll.register(number, 0)
+        time.sleep(60)
+time.sleep(60)",
+    ),
+    (
+        "locks on files",
+        "
+import fcntl
+for process in range(6):
+    if os.fork() == 0:
+        files = [os.open('%d.%d' % (process, number), os.O_RDWR | os.O_CREAT) for number in range(200)]
+        for at in range(0, 1400, 2):
+            for file in files: fcntl.lockf(file, fcntl.LOCK_SH, 1, at)
+        time.sleep(60)
 time.sleep(60)",
     ),
     (
@@ -374,21 +409,75 @@ async fn no_memory_is_left_behind_in_dev_shm() {
 }
 
 #[tokio::test]
-async fn that_disk_of_files_without_a_name_that_are_only_mapped_is_counted_is_not_promised() {
-    let Some(sandbox) = sandbox(Level::Basic).await else { return };
-    let folder = workspace();
-    let script = "
+async fn disk_of_files_without_a_name_that_are_only_mapped_is_counted() {
+    let unlinked = "file = os.open('f', os.O_RDWR | os.O_CREAT); os.unlink('f')";
+    let nameless = "file = os.open('.', os.O_RDWR | os.O_TMPFILE)";
+    for (level, sandbox) in each_level().await {
+        for open in [unlinked, nameless] {
+            let folder = workspace();
+            let script = format!(
+                "
 for _ in range(3):
-    file = open('f', 'w+b'); os.unlink('f')
-    file.write(b'x' * 3_000_000); file.flush()
-    libc.mmap(None, ctypes.c_long(4096), 1, 1, file.fileno(), ctypes.c_long(0))
-    file.close()
-time.sleep(0.3); print('unseen')";
-    let mut spec = python(script, folder.path());
-    spec.limits.workspace_bytes = 4_000_000;
-    let outcome = run(&sandbox, Level::Basic, spec).await;
-    // It is bounded by the length and the number of files of each process, and gone at the end.
-    assert_eq!((out(&outcome).as_str(), outcome.stopped), ("unseen", None));
+    {open}
+    os.write(file, b'x' * 3_000_000)
+    libc.mmap(None, ctypes.c_long(4096), 1, 1, file, ctypes.c_long(0))
+    os.close(file)
+time.sleep(60)"
+            );
+            let mut spec = python(&script, folder.path());
+            (spec.limits.workspace_bytes, spec.limits.file_bytes) = (6_000_000, 3_000_000);
+            let outcome = run(&sandbox, level, spec).await;
+            assert_eq!(outcome.stopped, Some(Stop::WorkspaceBytes), "{level}: {open} {outcome:?} {}", err(&outcome));
+        }
+    }
+}
+
+#[tokio::test]
+async fn files_without_a_name_that_programs_map_stay_within_the_workspace() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+import mmap, multiprocessing, tempfile
+locks = []
+try:
+    for _ in range(20): locks.append(multiprocessing.Lock())
+except OSError: pass # At basic there is no /dev/shm.
+for _ in range(4):
+    file = tempfile.TemporaryFile(); file.truncate(1 << 20)
+    shared = mmap.mmap(file.fileno(), 1 << 20)
+    time.sleep(0.25)
+    shared.close(); file.close()
+print('done')";
+        let mut spec = python(script, folder.path());
+        (spec.limits.workspace_bytes, spec.limits.file_bytes) = (6 << 20, 3 << 20);
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!((out(&outcome).as_str(), outcome.stopped), ("done", None), "{level}: {}", err(&outcome));
+    }
+}
+
+#[tokio::test]
+async fn the_kernel_bounds_a_command_that_has_a_cgroup() {
+    for (level, sandbox) in each_level().await {
+        if let Some(why) = &sandbox.abilities().cgroup {
+            eprintln!("skipped: {level}: {why}");
+            continue;
+        }
+        let folder = workspace();
+        // Each process stays below what one may write. Looks see them only after the kernel.
+        let script = "
+for _ in range(6):
+    if os.fork() == 0: x = bytearray(b'x') * (100 << 20); time.sleep(60)
+time.sleep(60)";
+        let mut spec = python(script, folder.path());
+        spec.limits.memory_bytes = 128 << 20;
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
+        let mut own =
+            python("print(open('/proc/self/cgroup').read() if os.path.exists('/proc/self') else '')", folder.path());
+        own.limits.wall_ms = 20_000;
+        let shown = attack_with(&sandbox, level, own).await;
+        assert!(shown.is_empty() || shown.contains("tickfleet.command."), "{level}: {shown}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,8 @@
 //! Secrets: resolved at each use, put into requests only, taken out of whatever comes back.
 
 mod echoes;
+mod encodings;
+mod escapes;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,12 +79,12 @@ impl Secrets {
         self.named.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// Replaces every secret in `text`, in the forms in which a service may echo it: plain, base64, hexadecimal,
-    /// percent-encoded, JSON-escaped or as HTML.
+    /// Replaces every secret in `text`, in the forms in which a service may echo it: plain, base64, hexadecimal, as
+    /// decimal numbers, percent-encoded, JSON-escaped or as HTML.
     pub fn scrub(&self, text: &str) -> String {
         let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
         for (start, end) in Echoes::of(self.values()).found(text) {
-            clean.push_str(&text[copied..start.max(copied)]);
+            clean.push_str(&text[copied..start]);
             clean.push_str(REDACTED);
             copied = end;
         }

@@ -15,7 +15,7 @@ use tickfleet_model::{Effect, limits};
 
 use super::{scan, wire};
 use tickfleet_tools::Secrets;
-use tickfleet_tools::{ToolFailure, ToolOutput, wording};
+use tickfleet_tools::{ToolFailure, ToolOutput, without_secrets, wording};
 
 /// Bytes of a name or media type that is passed on.
 const WORD_BYTES_MAX: usize = 200;
@@ -72,9 +72,9 @@ pub(super) fn output(
         }
         None => (Value::from(result.words()).to_string(), "text/plain"),
     };
-    let json = RawValue::from_string(secrets.scrub(&text));
-    let json = json.map_err(|e| ToolFailure::Internal { message: format!("not JSON after scrubbing: {e}") })?;
-    Ok(ToolOutput { json, content_type })
+    let json = RawValue::from_string(text);
+    let json = json.map_err(|e| ToolFailure::Internal { message: format!("the output is not JSON: {e}") })?;
+    without_secrets(Ok(ToolOutput { json, content_type }), secrets)
 }
 
 /// The failure that an answer makes which is no result of a tool.

@@ -1,11 +1,12 @@
 //! Lists of tools for readers in any language. Agents that may call the same tools share one list: each agent has a key
-//! that names its list, and each list a key with its definitions in every dialect. All of them expire by themselves.
+//! that names its list, and each list a key with its tools, in one form for all dialects. All of them expire by
+//! themselves.
 
 use std::sync::Arc;
 
 use crate::connection::question::Question;
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, Dialect, TenantId};
+use tickfleet_model::{AgentId, TenantId};
 
 /// Lists written with one round trip: their texts are large.
 const LISTS_PER_ROUND: usize = 4;
@@ -14,13 +15,13 @@ const AGENTS_PER_ROUND: usize = 250;
 /// Between two rounds, so that a fleet of thousands of agents does not hold Redis up.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// Definitions of a set of tools, as requests to models have them.
+/// The definitions of a set of tools.
 #[derive(Debug, Clone)]
 pub struct ToolList {
     /// What tells it from other lists: a digest of its tools.
     pub digest: String,
-    /// The definitions in each dialect, JSON.
-    pub dialects: Vec<(Dialect, Arc<str>)>,
+    /// The definitions in the shared form, JSON.
+    pub json: Arc<str>,
 }
 
 /// The lists of a shard, and who has which.
@@ -57,24 +58,17 @@ impl Store {
         }))
     }
 
-    /// Reads the list of one agent; none where no worker has written one, or it has expired.
+    /// Reads the list of one agent in the shared form; none where no worker has written one, or it has expired.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tool_list(
-        &self,
-        tenant: &TenantId,
-        agent: &AgentId,
-        dialect: Dialect,
-    ) -> Result<Option<String>, StoreError> {
+    pub async fn tool_list(&self, tenant: &TenantId, agent: &AgentId) -> Result<Option<String>, StoreError> {
         let mut named = redis::cmd("GET");
         named.arg(self.agent_key(tenant, agent));
         let Some(digest) = self.connection.query::<Option<String>>(Question::ToolLists, &named).await? else {
             return Ok(None);
         };
-        let mut list = redis::cmd("HGET");
-        list.arg(self.list_key(&digest)).arg(dialect.as_str());
-        self.connection.query(Question::ToolLists, &list).await
+        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.list_key(&digest))).await
     }
 
     /// Writes `lists`, which expire after `ttl_ms`, and that they were made of `fingerprint`, which expires after
@@ -93,13 +87,7 @@ impl Store {
         for some in lists.lists.chunks(LISTS_PER_ROUND) {
             let mut pipe = redis::pipe();
             for list in some {
-                let key = self.list_key(&list.digest);
-                let fields = pipe.cmd("HSET").arg(&key);
-                for (dialect, json) in &list.dialects {
-                    fields.arg(dialect.as_str()).arg(&**json);
-                }
-                fields.ignore();
-                pipe.cmd("PEXPIRE").arg(&key).arg(ttl_ms).ignore();
+                pipe.cmd("SET").arg(self.list_key(&list.digest)).arg(&*list.json).arg("PX").arg(ttl_ms).ignore();
             }
             self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
             tokio::time::sleep(PAUSE).await;

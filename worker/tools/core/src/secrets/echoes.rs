@@ -1,64 +1,149 @@
 //! Finds secrets in text that a service sent back, in every encoding in which it may echo them.
+//!
+//! A secret is looked for in the text, and in the bytes that stretches of it stand for: what is encoded is decoded, not
+//! the secret encoded. Escapes ([`escapes`]) are read while matching, because encoders differ in which characters they
+//! escape and in which case. The cost is linear in the length of the text.
 
 use std::collections::BTreeSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use encoding_rs::WINDOWS_1252;
 
-use crate::percent::{SECRET_KEEPS, percent_encoded};
+use super::encodings::Encoding;
+use super::escapes;
 
 /// Shorter values are not searched for: they would match everywhere.
 const SECRET_BYTES_MIN: usize = 4;
+/// In values of this length or longer, the case of letters makes no difference: hosts, headers and databases change it.
+const CASELESS_BYTES_MIN: usize = 8;
+/// Encodings inside encodings that are followed.
+const ENCODED_MAX: usize = 2;
 /// Readings of one position that are followed, per byte of the secret: text with nested escapes costs linear time.
 const STEPS_PER_BYTE: usize = 16;
 
-/// The values and encoded values that must not appear in a text.
-///
-/// Base64 and hexadecimal forms are listed; JSON escapes, percent-encoding and HTML entities are decoded while
-/// matching, because encoders differ in which characters they escape and in which case.
+/// The values that must not appear in a text.
 pub(super) struct Echoes {
-    wanted: BTreeSet<Vec<u8>>,
-    /// True for each byte that one of them may begin with, as itself or escaped.
-    begins: [bool; 256],
+    wanted: Vec<Vec<u8>>,
+    /// The numbers of those that begin with a byte.
+    by_first: [Vec<usize>; 256],
+    shortest: usize,
 }
 
 impl Echoes {
     pub(super) fn of<'a>(secrets: impl Iterator<Item = &'a str>) -> Self {
-        let mut wanted = BTreeSet::new();
-        for secret in secrets.filter(|secret| secret.len() >= SECRET_BYTES_MIN) {
-            wanted.insert(secret.as_bytes().to_vec());
-            wanted.insert(hexadecimal(secret, b"0123456789abcdef"));
-            wanted.insert(hexadecimal(secret, b"0123456789ABCDEF"));
-            // Basic authentication of OAuth 2 encodes a percent-encoded password.
-            for text in [secret.to_owned(), percent_encoded(secret, ""), percent_encoded(secret, SECRET_KEEPS)] {
-                wanted.extend((0..3).flat_map(|before| base64_within(text.as_bytes(), before)));
-            }
+        let wanted: BTreeSet<Vec<u8>> =
+            secrets.filter(|secret| secret.len() >= SECRET_BYTES_MIN).flat_map(in_character_sets).collect();
+        let wanted: Vec<_> = wanted.into_iter().filter(|value| value.len() >= SECRET_BYTES_MIN).collect();
+        let mut by_first = [const { Vec::new() }; 256];
+        for (number, first) in wanted.iter().enumerate().filter_map(|(number, value)| Some((number, *value.first()?))) {
+            by_first[usize::from(first)].push(number);
         }
-        let mut begins = [false; 256];
-        for first in wanted.iter().filter_map(|wanted| wanted.first()).chain(b"\\%&+") {
-            begins[usize::from(*first)] = true;
+        for (number, value) in wanted.iter().enumerate().filter(|(_, value)| value.len() >= CASELESS_BYTES_MIN) {
+            let Some(first) = value.first().filter(|first| first.is_ascii_alphabetic()) else { continue };
+            by_first[usize::from(first ^ 0x20)].push(number);
         }
-        Self { wanted, begins }
+        let shortest = wanted.iter().map(Vec::len).min().unwrap_or_default();
+        Self { wanted, by_first, shortest }
     }
 
-    /// Byte ranges of `text` that show a secret, in order. Only their starts may lie before the end of the range before.
+    /// Byte ranges of `text` that show a secret, in order, at characters' boundaries. They do not overlap.
     pub(super) fn found(&self, text: &str) -> Vec<(usize, usize)> {
-        let mut found = Vec::<(usize, usize)>::new();
+        let mut found = Vec::new();
         if self.wanted.is_empty() {
             return found;
         }
-        for (at, byte) in text.bytes().enumerate() {
-            if !self.begins[usize::from(byte)] || !text.is_char_boundary(at) {
-                continue;
+        self.search(text.as_bytes(), 0, &|span| span, &mut found);
+        for (from, to) in &mut found {
+            *from = whole_escape(text.as_bytes(), *from);
+            while !text.is_char_boundary(*from) {
+                *from -= 1;
             }
-            let Some(end) = self.wanted.iter().filter_map(|wanted| end_of(wanted, text, at)).max() else { continue };
-            match found.last_mut() {
-                Some(last) if at < last.1 => last.1 = last.1.max(end),
-                _ => found.push((whole_escape(text.as_bytes(), at), end)),
+            while !text.is_char_boundary(*to) {
+                *to += 1;
             }
         }
+        found.sort_unstable();
+        found.dedup_by(|next, before| {
+            let overlaps = next.0 < before.1;
+            if overlaps {
+                before.1 = before.1.max(next.1);
+            }
+            overlaps
+        });
         found
     }
+
+    /// Searches a text, and whatever is encoded in it; `place` says where a stretch of it lies in the whole text.
+    fn search(
+        &self,
+        text: &[u8],
+        encoded: usize,
+        place: &dyn Fn((usize, usize)) -> (usize, usize),
+        found: &mut Vec<(usize, usize)>,
+    ) {
+        found.extend(self.spans(text).into_iter().map(place));
+        if encoded == ENCODED_MAX {
+            return;
+        }
+        for encoding in Encoding::ALL {
+            encoding.each_run(text, self.shortest, &mut |run| {
+                for phase in 0..encoding.phases() {
+                    let inner = |span| place(run.span(encoding, phase, span));
+                    self.search(&run.decoded(encoding, phase), encoded + 1, &inner, found);
+                }
+            });
+        }
+    }
+
+    /// Where a text shows a secret, plain or escaped, in order.
+    fn spans(&self, text: &[u8]) -> Vec<(usize, usize)> {
+        let mut spans = Vec::<(usize, usize)>::new();
+        for (at, byte) in text.iter().enumerate() {
+            let mut end = self.end_from(*byte, text, at);
+            if escapes::begins(*byte) {
+                escapes::readings(text, at, &mut |unit, _| {
+                    if let Some(first) = unit.first().filter(|first| *first != byte) {
+                        end = end.max(self.end_from(*first, text, at));
+                    }
+                });
+            }
+            match (end, spans.last_mut()) {
+                (None, _) => {}
+                (Some(end), Some(last)) if at < last.1 => last.1 = last.1.max(end),
+                (Some(end), _) => spans.push((at, end)),
+            }
+        }
+        spans
+    }
+
+    /// The longest end of a secret that begins at `at` of the text with the byte `first`.
+    fn end_from(&self, first: u8, text: &[u8], at: usize) -> Option<usize> {
+        self.by_first[usize::from(first)].iter().filter_map(|number| end_of(self.wanted.get(*number)?, text, at)).max()
+    }
+}
+
+/// A secret as its bytes, and as those that programs make of it which take it for another character set.
+fn in_character_sets(secret: &str) -> Vec<Vec<u8>> {
+    let mut all = vec![secret.as_bytes().to_vec()];
+    if secret.is_ascii() {
+        return all;
+    }
+    // Read as if it were of one byte a character.
+    all.push(WINDOWS_1252.decode_without_bom_handling(secret.as_bytes()).0.into_owned().into_bytes());
+    all.push(secret.bytes().map(char::from).collect::<String>().into_bytes());
+    // Written with one byte a character, and read as if it were UTF-8.
+    if let (bytes, _, false) = WINDOWS_1252.encode(secret) {
+        all.extend([String::from_utf8_lossy(&bytes).into_owned().into_bytes(), bytes.into_owned()]);
+    }
+    if secret.bytes().filter(u8::is_ascii).count() >= SECRET_BYTES_MIN {
+        all.push(
+            secret
+                .chars()
+                .map(|character| if character.is_ascii() { character } else { '?' })
+                .collect::<String>()
+                .into_bytes(),
+        );
+    }
+    all
 }
 
 /// Returns the start of the escape that `at` lies in: a cut inside an escape would break the JSON around it.
@@ -67,185 +152,44 @@ fn whole_escape(bytes: &[u8], at: usize) -> usize {
     at - slashes % 2
 }
 
-fn hexadecimal(secret: &str, digits: &[u8; 16]) -> Vec<u8> {
-    secret.bytes().flat_map(|byte| [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]).collect()
-}
-
-/// Returns the characters of base64 that `secret` alone decides when it follows `before` other bytes (modulo 3), in both
-/// alphabets.
-fn base64_within(secret: &[u8], before: usize) -> [Vec<u8>; 2] {
-    let padded = [vec![0; before], secret.to_vec()].concat();
-    // Without the characters that hold bits of what is before, and without the last one if it holds bits of what follows.
-    let (from, to) = ((before * 8).div_ceil(6), padded.len() * 8 / 6);
-    let cut = |text: String| text.as_bytes().get(from..to).unwrap_or_default().to_vec();
-    [cut(STANDARD_NO_PAD.encode(&padded)), cut(URL_SAFE_NO_PAD.encode(&padded))]
-}
-
 /// The longest end of `wanted` in `text` when it begins at `start`, plain or escaped.
-fn end_of(wanted: &[u8], text: &str, start: usize) -> Option<usize> {
-    let (mut open, mut longest, mut steps) = (vec![(start, 0)], None, wanted.len() * STEPS_PER_BYTE);
-    while let Some((at, matched)) = open.pop() {
-        let Some(rest) = wanted.get(matched..).filter(|rest| !rest.is_empty()) else {
+fn end_of(wanted: &[u8], text: &[u8], start: usize) -> Option<usize> {
+    let is_same = |byte: u8, wanted_byte: u8| {
+        byte == wanted_byte || wanted.len() >= CASELESS_BYTES_MIN && byte.eq_ignore_ascii_case(&wanted_byte)
+    };
+    let (mut open, mut longest, mut steps) = (Vec::new(), None, wanted.len() * STEPS_PER_BYTE);
+    let mut next = Some((start, 0));
+    while let Some((at, matched)) = next {
+        next = None;
+        if matched == wanted.len() {
             longest = longest.max(Some(at));
-            continue;
-        };
-        if steps == 0 {
-            break;
-        }
-        steps -= 1;
-        let Some(tail) = text.get(at..) else { continue };
-        let Some(plain) = tail.chars().next() else { continue };
-        let mut read = |unit: &[u8], length: usize| {
-            if rest.starts_with(unit) {
-                open.push((at + length, matched + unit.len()));
+        } else if let Some(byte) = text.get(at).filter(|_| steps > 0) {
+            steps -= 1;
+            if escapes::begins(*byte) {
+                escapes::readings(text, at, &mut |unit, length| {
+                    let rest = wanted.get(matched..matched + unit.len()).unwrap_or_default();
+                    if rest.len() == unit.len() && unit.iter().zip(rest).all(|(byte, wanted)| is_same(*byte, *wanted)) {
+                        open.push((at + length, matched + unit.len()));
+                    }
+                });
             }
-        };
-        match plain {
-            '\\' => json_escape(tail, &mut read),
-            '%' => percent_escape(tail, &mut read),
-            '&' => html_entity(tail, 1, &mut read),
-            '+' => read(b" ", 1),
-            _ => {}
+            if wanted.get(matched).is_some_and(|wanted_byte| is_same(*byte, *wanted_byte)) {
+                next = Some((at + 1, matched + 1));
+            } else if *byte == 0 && matched > 0 {
+                // UTF-16 has one beside each letter of ASCII.
+                next = Some((at + 1, matched));
+            }
         }
-        read(plain.encode_utf8(&mut [0; 4]).as_bytes(), plain.len_utf8());
+        next = next.or_else(|| open.pop());
     }
     longest
 }
 
-/// Reads the JSON escape that `tail` begins with, also of a string inside a string. A run of backslashes has several readings.
-fn json_escape(tail: &str, read: &mut dyn FnMut(&[u8], usize)) {
-    let run = tail.bytes().take_while(|byte| *byte == b'\\').count();
-    for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
-        read(b"\\", doubled);
-    }
-    // Each level of nesting doubles a backslash, and adds one before a quote.
-    if run > 8 {
-        return;
-    }
-    let Some(letter) = tail.as_bytes().get(run) else { return };
-    let plain = match letter {
-        b'n' => b'\n',
-        b'r' => b'\r',
-        b't' => b'\t',
-        b'b' => 0x8,
-        b'f' => 0xc,
-        b'"' | b'/' | b'\'' => *letter,
-        b'x' => {
-            if let Some(byte) = hex_digits(tail, run + 1, 2).and_then(|byte| u8::try_from(byte).ok()) {
-                read(&[byte], run + 3);
-            }
-            return;
-        }
-        b'u' => return numbered_escape(tail, run, read),
-        _ => return,
-    };
-    read(&[plain], run + 1);
-}
-
-/// As [`json_escape`], for `\uXXXX` behind `run` backslashes, and for a pair of surrogates.
-fn numbered_escape(tail: &str, run: usize, read: &mut dyn FnMut(&[u8], usize)) {
-    let unit = |from: usize| {
-        let slashes = tail.as_bytes().get(from..from + run)?.iter().all(|byte| *byte == b'\\');
-        let is_unit = slashes && tail.as_bytes().get(from + run) == Some(&b'u');
-        is_unit.then(|| hex_digits(tail, from + run + 1, 4)).flatten()
-    };
-    let length = run + 5;
-    let Some(first) = unit(0) else { return };
-    if first == u32::from(b'&') {
-        html_entity(tail, length, read);
-    }
-    if let Some(character) = char::from_u32(first) {
-        return read(character.encode_utf8(&mut [0; 4]).as_bytes(), length);
-    }
-    let pair = unit(length).and_then(|second| {
-        let pair = [u16::try_from(first).ok()?, u16::try_from(second).ok()?];
-        char::decode_utf16(pair).next()?.ok()
-    });
-    if let Some(character) = pair {
-        read(character.encode_utf8(&mut [0; 4]).as_bytes(), 2 * length);
-    }
-}
-
-/// Reads `%2F`, and `%252F` of an address inside an address.
-fn percent_escape(tail: &str, read: &mut dyn FnMut(&[u8], usize)) {
-    let mut at = 1;
-    loop {
-        if let Some(byte) = hex_digits(tail, at, 2).and_then(|byte| u8::try_from(byte).ok()) {
-            read(&[byte], at + 2);
-        }
-        match tail.get(at..at + 2) {
-            Some("25") => at += 2,
-            _ => return,
-        }
-    }
-}
-
-/// Reads the HTML entity whose `&` takes the first `ampersand` bytes of `tail`, also of HTML inside HTML.
-fn html_entity(tail: &str, ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
-    let mut at = ampersand;
-    loop {
-        let Some(rest) = tail.get(at..) else { return };
-        // `#x10FFFF` is the longest that counts.
-        let Some(end) = rest.bytes().take(9).position(|byte| byte == b';') else { return };
-        let name = &rest[..end];
-        let number = name.strip_prefix('#').and_then(|number| match number.strip_prefix(['x', 'X']) {
-            Some(hex) => u32::from_str_radix(hex, 16).ok(),
-            None => number.parse().ok(),
-        });
-        let named = || HTML_ENTITIES.iter().find(|(known, _)| *known == name).map(|(_, character)| *character);
-        if let Some(character) = number.and_then(char::from_u32).or_else(named) {
-            read(character.encode_utf8(&mut [0; 4]).as_bytes(), at + end + 1);
-        }
-        if name != "amp" {
-            return;
-        }
-        at += end + 1;
-    }
-}
-
-/// Names of HTML's entities for characters of ASCII that are neither letters nor digits.
-const HTML_ENTITIES: [(&str, char); 32] = [
-    ("amp", '&'),
-    ("apos", '\''),
-    ("ast", '*'),
-    ("bsol", '\\'),
-    ("colon", ':'),
-    ("comma", ','),
-    ("commat", '@'),
-    ("dollar", '$'),
-    ("equals", '='),
-    ("excl", '!'),
-    ("grave", '`'),
-    ("gt", '>'),
-    ("Hat", '^'),
-    ("lbrace", '{'),
-    ("lcub", '{'),
-    ("lowbar", '_'),
-    ("lpar", '('),
-    ("lsqb", '['),
-    ("lt", '<'),
-    ("num", '#'),
-    ("percnt", '%'),
-    ("period", '.'),
-    ("plus", '+'),
-    ("quest", '?'),
-    ("quot", '"'),
-    ("rbrace", '}'),
-    ("rcub", '}'),
-    ("rpar", ')'),
-    ("rsqb", ']'),
-    ("semi", ';'),
-    ("sol", '/'),
-    ("vert", '|'),
-];
-
-fn hex_digits(text: &str, at: usize, count: usize) -> Option<u32> {
-    let digits = text.get(at..at + count).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-    u32::from_str_radix(digits, 16).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+
     use super::*;
 
     fn shown(secret: &str, text: &str) -> Vec<String> {
@@ -289,5 +233,101 @@ mod tests {
     fn a_found_secret_never_splits_an_escape() {
         assert_eq!(shown(r"a\b\", r#""a\\b\\\"x""#), [r"a\\b\\"]);
         assert_eq!(shown("nabc", r#""\nabc""#), [r"\nabc"]);
+    }
+
+    #[test]
+    fn encoded_secrets_are_found_with_separators_escapes_and_other_character_sets() {
+        let secret = "s3cr?t>~va\"lue";
+        let base64 = |text: &str| STANDARD.encode(text);
+        let hex = |separator: &str| {
+            let digits = |byte: u8| if byte % 2 == 0 { format!("{byte:02x}") } else { format!("{byte:02X}") };
+            secret.bytes().map(digits).collect::<Vec<_>>().join(separator)
+        };
+        let lines = |text: &str, end: &str| {
+            let lines = text.as_bytes().chunks(7).map(|line| String::from_utf8_lossy(line).into_owned());
+            lines.collect::<Vec<_>>().join(end)
+        };
+        let whole = base64(&format!("{{\"user\":\"kim\",\"key\":{},\"more\":1}}", serde_json::json!(secret)));
+        let wide: Vec<u8> = secret.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let numbers = secret.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>();
+        for echo in [
+            lines(&base64(secret), "\n"),
+            lines(&base64(&format!("x{secret}")), "\r\n"),
+            lines(&base64(secret), "\\r\\n"),
+            lines(&base64(secret), "\\\\n  "),
+            base64(secret).replace('/', "\\/").replace('=', "%3D"),
+            whole.clone(),
+            lines(&whole, "\n"),
+            base64(&base64(secret)),
+            base64(&hex(" ")),
+            base64(&format!("b={}", secret.replace('"', "&#34").replace('>', "%3e"))),
+            STANDARD.encode(wide),
+            hex(""),
+            hex(" "),
+            hex(":"),
+            hex("-"),
+            hex("\\n"),
+            hex(", 0x"),
+            format!("\\x{}", hex("\\x")),
+            numbers.join(","),
+            numbers.join(", "),
+            secret.bytes().map(|byte| format!("&#{byte}")).collect(),
+            secret.bytes().map(|byte| format!("&#x{byte:x}")).collect(),
+            secret.bytes().map(|byte| format!("&#X{byte:X};")).collect(),
+            secret.replace('"', "&QUOT").replace('>', "&gt"),
+            secret.to_ascii_uppercase(),
+            secret.to_ascii_uppercase().replace('>', "%3e").replace('?', "%3F"),
+        ] {
+            let text = format!("{{\"a\": \"{echo}\"}}");
+            let left = text.len() - shown(secret, &text).iter().map(String::len).sum::<usize>();
+            let around = if echo == whole || echo == lines(&whole, "\n") { 64 } else { 4 };
+            assert!(left <= r#"{"a": ""}"#.len() + around, "{text}: {:?}", shown(secret, &text));
+        }
+    }
+
+    #[test]
+    fn a_secret_beyond_ascii_is_found_in_other_character_sets() {
+        let secret = "pässwörd€";
+        let (windows, _, _) = WINDOWS_1252.encode(secret);
+        let percent: String = windows.iter().map(|byte| format!("%{byte:02x}")).collect();
+        for echo in [
+            secret.to_owned(),
+            "pÃ¤sswÃ¶rdâ‚¬".to_owned(),
+            "p\u{c3}\u{a4}ssw\u{c3}\u{b6}rd\u{e2}\u{82}\u{ac}".to_owned(),
+            "p\u{fffd}ssw\u{fffd}rd\u{fffd}".to_owned(),
+            "p?ssw?rd?".to_owned(),
+            percent,
+            "p&#xe4ssw&#246;rd&#8364".to_owned(),
+            r"p\xe4ssw\xf6rd\x80".to_owned(),
+            STANDARD.encode(&windows),
+            STANDARD.encode(secret),
+        ] {
+            assert_eq!(shown(secret, &format!("<{echo}>")).concat().trim_end_matches('='), echo.trim_end_matches('='));
+        }
+        assert!(shown("日本", "x?? \u{fffd}\u{fffd}").is_empty(), "too little of it is left");
+    }
+
+    #[test]
+    fn text_that_shows_no_secret_is_left_alone() {
+        let words = "the quick brown fox 41:42 d3ad beef [1, 2, 3] jumps over the lazy dog\n";
+        for text in [words.repeat(200), STANDARD.encode(words.repeat(50)), "00:11:22 ".repeat(500)] {
+            assert!(shown("swordfish-41", &text).is_empty());
+            assert!(shown("pin4", &text).is_empty());
+        }
+        assert!(shown("pin4", "PIN4 pin 4").is_empty(), "the case of short values makes a difference");
+        assert!(shown("abc", "abc YWJj 616263").is_empty(), "values below the least length are not looked for");
+    }
+
+    #[tokio::test]
+    async fn what_a_long_text_costs_grows_with_its_length_alone() {
+        let secrets: Vec<String> =
+            (10..30).map(|number| format!("{number}-abcdefghijklmnopqrstuvwxyz-{number}")).collect();
+        for unit in ["\\", "%25", "&amp;", "QUJDREVGR0hJSktMTU5P", "4142434445464748", "65,66,67,", "10-abc\\\\n"] {
+            let text = unit.repeat((256 << 10) / unit.len());
+            let began = tokio::time::Instant::now();
+            assert!(Echoes::of(secrets.iter().map(String::as_str)).found(&text).is_empty());
+            // It takes half a second on a busy machine; what grows faster takes minutes.
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "{unit}: {:?}", began.elapsed());
+        }
     }
 }

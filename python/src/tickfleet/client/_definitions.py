@@ -1,0 +1,41 @@
+"""Definitions of tools for a dialect, made of the form in which they are shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DIALECTS = ("raw", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "text")
+
+
+def defined(dialect: str, shared: dict[str, Any]) -> Any:
+    """What a request to a model has of a shared list: a list; for ``text`` a string."""
+    if dialect == "text":
+        return shared["text"]
+    tools = [_defined(dialect, tool) for tool in shared["tools"]]
+    return [{"functionDeclarations": tools}] if dialect == "gemini" and tools else tools
+
+
+def _defined(dialect: str, tool: dict[str, Any]) -> dict[str, Any]:
+    names = tool.get("wire_names", {})
+    described = {"description": tool["description"]}
+    schema, output, effect = tool["input_schema"], tool.get("output_schema"), tool["effect"]
+    if dialect == "gemini":
+        return {"name": names.get("gemini", tool["name"]), **described, "parametersJsonSchema": schema}
+    if dialect.startswith("mcp"):
+        hints = {"readOnlyHint": effect == "read", "idempotentHint": effect != "once"}
+        shown: dict[str, Any] = {"name": names.get("mcp", tool["name"]), "title": tool["display_name"], **described}
+        shown |= {"inputSchema": schema, "annotations": hints}
+        # Results of the older revisions are objects.
+        takes_any = dialect != "mcp"
+        if isinstance(output, dict) and (takes_any or output.get("type") == "object"):
+            shown["outputSchema"] = output
+        return shown
+    if dialect == "raw":
+        return {key: value for key, value in tool.items() if key != "wire_names"}
+    name = names.get("openai", tool["name"])
+    if dialect == "anthropic":
+        return {"name": name, **described, "input_schema": schema}
+    function = {"name": name, **described, "parameters": schema}
+    if dialect == "openai_chat":
+        return {"type": "function", "function": function}
+    return {**function, "strict": False, "type": "function"}

@@ -1,0 +1,59 @@
+/** Definitions of tools for a dialect, made of the form in which they are shared. */
+
+export interface SharedTool {
+  name: string;
+  display_name: string;
+  description: string;
+  input_schema: unknown;
+  output_schema?: unknown;
+  effect: string;
+  wire_names?: { openai?: string; gemini?: string; mcp?: string };
+}
+
+/** A list of tools in Redis. */
+export interface SharedList {
+  tools: SharedTool[];
+  text: string;
+}
+
+/** What a request to a model has of a shared list: an array; for `text` a string; nothing if there is no such dialect. */
+export function defined(dialect: string, list: SharedList): unknown {
+  if (dialect === "text") return list.text;
+  const define = DIALECTS[dialect];
+  if (define === undefined) return undefined;
+  const tools = list.tools.map(define);
+  return dialect === "gemini" && tools.length > 0 ? [{ functionDeclarations: tools }] : tools;
+}
+
+const DIALECTS: Record<string, ((tool: SharedTool) => unknown) | undefined> = {
+  __proto__: null as never,
+  raw: ({ wire_names: _, ...tool }) => tool,
+  openai_chat: (tool) => ({ type: "function", function: openai(tool) }),
+  openai_responses: (tool) => ({ ...openai(tool), strict: false, type: "function" }),
+  anthropic: (tool) => ({ name: tool.wire_names?.openai ?? tool.name, description: tool.description, input_schema: tool.input_schema }),
+  gemini: (tool) => ({
+    name: tool.wire_names?.gemini ?? tool.name,
+    description: tool.description,
+    parametersJsonSchema: tool.input_schema,
+  }),
+  // Results of the older revisions are objects.
+  mcp: (tool) => mcp(tool, (output) => output.type === "object"),
+  mcp_2026_07_28: (tool) => mcp(tool, () => true),
+};
+
+function openai(tool: SharedTool) {
+  return { name: tool.wire_names?.openai ?? tool.name, description: tool.description, parameters: tool.input_schema };
+}
+
+function mcp(tool: SharedTool, takes: (output: { type?: unknown }) => boolean) {
+  const output = tool.output_schema;
+  const isTaken = typeof output === "object" && output !== null && takes(output);
+  return {
+    name: tool.wire_names?.mcp ?? tool.name,
+    title: tool.display_name,
+    description: tool.description,
+    inputSchema: tool.input_schema,
+    annotations: { readOnlyHint: tool.effect === "read", idempotentHint: tool.effect !== "once" },
+    ...(isTaken && { outputSchema: output }),
+  };
+}

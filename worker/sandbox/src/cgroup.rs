@@ -1,0 +1,294 @@
+//! A cgroup for each command. If a part of the machine's cgroup hierarchy (version 2) is delegated to the worker, the
+//! kernel itself bounds the memory and the processes of a command, also memory that no process shows.
+//!
+//! The worker makes the cgroup and removes it; the launcher puts its child into it before that becomes the command.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::spec::Limits;
+
+/// The worker's own cgroup: the kernel bounds the cgroups of a parent only if the parent itself has no processes.
+const WORKER: &str = "tickfleet.worker";
+/// Begins the names of the cgroups of commands.
+const COMMAND: &str = "tickfleet.command.";
+/// What bounds a command.
+const CONTROLLERS: [&str; 2] = ["memory", "pids"];
+/// Processes that a command may have beyond its limit: the first one of its namespace, and the one more that shows a look
+/// that the limit is crossed.
+const MORE_PROCESSES: u64 = 2;
+/// Attempts to remove a cgroup whose processes are dying, and the time between two of them.
+const REMOVALS: u32 = 500;
+const REMOVE_EVERY: Duration = Duration::from_millis(20);
+
+/// The part of the hierarchy that is the worker's own.
+#[derive(Debug, Clone)]
+pub(crate) struct Cgroups {
+    base: PathBuf,
+}
+
+impl Cgroups {
+    /// Finds the cgroup of this process, and prepares it for those of commands: this process moves into one below it.
+    ///
+    /// # Errors
+    /// Why there is none, in words for an operator.
+    pub(crate) fn find() -> Result<Self, String> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|error| format!("{path}: {error}"));
+        let own = own(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
+        Self::at(&own.ok_or("this machine has no cgroup v2 file system that shows the worker's cgroup")?)
+    }
+
+    /// As [`Self::find`], for a process that is in the cgroup `own`.
+    fn at(own: &Path) -> Result<Self, String> {
+        let is_moved = own.ends_with(WORKER);
+        let base = if is_moved { own.parent().unwrap_or(own) } else { own };
+        let shown = base.display();
+        let failed = |what: &str, error: &io::Error| {
+            format!("the cgroup {shown} is not delegated to the worker ({what}: {error})")
+        };
+        let controllers =
+            fs::read_to_string(base.join("cgroup.controllers")).map_err(|error| failed("read", &error))?;
+        let has = |wanted: &&str| controllers.split_whitespace().any(|controller| controller == *wanted);
+        if !CONTROLLERS.iter().all(has) {
+            let all = controllers.trim();
+            return Err(format!("the cgroup {shown} has the controllers '{all}', not memory and pids"));
+        }
+        let this = std::process::id().to_string();
+        if !is_moved {
+            let processes = fs::read_to_string(base.join("cgroup.procs")).map_err(|error| failed("read", &error))?;
+            if processes.lines().any(|process| process != this) {
+                return Err(format!("the cgroup {shown} has other processes than the worker"));
+            }
+            let made = fs::create_dir(base.join(WORKER));
+            made.or_else(|error| if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
+                .map_err(|error| failed("make a cgroup", &error))?;
+            set(&base.join(WORKER), "cgroup.procs", &this).map_err(|error| failed("move the worker", &error))?;
+        }
+        let enabled = set(base, "cgroup.subtree_control", "+memory +pids");
+        enabled.map_err(|error| failed("enable its controllers", &error))?;
+        // Workers that were killed left them behind. One that is still in use stays.
+        for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(COMMAND) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        Ok(Self { base: base.to_owned() })
+    }
+
+    /// Makes the cgroup of one command.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(crate) fn make(&self, limits: &Limits) -> io::Result<Cgroup> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let cgroup = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = self.base.join(format!("{COMMAND}{}.{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break Cgroup { path },
+                // A worker with the same number was killed, and what it left is not dead yet.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let processes = limits.processes.saturating_add(MORE_PROCESSES);
+        set(&cgroup.path, "memory.max", &limits.memory_bytes.to_string())?;
+        set(&cgroup.path, "memory.oom.group", "1")?;
+        set(&cgroup.path, "pids.max", &processes.to_string())?;
+        match set(&cgroup.path, "memory.swap.max", "0") {
+            // The kernel does not count swap.
+            Err(_) if !cgroup.path.join("memory.swap.max").exists() => Ok(cgroup),
+            set => set.map(|()| cgroup),
+        }
+    }
+}
+
+/// The cgroup of one command. Dropping it kills what is in it and removes it.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // A kernel before 5.14 has no such file. There, the launcher kills.
+        let _ = set(&self.path, "cgroup.kill", "1");
+        if is_removed(&self.path) {
+            return;
+        }
+        let path = std::mem::take(&mut self.path);
+        // Processes take a moment to die, and this may be a thread that others wait for.
+        #[allow(clippy::disallowed_methods, reason = "the thread has nothing else to do, and no runtime")]
+        std::thread::spawn(move || {
+            for _ in 0..REMOVALS {
+                std::thread::sleep(REMOVE_EVERY);
+                if is_removed(&path) {
+                    return;
+                }
+            }
+            tracing::error!(path = %path.display(), "the cgroup of a command that has ended cannot be removed");
+        });
+    }
+}
+
+fn is_removed(path: &Path) -> bool {
+    fs::remove_dir(path).map_or_else(|error| error.kind() == ErrorKind::NotFound, |()| true)
+}
+
+fn set(cgroup: &Path, name: &str, value: &str) -> io::Result<()> {
+    fs::write(cgroup.join(name), value)
+}
+
+/// A command's cgroup as the launcher has it: opened while it may still do so.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    processes: File,
+    events: File,
+}
+
+impl Entrance {
+    /// # Errors
+    /// The cgroup is not there, or may not be written to.
+    pub(crate) fn open(cgroup: &Path) -> io::Result<Self> {
+        let processes = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?;
+        Ok(Self { processes, events: File::open(cgroup.join("memory.events"))? })
+    }
+
+    /// Puts a process into the cgroup.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub(crate) fn admit(&self, process: i32) -> io::Result<()> {
+        (&self.processes).write_all(process.to_string().as_bytes())
+    }
+
+    /// Returns true if the kernel has killed processes because the cgroup's memory ran out.
+    pub(crate) fn has_run_out(&self) -> bool {
+        let (mut events, mut text) = (&self.events, String::new());
+        // Of events that cannot be read, none has happened.
+        let _ = events.rewind().and_then(|()| events.read_to_string(&mut text));
+        let killed = text.lines().filter_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok());
+        killed.sum::<u64>() > 0
+    }
+}
+
+/// The folder of the cgroup v2 of a process, from its `mountinfo` and its `cgroup`.
+fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
+    let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::"))?);
+    mounts.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let mut fields = before.split(' ').skip(3);
+        let (root, mounted) = (fields.next()?, fields.next()?);
+        let is_v2 = after.split(' ').next() == Some("cgroup2");
+        Some(Path::new(mounted).join(path.strip_prefix(root).ok().filter(|_| is_v2)?))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test fails by panicking, and says what it skips")]
+
+    use std::process::Command;
+
+    use super::*;
+
+    /// A folder that stands in for a delegated cgroup which this process is alone in.
+    fn delegated() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        set(folder.path(), "cgroup.controllers", "cpu memory pids\n").unwrap();
+        set(folder.path(), "cgroup.procs", &format!("{}\n", std::process::id())).unwrap();
+        folder
+    }
+
+    fn get(cgroup: &Path, name: &str) -> String {
+        fs::read_to_string(cgroup.join(name)).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_worker_moves_below_and_each_command_gets_its_bounds() {
+        let folder = delegated();
+        fs::create_dir(folder.path().join("tickfleet.command.7.0")).unwrap();
+        let cgroups = Cgroups::at(folder.path()).unwrap();
+        let worker = folder.path().join(WORKER);
+        assert_eq!(get(&worker, "cgroup.procs"), std::process::id().to_string());
+        assert_eq!(get(folder.path(), "cgroup.subtree_control"), "+memory +pids");
+        assert!(!folder.path().join("tickfleet.command.7.0").exists(), "what a killed worker left is removed");
+        assert_eq!(Cgroups::at(&worker).unwrap().base, folder.path(), "a worker that has moved already");
+
+        let limits = Limits { memory_bytes: 1 << 20, processes: 3, ..Limits::default() };
+        let (one, other) = (cgroups.make(&limits).unwrap(), cgroups.make(&limits).unwrap());
+        assert_ne!(one.path(), other.path());
+        let files = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max"];
+        assert_eq!(files.map(|name| get(one.path(), name)), ["1048576", "0", "1", "5"]);
+        set(one.path(), "cgroup.procs", "").unwrap();
+        set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 0\noom_group_kill 0\n").unwrap();
+        let entrance = Entrance::open(one.path()).unwrap();
+        entrance.admit(4_711).unwrap();
+        assert_eq!(get(one.path(), "cgroup.procs"), "4711");
+        assert!(!entrance.has_run_out());
+        set(one.path(), "memory.events", "low 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 1\n").unwrap();
+        assert!(entrance.has_run_out());
+
+        let path = one.path().to_owned();
+        drop(one);
+        assert_eq!(get(&path, "cgroup.kill"), "1");
+        // The kernel removes the files of a cgroup with it; here they go when it has been killed.
+        fs::read_dir(&path).unwrap().flatten().for_each(|file| fs::remove_file(file.path()).unwrap());
+        assert!(is_gone(&path));
+    }
+
+    /// Waits until a cgroup is removed, for ten seconds at most.
+    #[allow(clippy::disallowed_methods, reason = "a test without a runtime")]
+    fn is_gone(path: &Path) -> bool {
+        (0..500).any(|_| {
+            // Another thread removes it, and tells nobody.
+            std::thread::sleep(Duration::from_millis(20));
+            !path.exists()
+        })
+    }
+
+    #[test]
+    fn a_cgroup_that_is_not_the_workers_own_is_left_alone_with_the_reason() {
+        let folder = delegated();
+        set(folder.path(), "cgroup.procs", &format!("1\n{}\n", std::process::id())).unwrap();
+        assert!(Cgroups::at(folder.path()).unwrap_err().contains("other processes"));
+        set(folder.path(), "cgroup.controllers", "cpu memory\n").unwrap();
+        assert!(Cgroups::at(folder.path()).unwrap_err().contains("'cpu memory', not memory and pids"));
+        assert!(Cgroups::at(&folder.path().join("none")).unwrap_err().contains("not delegated"));
+        assert!(!folder.path().join(WORKER).exists());
+    }
+
+    #[test]
+    fn the_cgroup_of_a_process_is_found_by_its_mount() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro\n\
+                      31 30 0:27 /pod /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        let found = own(mounts, "4:memory:/other\n0::/pod/worker\n");
+        assert_eq!(found.unwrap(), Path::new("/sys/fs/cgroup/unified/worker"));
+        assert_eq!(own(mounts, "0::/elsewhere\n"), None);
+        assert_eq!(own(mounts, "4:memory:/pod\n"), None);
+    }
+
+    #[test]
+    fn the_kernel_kills_and_removes_a_cgroup() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let path = own(&mounts, "0::/\n").map(|root| root.join(format!("tickfleet-test-{}", std::process::id())));
+        let Some(path) = path.filter(|path| fs::create_dir(path).is_ok()) else {
+            return eprintln!("skipped: no cgroup v2 hierarchy that this user may write to");
+        };
+        let cgroup = Cgroup { path: path.clone() };
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        set(cgroup.path(), "cgroup.procs", &child.id().to_string()).unwrap();
+        drop(cgroup);
+        assert_eq!(child.wait().unwrap().code(), None, "a signal ended it");
+        assert!(is_gone(&path));
+    }
+}

@@ -1,0 +1,184 @@
+//! What an escaped character of JSON, of an address or of HTML may stand for, also where one escape lies in another.
+
+/// Escapes inside escapes that are followed.
+const NESTED_MAX: usize = 8;
+
+/// Returns true for a byte that may begin an escape.
+pub(super) const fn begins(byte: u8) -> bool {
+    matches!(byte, b'\\' | b'%' | b'&' | b'+')
+}
+
+/// Hands each reading of the escape at `at` to `read`: the bytes that it stands for, and its length.
+pub(super) fn readings(text: &[u8], at: usize, read: &mut dyn FnMut(&[u8], usize)) {
+    let tail = text.get(at..).unwrap_or_default();
+    match tail.first() {
+        Some(b'\\') => json_escape(tail, read),
+        Some(b'%') => percent_escape(tail, read),
+        Some(b'&') => html_entity(tail, 1, read),
+        Some(b'+') => read(b" ", 1),
+        _ => {}
+    }
+}
+
+/// The byte that the escape at `at` stands for in the end, and the length of the escape.
+pub(super) fn resolved(text: &[u8], at: usize) -> Option<(u8, usize)> {
+    let mut longest: Option<(u8, usize)> = None;
+    readings(text, at, &mut |unit, length| {
+        if let [byte] = unit
+            && longest.is_none_or(|(_, before)| length > before)
+        {
+            longest = Some((*byte, length));
+        }
+    });
+    longest
+}
+
+/// Reads the JSON escape that `tail` begins with, also of a string inside a string. A run of backslashes has several
+/// readings.
+fn json_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
+    let run = tail.iter().take(NESTED_MAX + 1).take_while(|byte| **byte == b'\\').count();
+    for doubled in [2, 4, 8].into_iter().filter(|doubled| *doubled <= run) {
+        read(b"\\", doubled);
+    }
+    // Each level of nesting doubles a backslash, and adds one before a quote.
+    if run > NESTED_MAX {
+        return;
+    }
+    let Some(letter) = tail.get(run) else { return };
+    let plain = match letter {
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x8,
+        b'f' => 0xc,
+        b'"' | b'/' | b'\'' => *letter,
+        b'x' => {
+            if let Some(byte) = hex_byte(tail, run + 1) {
+                read(&[byte], run + 3);
+            }
+            return;
+        }
+        b'u' => return numbered_escape(tail, run, read),
+        _ => return,
+    };
+    read(&[plain], run + 1);
+}
+
+/// As [`json_escape`], for `\uXXXX` behind `run` backslashes, and for a pair of surrogates.
+fn numbered_escape(tail: &[u8], run: usize, read: &mut dyn FnMut(&[u8], usize)) {
+    let unit = |from: usize| {
+        let slashes = tail.get(from..from + run)?.iter().all(|byte| *byte == b'\\');
+        let is_unit = slashes && tail.get(from + run) == Some(&b'u');
+        is_unit.then(|| hex_digits(tail, from + run + 1, 4)).flatten()
+    };
+    let length = run + 5;
+    let Some(first) = unit(0) else { return };
+    if first == u32::from(b'&') {
+        html_entity(tail, length, read);
+    }
+    if let Some(character) = char::from_u32(first) {
+        return read(character.encode_utf8(&mut [0; 4]).as_bytes(), length);
+    }
+    let pair = unit(length).and_then(|second| {
+        let pair = [u16::try_from(first).ok()?, u16::try_from(second).ok()?];
+        char::decode_utf16(pair).next()?.ok()
+    });
+    if let Some(character) = pair {
+        read(character.encode_utf8(&mut [0; 4]).as_bytes(), 2 * length);
+    }
+}
+
+/// Reads `%2F`, and `%252F` of an address inside an address.
+fn percent_escape(tail: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
+    for at in (0..NESTED_MAX).map(|nested| 1 + 2 * nested) {
+        if let Some(byte) = hex_byte(tail, at) {
+            read(&[byte], at + 2);
+        }
+        if tail.get(at..at + 2) != Some(b"25") {
+            return;
+        }
+    }
+}
+
+/// Reads the HTML reference whose `&` takes the first `ampersand` bytes of `tail`, also of HTML inside HTML. Browsers read
+/// references whose `;` is missing, too.
+fn html_entity(tail: &[u8], ampersand: usize, read: &mut dyn FnMut(&[u8], usize)) {
+    let mut at = ampersand;
+    for _ in 0..NESTED_MAX {
+        let Some(rest) = tail.get(at..) else { return };
+        let end = |length: usize| length + usize::from(rest.get(length) == Some(&b';'));
+        if rest.first() == Some(&b'#') {
+            return numeric_reference(rest, &mut |unit, length| read(unit, at + end(length)));
+        }
+        let is_named = |(name, _): &&(&str, u8)| {
+            rest.get(..name.len()).is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        for (name, character) in HTML_ENTITIES.iter().filter(is_named) {
+            read(&[*character], at + end(name.len()));
+        }
+        if !rest.get(..3).is_some_and(|name| name.eq_ignore_ascii_case(b"amp")) {
+            return;
+        }
+        at += end(3);
+    }
+}
+
+/// Reads `#65` and `#x41`. What follows a reference without a `;` may be digits, too.
+fn numeric_reference(rest: &[u8], read: &mut dyn FnMut(&[u8], usize)) {
+    let (radix, from) =
+        if rest.get(1).is_some_and(|letter| letter.eq_ignore_ascii_case(&b'x')) { (16, 2) } else { (10, 1) };
+    let mut number = 0_u32;
+    // `#x0010FFFF` is the longest that counts.
+    for (at, byte) in rest.iter().enumerate().skip(from).take(8) {
+        let Some(digit) = char::from(*byte).to_digit(radix) else { return };
+        number = number.saturating_mul(radix).saturating_add(digit);
+        if let Some(character) = char::from_u32(number) {
+            read(character.encode_utf8(&mut [0; 4]).as_bytes(), at + 1);
+        }
+    }
+}
+
+/// Names of HTML's references for characters of ASCII that are neither letters nor digits.
+const HTML_ENTITIES: [(&str, u8); 32] = [
+    ("amp", b'&'),
+    ("apos", b'\''),
+    ("ast", b'*'),
+    ("bsol", b'\\'),
+    ("colon", b':'),
+    ("comma", b','),
+    ("commat", b'@'),
+    ("dollar", b'$'),
+    ("equals", b'='),
+    ("excl", b'!'),
+    ("grave", b'`'),
+    ("gt", b'>'),
+    ("hat", b'^'),
+    ("lbrace", b'{'),
+    ("lcub", b'{'),
+    ("lowbar", b'_'),
+    ("lpar", b'('),
+    ("lsqb", b'['),
+    ("lt", b'<'),
+    ("num", b'#'),
+    ("percnt", b'%'),
+    ("period", b'.'),
+    ("plus", b'+'),
+    ("quest", b'?'),
+    ("quot", b'"'),
+    ("rbrace", b'}'),
+    ("rcub", b'}'),
+    ("rpar", b')'),
+    ("rsqb", b']'),
+    ("semi", b';'),
+    ("sol", b'/'),
+    ("vert", b'|'),
+];
+
+fn hex_byte(text: &[u8], at: usize) -> Option<u8> {
+    hex_digits(text, at, 2).and_then(|byte| u8::try_from(byte).ok())
+}
+
+fn hex_digits(text: &[u8], at: usize, count: usize) -> Option<u32> {
+    let digits = text.get(at..at + count)?;
+    digits.iter().try_fold(0, |number, digit| Some(number << 4 | char::from(*digit).to_digit(16)?))
+}
