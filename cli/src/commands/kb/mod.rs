@@ -24,7 +24,7 @@ Examples:
   tickfleet kb import docs/ --tenant demo --category handbook --prune
   tickfleet kb list --tenant demo
   tickfleet kb search --tenant demo 'how many calls may an agent make?'
-  tickfleet kb remove --tenant demo docs/limits.md
+  tickfleet kb remove --tenant demo handbook/limits.md
 
 Passages are found by their words. Where EMBEDDINGS_MODEL names a model, they are found by their meaning, too: it is asked
 at EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or where OPENAI_BASE_URL and OPENAI_API_KEY say. Workers need the same
