@@ -47,10 +47,6 @@ impl Failure {
         match self {
             Self::Failed(reason) => Some(format!("{reason:#}")),
             Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
-            Self::Redis(message) if message.contains("invalid peer certificate") => Some(format!(
-                "{message}\nredis.tls_ca (TICKFLEET_REDIS_TLS_CA) names the file of an authority of your own; the host in the \
-                 URL must be a name of the certificate."
-            )),
             Self::Redis(message) => Some(format!(
                 "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
             )),
@@ -70,11 +66,12 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        match (&error, error.refusal()) {
-            (away, Some(refusal)) if is_away(away) => Self::RedisTold(format!("{error}\n{}", refusal.remedy())),
+        let told = error.remedy().map(|remedy| format!("{error}\n{remedy}"));
+        match (&error, told) {
+            (away, Some(told)) if is_away(away) => Self::RedisTold(told),
             (away, None) if is_away(away) => Self::Redis(error.to_string()),
             (StoreError::Url(_), _) => Self::Usage(error.to_string()),
-            (_, Some(refusal)) => Self::Failed(anyhow::anyhow!("{error}\n{}", refusal.remedy())),
+            (_, Some(told)) => Self::Failed(anyhow::anyhow!(told)),
             (_, None) => Self::failed(error),
         }
     }
@@ -83,7 +80,12 @@ impl From<StoreError> for Failure {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match &error {
-            SubmitError::Store(store) if is_away(store) => Self::Redis(error.to_string()),
+            SubmitError::Store(store) => match (is_away(store), store.remedy()) {
+                (true, None) => Self::Redis(error.to_string()),
+                (true, Some(remedy)) => Self::RedisTold(format!("{error}\n{remedy}")),
+                (false, Some(remedy)) => Self::Failed(anyhow::anyhow!("{error}\n{remedy}")),
+                (false, None) => Self::failed(error),
+            },
             _ => Self::failed(error),
         }
     }

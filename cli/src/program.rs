@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::registrar::Registrar;
 use crate::output::Output;
+use crate::output::early::logs_json;
 
 /// The time for which blocking work that is left over at the end is waited for.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
@@ -88,14 +89,16 @@ impl Program {
         }
         // Before anything is read: tools that are child processes run as this user, and must not find its secrets.
         let hidden = tickfleet_sandbox::hide_this_process();
+        let args: Vec<String> = std::env::args_os().skip(1).filter_map(|arg| arg.into_string().ok()).collect();
+        let json_log = logs_json(&args, &crate::global::environment());
         let mut cli = match Cli::try_parse() {
             Ok(cli) => cli,
-            Err(error) => return not_parsed(&error),
+            Err(error) => return not_parsed(&error, json_log),
         };
         cli.global.extensions = self.extensions;
         // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
         tickfleet_outbound::install_crypto_provider();
-        let output = Output::new(cli.global.json);
+        let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
             return output.fail(&Failure::failed(anyhow::anyhow!(
                 "this process cannot be hidden from others of its user (PR_SET_DUMPABLE: {error}): its secrets would be readable"
@@ -118,8 +121,11 @@ impl Program {
 }
 
 /// Help and version are answers; anything else is a mistake in the command line.
-fn not_parsed(error: &clap::Error) -> ExitCode {
-    // Nothing is left to tell where even this cannot be written.
-    let _ = error.print();
+fn not_parsed(error: &clap::Error, json_log: bool) -> ExitCode {
+    match json_log && error.use_stderr() {
+        true => Output::new(false).with_json_log(true).error("", &error.to_string()),
+        // Nothing is left to tell where even this cannot be written.
+        false => drop(error.print()),
+    }
     if error.use_stderr() { ExitCode::from(crate::failure::USAGE) } else { ExitCode::SUCCESS }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Setup {
     /// True if somebody chose that Redis, by option or variable.
     pub(crate) url_chosen: bool,
     sources: Sources,
+    /// What is wrong with the configuration, where an operator's command goes without it.
+    trouble: Option<String>,
     /// State of the folder that the configuration was read from.
     pub(crate) fingerprint: String,
     /// The MCP servers of the process: its registries share their connections.
@@ -196,11 +198,11 @@ impl Setup {
         let Some(setup) = parts.filter_map(|part| Self::beside(global, part).ok()).next() else {
             return Err(broken);
         };
+        let trouble = broken.message().unwrap_or_default();
         output.note(&format!(
-            "The configuration is broken: names, limits and permissions in it are unknown to this command.\n{}",
-            broken.message().unwrap_or_default()
+            "The configuration is broken: names, limits and permissions in it are unknown to this command.\n{trouble}"
         ));
-        Ok(setup)
+        Ok(Self { trouble: Some(trouble), ..setup })
     }
 
     /// Whether the configured agents, tenants, tools and permissions are known; not where the configuration is broken.
@@ -208,17 +210,20 @@ impl Setup {
         self.sources.part == Part::Whole
     }
 
+    /// What is wrong with the configuration, where an operator's command goes without it.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
     /// The configuration's folder, if one was named.
     pub(crate) fn folder(&self) -> Option<&std::path::Path> {
         self.sources.dir.as_deref()
     }
 
-    /// Reports the number of agents to the metrics, and warns where there is none.
-    pub(crate) fn report_agents(&self, metrics: &Metrics) {
-        let agents = self.configuration.policy.agents.len();
-        metrics.config_agents(agents);
-        if agents == 0 {
-            tracing::warn!("no agent is configured: every turn is refused; agents.yaml names the agents");
+    /// Warns if the configuration admits nobody. Tenants may be set at run time all the same.
+    pub(crate) fn warn_of_nobody(&self) {
+        if let Some(why) = self.configuration.policy.admits_nobody() {
+            tracing::warn!("{why}");
         }
     }
 
@@ -251,6 +256,7 @@ impl Setup {
             models: Arc::new(ModelSet::new(&configuration.models, &sources.environment)),
             configuration,
             sources: sources.clone(),
+            trouble: None,
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
             knowledge: Arc::new(Knowledge::new(&tool_environment(&sources.environment))),

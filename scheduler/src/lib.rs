@@ -177,7 +177,7 @@ impl Scheduler {
                     Ok(consumer) => Attempt::Done(Ok(consumer)),
                     Err(error @ StoreError::Shards { .. }) => Attempt::Done(Err(error)),
                     Err(error) => {
-                        tracing::warn!(%error, "the shard is not ready; trying again");
+                        tracing::warn!(%error, remedy = error.remedy(), "the shard is not ready; trying again");
                         Attempt::Failed
                     }
                 }

@@ -36,6 +36,8 @@ impl Scrape {
     /// The backlog of all shards together; none if one of them does not answer, for half a backlog would look like a
     /// small one.
     pub async fn ask(&self) -> Option<Scraped> {
+        let active = self.active.load();
+        self.metrics.config_admits(active.policy.agents.len(), active.policy.tenants.len());
         let asked = self.stores.iter().map(|store| async move {
             let (tenants, active) = (self.tenants_of(store), self.active.load());
             let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));

@@ -27,6 +27,19 @@ def annotation(toolbox, url):
     return pods(toolbox, f"redis.url={url}")["scheduler"]["metadata"]["annotations"]["checksum/redis"]
 
 
+def without_a_common_one(toolbox):
+    """Complaints about a release in which every part has a Secret of its own, and the fleet as a whole none."""
+    own = {part: f"redis-{part}" for part in PARTS}
+    values = ",".join(f"{part}.redisSecret.name={secret}" for part, secret in own.items())
+    found = pods(toolbox, f"{values},redis.tlsCA.configMap=ca,networkPolicy.enabled=true")
+    secrets = {}
+    for name, pod in found.items():
+        urls = [v for v in pod["spec"]["containers"][0]["env"] if v["name"] == "REDIS_URL"]
+        secrets[name] = [url["valueFrom"]["secretKeyRef"]["name"] for url in urls]
+    expected = {part: [secret] for part, secret in own.items()}
+    return [] if secrets == expected else [f"a Secret for each part and none for all: {secrets}"]
+
+
 def check(toolbox):
     """The number of parts, and complaints."""
     complaints = []
@@ -46,6 +59,7 @@ def check(toolbox):
             secrets = [url["valueFrom"]["secretKeyRef"]["name"] for url in urls]
             if secrets != ["own" if name == part else "fleet-tickfleet-redis"]:
                 complaints.append(f"{part}.redisSecret: {name} has {secrets}")
+    complaints += without_a_common_one(toolbox)
     one = annotation(toolbox, "redis://u:p@r/0?sentinel_password=p")
     if annotation(toolbox, "redis://v:q@r/0?sentinel_password=q") != one:
         complaints.append("an annotation tells two passwords apart")

@@ -5,10 +5,17 @@ the others are given."""
 HOST = '"name":"shop","image":"shop:1","modules":["shop"]'
 # A configuration that has one entry, whose host is the tool host `shop`.
 SHOP = r'config.files={"tools.yaml":"python: {shop: {host: /run/tickfleet/shop.sock, processes: 3}}"}'
+# A user of Redis for each part that is always there.
+OWN = "scheduler.redisSecret.name=s,worker.redisSecret.name=w,test.redisSecret.name=t"
 
 REFUSED = [
     # Nothing is taken for granted, and nothing is ambiguous.
-    (["--no-redis"], "Where is Redis? Set one of redis.existingSecret.name"),
+    (["--no-redis"], "Where is the Redis of the"),
+    (["--no-redis"], "for all parts without a Secret of their own, one of redis.existingSecret.name"),
+    (["--no-redis", "--set", f"{OWN},test.redisSecret.name="], "Where is the Redis of the test? Set test.redisSecret.name, or test.enabled=false"),
+    (["--no-redis", "--set", f"{OWN},worker.redisSecret.name="], "Where is the Redis of the worker? Set worker.redisSecret.name"),
+    (["--no-redis", "--set", f"{OWN},gateway.enabled=true,gateway.keysSecret.name=keys"], "Where is the Redis of the gateway?"),
+    (["--no-redis", "--set", f"{OWN},redis.host=redis,redis.url=redis://redis"], "Redis is given more than once (host, url)"),
     (["--set", "redis.host=redis"], "Redis is given more than once (existingSecret, host)"),
     (["--set", "trialRedis.enabled=true"], "Redis is given more than once (existingSecret, trial)"),
     (["--no-redis", "--set", "redis.host=redis,redis.username=fleet"], "redis.username needs redis.passwordSecret.name"),

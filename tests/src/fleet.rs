@@ -35,7 +35,7 @@ pub mod place;
 pub mod users;
 
 /// The longest wait for what must come; on a quiet machine it is there within a second or two.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a fleet is made of.
 pub struct Plan {

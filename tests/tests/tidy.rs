@@ -84,6 +84,12 @@ fn the_reference_pages_are_current() {
 }
 
 #[test]
+fn every_page_that_the_program_or_the_chart_names_exists() {
+    let tree = Tree::load();
+    assert_tidy(tree.texts().flat_map(|(path, text)| docs::dead_pointers(&tree, path, text)).collect());
+}
+
+#[test]
 fn the_architecture_names_every_verb_and_every_key() {
     let tree = Tree::load();
     let architecture = std::fs::read_to_string(tree.root.join("ARCHITECTURE.md")).unwrap_or_default();

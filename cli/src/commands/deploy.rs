@@ -1,6 +1,5 @@
 //! `tickfleet scheduler` and `tickfleet worker`: one process of a deployed fleet.
 
-use tickfleet_config::LogFormat;
 use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,10 +21,7 @@ pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
         Err(failure) => return Err(load().err().unwrap_or(failure)),
     };
     let traces = settings.start_log()?;
-    let setup = &load().map_err(|failure| match settings.settings().log.format {
-        LogFormat::Json => logged(failure),
-        LogFormat::Pretty => failure,
-    })?;
+    let setup = &load()?;
     // Before anything starts: as PID 1, a process without handlers ignores the signals that should end it.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
@@ -38,15 +34,4 @@ pub(crate) async fn run(global: &Global, roles: Roles) -> Result<(), Failure> {
         traces.flush().await;
     }
     outcome
-}
-
-/// Logs what is wrong with a configuration, for a log that programs read.
-fn logged(failure: Failure) -> Failure {
-    match failure {
-        Failure::Failed(reason) => {
-            tracing::error!(error = format!("{reason:#}"), "the configuration cannot be used");
-            Failure::Told
-        }
-        failure => failure,
-    }
 }

@@ -100,7 +100,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
     // Its generation is known when a scheduler has announced it.
     shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
-    setup.report_agents(&shared.metrics);
+    setup.warn_of_nobody();
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores)? } else { Vec::new() };
@@ -346,10 +346,10 @@ async fn listen(
     drained: &CancellationToken,
 ) -> Result<(Health, SocketAddr), Failure> {
     let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics).with_seals(sealed));
-    let stores: Arc<[Store]> = stores.into();
+    let (stores, active): (Arc<[Store]>, _) = (stores.into(), Arc::clone(&shared.active));
     let ready = move || {
-        let stores = Arc::clone(&stores);
-        async move { readiness::ready(&stores).await }
+        let (stores, active) = (Arc::clone(&stores), Arc::clone(&active));
+        async move { Ok(readiness::ready(&stores).await? + &readiness::warning(&active.load().policy)) }
     };
     let mut health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
     if roles.scheduler {

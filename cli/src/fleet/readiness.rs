@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use tickfleet_model::Policy;
 use tickfleet_ops::health::NotReady;
-use tickfleet_store::{Store, StoreError};
+use tickfleet_store::{Store, StoreError, TlsFault};
 use tokio::time::timeout;
 
 /// Longest wait for one shard: less than a probe waits, so that the reason is told and not the waiting.
@@ -21,7 +22,9 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
             Ok(answer) => answer.map_err(|error| not_ready(&error))?,
             Err(_) => {
                 let why = store.connection().primary().and_then(Result::err);
-                return Err(why.unwrap_or_else(|| format!("no answer within {ASK_TIMEOUT:?}")).into());
+                let why = why.unwrap_or_else(|| format!("no answer within {ASK_TIMEOUT:?}"));
+                let remedy = TlsFault::of(&why).map(|fault| format!("; {}", fault.remedy())).unwrap_or_default();
+                return Err(format!("{why}{remedy}").into());
             }
         }
         primaries.extend(store.connection().primary().and_then(Result::ok));
@@ -29,11 +32,14 @@ pub(crate) async fn ready(stores: &[Store]) -> Result<String, NotReady> {
     Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }
 
+/// The line about a policy that admits nobody; empty otherwise. The process is ready all the same: it refuses turns.
+pub(crate) fn warning(policy: &Policy) -> String {
+    policy.admits_nobody().map(|why| format!("warning: {why}\n")).unwrap_or_default()
+}
+
 fn not_ready(error: &StoreError) -> NotReady {
     let refusal = error.refusal();
-    let reason = match refusal {
-        Some(refusal) => format!("Redis refuses: {error}; {}", refusal.remedy()),
-        None => error.to_string(),
-    };
-    NotReady { reason, refusal }
+    let prefix = if refusal.is_some() { "Redis refuses: " } else { "" };
+    let remedy = error.remedy().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    NotReady { reason: format!("{prefix}{error}{remedy}"), refusal }
 }

@@ -197,7 +197,7 @@ impl Reload {
             tracing::error!(%error, "the log level stays as it was");
         }
         self.live.metrics.config_reloaded(true);
-        made.setup.report_agents(&self.live.metrics);
+        made.setup.warn_of_nobody();
         if let Some(registry) = made.registries.first() {
             made.setup.tell_of_sandbox(&self.live.metrics);
             made.setup.tell_of_rules(registry);

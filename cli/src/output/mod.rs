@@ -1,5 +1,6 @@
 //! The output of a command: results to stdout, everything else to stderr.
 
+pub(crate) mod early;
 pub(crate) mod format;
 pub(crate) mod invoked;
 pub(crate) mod letters;
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use tickfleet_model::hidden::visible;
 use tickfleet_model::numbers::number_across;
+use tickfleet_ops::telemetry::emit_json;
 
 use crate::failure::Failure;
 
@@ -24,6 +26,8 @@ pub(crate) struct Output {
     /// For programs rather than people.
     pub(crate) json: bool,
     colour: bool,
+    /// Whether what goes to stderr are lines of a JSON log.
+    json_log: bool,
 }
 
 /// The meaning of a word to the reader, as a colour.
@@ -44,7 +48,12 @@ impl Output {
     /// Colours only on a terminal, and not where NO_COLOR says no (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
         let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
-        Self { json, colour: !json && wanted && std::io::stdout().is_terminal() }
+        Self { json, colour: !json && wanted && std::io::stdout().is_terminal(), json_log: false }
+    }
+
+    /// Writes failures and notes as lines of a JSON log.
+    pub(crate) const fn with_json_log(self, json_log: bool) -> Self {
+        Self { json_log, ..self }
     }
 
     /// Returns true if colours are wanted.
@@ -102,14 +111,26 @@ impl Output {
     /// Tells why a command failed; answers its exit code.
     pub(crate) fn fail(&self, failure: &Failure) -> ExitCode {
         if let Some(message) = failure.message() {
-            // Nothing is left to tell where even this cannot be written.
-            let _ = writeln!(std::io::stderr(), "tickfleet: {}", visible(&message));
+            self.error("tickfleet: ", &message);
         }
         ExitCode::from(failure.code())
     }
 
+    /// Writes an error to stderr: after this prefix, or as a line of a JSON log.
+    pub(crate) fn error(&self, prefix: &str, message: &str) {
+        let message = visible(message);
+        if self.json_log {
+            return emit_json(|| tracing::error!(error = %message.trim(), "the process cannot run"));
+        }
+        // Nothing is left to tell where even this cannot be written.
+        let _ = writeln!(std::io::stderr(), "{prefix}{message}");
+    }
+
     /// Says something to people beside the result.
     pub(crate) fn note(&self, text: &str) {
+        if self.json_log {
+            return emit_json(|| tracing::warn!("{}", visible(text)));
+        }
         // A note that cannot be written changes no result.
         let _ = writeln!(std::io::stderr(), "{}", visible(text));
     }

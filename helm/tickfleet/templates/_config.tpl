@@ -123,25 +123,31 @@
 {{- $longest -}}
 {{- end -}}
 
-{{/* Which of the four ways to Redis is taken: existingSecret, host, url or trial. */}}
+{{/* Which of the four ways to Redis the whole fleet takes: existingSecret, host, url or trial. Empty if none is given. */}}
 {{- define "tickfleet.redisWay" -}}
 {{- $ways := list -}}
 {{- if .Values.redis.existingSecret.name }}{{ $ways = append $ways "existingSecret" }}{{ end -}}
 {{- if .Values.redis.host }}{{ $ways = append $ways "host" }}{{ end -}}
 {{- if .Values.redis.url }}{{ $ways = append $ways "url" }}{{ end -}}
 {{- if .Values.trialRedis.enabled }}{{ $ways = append $ways "trial" }}{{ end -}}
-{{- $choices := "redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or trialRedis.enabled=true" -}}
-{{- if eq (len $ways) 0 -}}
-{{- fail (printf "Where is Redis? Set one of %s" $choices) -}}
-{{- else if gt (len $ways) 1 -}}
-{{- fail (printf "Redis is given more than once (%s); set only one of %s" (join ", " $ways) $choices) -}}
+{{- if gt (len $ways) 1 -}}
+{{- fail (printf "Redis is given more than once (%s); set only one of %s" (join ", " $ways) (include "tickfleet.redisChoices" .)) -}}
 {{- end -}}
-{{- first $ways -}}
+{{- join "" $ways -}}
 {{- end -}}
 
-{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, and spec (the values of
-     the part, which may name a Secret for its own user of Redis). */}}
+{{- define "tickfleet.redisChoices" -}}
+redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or trialRedis.enabled=true
+{{- end -}}
+
+{{/* What every process of the image needs to know; commands run by `kubectl exec` too. Takes root, component, and spec (the
+     values of the part, which may name a Secret for its own user of Redis). A part without one needs the fleet's Redis. */}}
 {{- define "tickfleet.commonEnv" -}}
+{{- $way := include "tickfleet.redisWay" .root -}}
+{{- if not (or .spec.redisSecret.name $way) -}}
+{{- $else := ternary ", or test.enabled=false" "" (eq .component "test") -}}
+{{- fail (printf "Where is the Redis of the %s? Set %s.redisSecret.name%s; or, for all parts without a Secret of their own, one of %s" .component .component $else (include "tickfleet.redisChoices" .root)) -}}
+{{- end -}}
 {{- if .spec.redisSecret.name -}}
 - name: REDIS_URL
   valueFrom:

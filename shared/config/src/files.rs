@@ -145,6 +145,21 @@ pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
     Some(tools)
 }
 
+/// Returns true if the log is to be JSON, by the variable or by the folder's settings, whatever else is wrong with them.
+pub(super) fn wants_json_log(dir: Option<&Path>, environment: &Environment) -> bool {
+    const JSON: &str = "json";
+    if let Some(text) = environment.get("TICKFLEET_LOG_FORMAT").filter(|text| !text.trim().is_empty()) {
+        return text.trim() == JSON;
+    }
+    if let Found::Tree(tree) = from_folder(SETTINGS, dir, &Errors::default()) {
+        let format = tree.get("log").and_then(|log| log.get("format")).map(|node| &node.value);
+        return matches!(format, Some(Value::Text(text)) if text == JSON);
+    }
+    // What is no YAML has no values: `format` is the name of this one setting.
+    let text = dir.and_then(|dir| fs::read_to_string(dir.join(SETTINGS)).ok()).unwrap_or_default();
+    text.contains("format: json")
+}
+
 /// The built-in file. It is parsed once in a process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];

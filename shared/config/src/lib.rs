@@ -233,6 +233,13 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
+/// Returns true if the log is to be JSON: by the variable `TICKFLEET_LOG_FORMAT`, otherwise by `log.format` of the folder
+/// `dir`. Whatever else may be wrong with the configuration: how its errors are written depends on this.
+#[must_use]
+pub fn wants_json_log(dir: Option<&std::path::Path>, environment: &Environment) -> bool {
+    files::wants_json_log(dir, environment)
+}
+
 /// Loads the Python modules that `tools.yaml` names, whatever else may be wrong with the configuration: [`load`] tells.
 /// None are there where they could not be read.
 #[must_use]

@@ -432,6 +432,17 @@ impl Policy {
         Ok((owner, known.ok_or(Unknown::Agent)?))
     }
 
+    /// Why every turn is refused, whoever sends it; none if some may be admitted.
+    #[must_use]
+    pub fn admits_nobody(&self) -> Option<&'static str> {
+        if self.agents.is_empty() {
+            return Some("no agent is configured: every turn is refused; agents.yaml names the agents");
+        }
+        self.tenants.is_empty().then_some(
+            "no tenant is configured or set at run time: every turn is refused; tenants.yaml names the tenants",
+        )
+    }
+
     /// The caps of an agent of a tenant.
     #[must_use]
     pub fn caps(&self, tenant: &TenantPolicy, agent: &AgentPolicy) -> Caps {

@@ -134,6 +134,7 @@ pub struct Metrics {
     /// The digest that the generation belongs to.
     config_digest: Mutex<String>,
     config_agents: IntGauge,
+    config_tenants: IntGauge,
     tool_lists_left_out: IntGauge,
     config_reloads: IntCounterVec,
     config_successful: IntGauge,
@@ -208,6 +209,7 @@ impl Metrics {
             config_digest: Mutex::default(),
             tool_lists_left_out: make.gauge(&c::TOOL_LISTS_LEFT_OUT)?,
             config_agents: make.gauge(&c::CONFIG_AGENTS)?,
+            config_tenants: make.gauge(&c::CONFIG_TENANTS)?,
             config_reloads: make.counters(&c::CONFIG_RELOADS)?,
             config_successful,
             config_loaded: make.float(&c::CONFIG_RELOADED)?,
@@ -442,9 +444,10 @@ impl Metrics {
         self.tool_lists_left_out.set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// Sets the number of agents of the configuration in force.
-    pub fn config_agents(&self, agents: usize) {
+    /// Sets the number of agents and of tenants of the policy in force.
+    pub fn config_admits(&self, agents: usize, tenants: usize) {
         self.config_agents.set(i64::try_from(agents).unwrap_or(i64::MAX));
+        self.config_tenants.set(i64::try_from(tenants).unwrap_or(i64::MAX));
     }
 
     /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
@@ -85,8 +86,7 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match options.format {
         LogFormat::Pretty => lines.with_ansi(colour_wanted()).boxed(),
-        // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
+        LogFormat::Json => json_lines(),
     };
     let wanted = filter.and(Repeats::default());
     let process = tracing_subscriber::registry().with(lines.with_filter(wanted));
@@ -100,6 +100,21 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
     // Only the one start that succeeds comes here.
     let _ = LEVEL.set(level);
     Ok(())
+}
+
+/// Lines of JSON on stderr.
+fn json_lines<S>() -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+{
+    let lines = fmt::layer().with_writer(std::io::stderr).json();
+    // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
+    lines.flatten_event(true).with_current_span(true).with_span_list(false).boxed()
+}
+
+/// Writes what `emit` logs as lines of a JSON log, whether the process' log has started or not: for what is wrong before.
+pub fn emit_json(emit: impl FnOnce()) {
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(json_lines()), emit);
 }
 
 /// Changes what the process logs from here on.

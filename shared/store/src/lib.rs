@@ -26,6 +26,7 @@ pub use connection::pool::Pool;
 pub use connection::question::Question;
 pub use connection::reader::{Entry, Reader};
 pub use connection::refusal::Refusal;
+pub use connection::tls_fault::TlsFault;
 pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::{incarnation, worker_of};
 pub use keys::{CounterName, Keys, Lane, Queue, TurnName};

@@ -153,7 +153,8 @@ async fn a_tool_that_hangs_takes_no_slots_from_others_and_each_of_its_calls_has_
 async fn calls_that_must_not_run_twice_wait_unsent_and_run_once_when_the_tool_is_back() {
     let (service, address) = Service::start(Mood::Unavailable).await;
     let tool = declared(&address, "once", Duration::from_secs(30));
-    let mut fleet = Fleet::start(plan(tool, 2, Duration::from_millis(1_500))).await;
+    // It rests for long enough that a call comes meanwhile.
+    let mut fleet = Fleet::start(plan(tool, 2, Duration::from_secs(5))).await;
     for text in ["lost 1", "lost 2"] {
         post(&fleet, text).await;
         assert_eq!(outcome(&fleet.reply().await), ("outcome_unknown", 1), "a 503 may hide what was done");

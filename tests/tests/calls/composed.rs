@@ -233,7 +233,7 @@ async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
             Ok::<_, ToolError>(json!({"done": true}))
         }
     });
-    let lost = lost.timeout(Duration::from_millis(300));
+    let lost = lost.timeout(Duration::from_secs(3));
     let plan = plan(&posts, &runs);
     let tools = [plan.tools.clone(), vec![lost]].concat();
     // The wait before the second try is longer than the first one's call is remembered.

@@ -199,7 +199,7 @@ async fn arguments_refusals_and_secrets_are_minded() {
         {{"id":"1","name":"t__environment","arguments":{{"n":{big}}}}}]}}"#
     );
     fleet.xadd("turns", "turn", turn.as_bytes()).await;
-    let reply = fleet.raw_reply_in("acme:box", Duration::from_secs(10)).await.unwrap();
+    let reply = fleet.raw_reply_in("acme:box", Duration::from_secs(60)).await.unwrap();
     assert!(reply.contains(&format!(r#""_arguments":{{"n":{big}}}"#)), "digits are kept there and back: {reply}");
     fleet.stop().await;
     servers.stop().await;

@@ -235,8 +235,8 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
     let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
-    // In `ready`, with no worker there.
-    let deadline = fleet.in_ms(300).await;
+    // In `ready`, with no worker there. Both are admitted before they expire: the second one uses the tick up.
+    let deadline = fleet.in_ms(4_000).await;
     fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
     // Partly in `ready`, partly on a lane.
     fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
@@ -249,7 +249,7 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let deadline = fleet.in_ms(300).await;
     fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
     // The first call takes longer than the turn has: the second must not run. It has to have begun by then.
-    let deadline = fleet.in_ms(1_500).await;
+    let deadline = fleet.in_ms(5_000).await;
     let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
     let replies = fleet.replies(2).await;
@@ -260,9 +260,10 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(1)]);
+    // Far enough for the worker to go meanwhile; its deadline is after that, so that it expires in `ready`.
+    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_secs(4)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
-    let deadline = fleet.in_ms(2_000).await;
+    let deadline = fleet.in_ms(8_000).await;
     let calls = json!([
         {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
     ]);

@@ -47,7 +47,7 @@ async fn an_effect_that_a_lost_worker_began_is_never_begun_again_however_many_wo
     let mut fleet = Fleet::start(Plan {
         workers: 0,
         tools: vec![strike(log.clone(), runs)],
-        store: StoreOptions { lease_ms: 1_000, crashes_max: 8, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: LEASE_MS, crashes_max: 8, ..StoreOptions::default() },
         ..Plan::default()
     })
     .await;
@@ -71,7 +71,7 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
     let mut fleet = Fleet::start(Plan {
         workers: 0,
         tools: vec![strike(log.clone(), runs)],
-        store: StoreOptions { lease_ms: 1_000, crashes_max: 8, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: LEASE_MS, crashes_max: 8, ..StoreOptions::default() },
         ..Plan::default()
     })
     .await;
@@ -97,7 +97,7 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     let plan = |tools| Plan {
         workers: 0,
         tools,
-        store: StoreOptions { lease_ms: 1_000, crashes_max: 8, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: LEASE_MS, crashes_max: 8, ..StoreOptions::default() },
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan(vec![strike(log.clone(), runs)])).await;
@@ -132,7 +132,7 @@ async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_t
     let (runs, mut running) = mpsc::unbounded_channel();
     let mut fleet = Fleet::start(Plan {
         tools: vec![pay(log.clone(), runs, may_end.clone())],
-        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        store: StoreOptions { lease_ms: LEASE_MS, ..StoreOptions::default() },
         ..Plan::default()
     })
     .await;

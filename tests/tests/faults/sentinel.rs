@@ -385,7 +385,7 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
     let asked = Instant::now();
     let error = store.now_ms().await.unwrap_err();
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
     assert!(matches!(error, StoreError::Connect { .. }), "{error}");
     let said = error.to_string();
     for expected in [

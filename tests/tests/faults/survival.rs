@@ -121,7 +121,10 @@ async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
 #[tokio::test]
 async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
     let gate = Gate::new(false);
-    let mut fleet = Fleet::start(Plan { slots: 4, ..plan(&gate) }).await;
+    let plan = plan(&gate);
+    // Nothing here waits for the end of a lease, and a lease that is lost would start calls again.
+    let store = StoreOptions { lease_ms: 20_000, ending_lease_ms: 20_000, ..plan.store.clone() };
+    let mut fleet = Fleet::start(Plan { slots: 4, store, ..plan }).await;
     for i in 0..8 {
         // Four run at once, and four more wait for them.
         let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };

@@ -219,7 +219,7 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     // Each turn has a long call that the kill falls into, and a short one that comes after.
     for (server, count) in [("reading", 5), ("sending", 5)] {
         for number in 0..count {
-            let long = json!({"id": "1", "name": format!("{server}__trigger-long-running-operation"), "arguments": {"duration": 3, "steps": 6}});
+            let long = json!({"id": "1", "name": format!("{server}__trigger-long-running-operation"), "arguments": {"duration": 8, "steps": 8}});
             let short = json!({"id": "2", "name": format!("{server}__get-sum"), "arguments": {"a": number, "b": 1}});
             fleet.submit_turn(json!({"turn_id": format!("{server}-{number}"), "calls": [long, short]})).await;
         }
@@ -228,8 +228,8 @@ async fn a_reference_server_that_is_killed_in_the_middle_of_calls_leaves_one_hon
     for number in 0..5 {
         until_begun(&fleet, &format!("sending-{number}")).await;
     }
-    // The requests leave within milliseconds of that, and no one outside can see them go; they last 3 s.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // The requests leave within milliseconds of that, and no one outside can see them go; they last 8 s.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
     web.kill();
     let mut web = Everything::start(&reference, web.port).await;
 

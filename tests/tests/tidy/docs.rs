@@ -23,6 +23,51 @@ pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
     complaints
 }
 
+/// Pages and headings that texts of the program, the chart and the clients name and that do not exist. What the program
+/// prints names the heading too: a page alone is long, and need not have the answer.
+pub fn dead_pointers(tree: &Tree, path: &str, text: &str) -> Vec<String> {
+    let is_rust = path.ends_with(".rs");
+    let of_tests = path.starts_with("tests/") || path.contains("/tests/");
+    if of_tests || path.ends_with(".md") {
+        return Vec::new();
+    }
+    let tests = ["#[cfg(test)]\nmod ", "#[test]\n"].iter().filter_map(|guard| text.find(guard)).min();
+    let text = if is_rust { &text[..tests.unwrap_or(text.len())] } else { text };
+    let mut complaints = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let is_comment = line.trim_start().starts_with("//") || line.contains("assert!");
+        for (page, heading) in pointers(line) {
+            let number = index + 1;
+            let aimed = std::fs::read_to_string(tree.root.join(page));
+            match (aimed, heading) {
+                (Err(_), _) => complaints.push(format!("{path}:{number}: there is no page {page}")),
+                (Ok(_), "") if is_rust && !is_comment => {
+                    complaints.push(format!("{path}:{number}: {page} is named without a heading (#...)"));
+                }
+                (Ok(aimed), heading) if !heading.is_empty() && !anchors(&aimed).iter().any(|a| a == heading) => {
+                    complaints.push(format!("{path}:{number}: {page} has no heading #{heading}"));
+                }
+                (Ok(_), _) => {}
+            }
+        }
+    }
+    complaints
+}
+
+/// The pages that a line names, `docs/page.md`, each with its heading, which may be empty.
+fn pointers(line: &str) -> Vec<(&str, &str)> {
+    let of_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
+    let of_heading = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let found = line.match_indices("docs/").filter(|(at, _)| !line[..*at].ends_with(of_path));
+    let found = found.filter_map(|(at, _)| {
+        let rest = &line[at..];
+        let page = &rest[..rest.find(".md").map(|end| end + 3).filter(|end| rest[..*end].chars().all(of_path))?];
+        let heading = rest[page.len()..].strip_prefix('#').unwrap_or_default();
+        Some((page, &heading[..heading.find(|c: char| !of_heading(c)).unwrap_or(heading.len())]))
+    });
+    found.collect()
+}
+
 /// The lines outside fenced code, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
@@ -107,6 +152,19 @@ fn links_are_found_outside_code_and_anchors_follow_headings() {
 fn a_dead_link_is_found() {
     let tree = Tree::load();
     assert_eq!(dead_links(&tree, "README.md", "[a](tests/tests/tidy.rs) [b](tests/no-such-file)").len(), 1);
+}
+
+#[test]
+fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
+    assert_eq!(
+        pointers("see docs/a.md#b-c, and docs/d.md; not ../../docs/e.md"),
+        [("docs/a.md", "b-c"), ("docs/d.md", "")]
+    );
+    let tree = Tree::load();
+    let found = |path: &str, text: &str| dead_pointers(&tree, path, text).len();
+    assert_eq!(found("cli/src/a.rs", "let a = \"docs/sandbox.md#what-each-level-needs\"; // docs/no-such-page.md"), 1);
+    assert_eq!(found("cli/src/a.rs", "let a = \"docs/sandbox.md says more\";\n// docs/sandbox.md says more"), 1);
+    assert_eq!(found("a.yaml", "runbook_url: docs/operating.md#tickfleetnosuchalert\nmore: docs/operating.md"), 1);
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod repair;
 mod seals;
 mod server;
 
+use std::path::Path;
+
 use clap::Args;
 use serde::Serialize;
 use tickfleet_model::suggest::list;
@@ -99,7 +101,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     let (mut findings, away) = redis_findings(setup, &pool, &stores, by.as_deref()).await?;
     findings.extend(mcp_findings(setup).await);
     findings.extend(sandbox_finding(setup));
-    findings.extend(policy_finding(setup));
+    findings.extend(policy_findings(setup, &stores).await);
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
@@ -190,7 +192,7 @@ fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Re
         Err(error @ (StoreError::Verb { .. } | StoreError::StateLost(_) | StoreError::Reply { .. }))
             if !is_away(&error) =>
         {
-            let advice = error.refusal().map_or(UNEXPECTED, Refusal::remedy);
+            let advice = error.remedy().unwrap_or(UNEXPECTED);
             Ok(vec![Finding::fail(what, format!("could not be looked at: {error}"), advice)])
         }
         Err(error) => Err(error.into()),
@@ -218,8 +220,8 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
         None => Finding::ok("sandbox", found),
         Some(first) => {
             let advice = match setup.starts_without_sandbox() {
-                true => "a worker here refuses its calls; docs/sandbox.md says what each level needs",
-                false => "a worker here refuses to start with this tool; docs/sandbox.md says what each level needs",
+                true => "a worker here refuses its calls; docs/sandbox.md#what-each-level-needs",
+                false => "a worker here refuses to start with this tool; docs/sandbox.md#what-each-level-needs",
             };
             Finding::warn("sandbox", format!("{first}; {found}"), advice)
         }
@@ -227,28 +229,64 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
 }
 
 /// Whether the policy is the operator's own, and admits anybody.
-fn policy_finding(setup: &Setup) -> Option<Finding> {
-    let (configuration, dir) = (&setup.configuration, setup.folder()?);
+async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
+    const WHAT: &str = "configuration";
+    let (configuration, dir) = (&setup.configuration, setup.folder());
     if !setup.knows_policy() {
-        let advice = format!("tickfleet config check --config {} names what is wrong", dir.display());
-        return Some(Finding::fail(
-            "configuration",
-            "the configuration is broken: no process can start with it",
-            advice,
-        ));
+        let says =
+            format!("it is broken, no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
+        let folder = dir.map(|dir| format!(" --config {}", dir.display())).unwrap_or_default();
+        return vec![Finding::fail(
+            WHAT,
+            says,
+            format!("mend it; tickfleet config check{folder} names all that is wrong"),
+        )];
     }
-    let (agents, dir) = (configuration.policy.agents.len(), dir.display());
-    if agents == 0 {
-        let advice = format!("put agents.yaml and permissions.yaml into {dir}; with Helm: config.files");
-        return Some(Finding::fail("configuration", "no agent is configured: every turn is refused", advice));
+    let mut findings = Vec::new();
+    if configuration.policy.agents.is_empty() {
+        let says = format!("no agent is configured, so every turn is refused: {}", lacking(dir, "agents.yaml"));
+        findings.push(Finding::fail(WHAT, says, "write agents.yaml and permissions.yaml; with Helm: config.files"));
     }
+    if configuration.policy.tenants.is_empty() && !any_tenant_is_set(stores).await {
+        let says = format!("no tenant is configured, so every turn is refused: {}", lacking(dir, "tenants.yaml"));
+        let advice = "write tenants.yaml (with Helm: config.files), or set one with tickfleet tenant set";
+        findings.push(Finding::fail(WHAT, says, advice));
+    }
+    let Some(dir) = dir.map(Path::display).filter(|_| findings.is_empty()) else { return findings };
     let samples = configuration.samples();
     if samples.is_empty() {
-        return Some(Finding::ok("configuration", format!("agents: {agents}; every file is from {dir}")));
+        let says = format!("agents: {}; every file is from {dir}", configuration.policy.agents.len());
+        return vec![Finding::ok(WHAT, says)];
     }
     let says = format!("{} come from the built-in sample business", samples.join(", "));
     let advice = format!("put your own files into {dir}, or set permission.samples to false");
-    Some(Finding::warn("configuration", says, advice))
+    vec![Finding::warn(WHAT, says, advice)]
+}
+
+/// Why a file of the configuration names nothing.
+fn lacking(dir: Option<&Path>, file: &str) -> String {
+    match dir.map(|dir| dir.join(file)) {
+        Some(path) if path.exists() => format!("{} names none", path.display()),
+        Some(path) => format!("{} is missing", path.display()),
+        None => format!("there is no folder with {file} (--config)"),
+    }
+}
+
+/// Whether some tenant is set at run time. If a shard does not answer, another finding says so.
+async fn any_tenant_is_set(stores: &[Store]) -> bool {
+    for store in stores {
+        if store.at_run_time().await.is_ok_and(|set| !set.declared.is_empty()) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The first lines of a message.
+fn in_one_line(message: &str) -> String {
+    const LINES_MAX: usize = 5;
+    let lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.take(LINES_MAX).collect::<Vec<_>>().join(" | ")
 }
 
 async fn shard_findings(

@@ -26,8 +26,8 @@ pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Res
     match store.faults(entry.as_deref()).await {
         Ok(repaired) => Ok(told(&repaired)),
         Err(error) if entry.is_none() => {
-            let advice = "whoever looks needs to run scripts; those of docs/security.md may";
-            Ok(vec![Finding::warn("repair", format!("what agrees could not be looked at: {error}"), advice)])
+            let advice = error.remedy().unwrap_or("read the log of the Redis server, and run it again");
+            Ok(vec![Finding::warn("repair", format!("could not be looked at: {error}"), advice)])
         }
         Err(error) => Err(error),
     }

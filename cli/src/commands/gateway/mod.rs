@@ -278,7 +278,7 @@ async fn known_fleet(setup: &Setup, client: &Client) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error @ StoreError::Shards { .. }) => Err(error.into()),
         Err(error) => {
-            tracing::warn!(%error, "requests are answered with 503 until Redis answers");
+            tracing::warn!(%error, remedy = error.remedy(), "requests are answered with 503 until Redis answers");
             Ok(false)
         }
     }

@@ -25,7 +25,7 @@ Examples:
   tickfleet kb import docs/ --tenant demo --category handbook --prune
   tickfleet kb list --tenant demo
   tickfleet kb search --tenant demo 'how many calls may an agent make?'
-  tickfleet kb remove --tenant demo docs/limits.md
+  tickfleet kb remove --tenant demo handbook/limits.md
 
 Search compares words. If EMBEDDINGS_MODEL names a model, search also compares meaning: the model is called at
 EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or at OPENAI_BASE_URL with OPENAI_API_KEY. Workers need the same variables.")]

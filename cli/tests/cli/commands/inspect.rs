@@ -2,7 +2,8 @@
 
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use crate::support::binary::{DevFleet, submit, tickfleet};
+use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+use crate::support::process::Process;
 
 #[tokio::test]
 async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
@@ -156,7 +157,80 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     tickfleet(&["config", "check", "--config", conf]).exits(0).says("no agent is configured: every turn is refused");
 
     std::fs::write(folder.path().join("agents.yaml"), "agents: {bot: {}}\n").unwrap();
-    assert_eq!(policy(&doctor().exits(0).json())["level"], "OK");
+    let homeless = doctor().exits(1).json();
+    let says = policy(&homeless)["says"].as_str().unwrap().to_owned();
+    assert!(says.starts_with("no tenant is configured") && says.ends_with("tenants.yaml is missing"), "{says}");
+    std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
+    assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
+
+    // A process is ready, since it refuses turns, and says so.
+    let scheduler = Process::start("scheduler", folder.path(), &url);
+    let ready = scheduler.answer("/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenant is configured"), "{ready}");
+    let metrics = scheduler.metrics();
+    assert!(metrics.contains("tickfleet_config_tenants 0\n") && metrics.contains("tickfleet_config_agents 1\n"));
+    tickfleet(&["tenant", "set", "acme", "--plan", "gold", "--redis-url", &url, "--config", conf]).exits(0);
+    for _ in 0..2_400 {
+        if scheduler.metrics().contains("tickfleet_config_tenants 1\n") {
+            break;
+        }
+        crate::support::process::pause();
+    }
+    let ready = scheduler.answer("/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200") && !ready.contains("warning"), "{ready}");
+    drop(scheduler);
+
+    std::fs::write(folder.path().join("tenants.yaml"), "tenants: {acme: {}}\n").unwrap();
+    assert_ne!(
+        policy(&tickfleet(&["doctor", "--json", "--redis-url", &url, "--config", conf]).json())["level"],
+        "FAIL"
+    );
+    std::fs::write(folder.path().join("tenants.yaml"), "tenants: [acme]\n").unwrap();
+    let broken = policy(&doctor().exits(1).json());
+    assert!(broken["says"].as_str().unwrap().contains("tenants.yaml:1"), "{broken}");
+}
+
+/// A process of the fleet whose log is JSON writes what keeps it from starting as lines of that log.
+#[tokio::test]
+async fn what_keeps_a_process_from_starting_is_a_line_of_its_json_log() {
+    let redis = RedisServer::start().await;
+    let (folder, taken) = (tempfile::tempdir().unwrap(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let (url, conf) = (redis.url(), folder.path().to_str().unwrap());
+    let address = taken.local_addr().unwrap().to_string();
+    let fails = |args: &[&str], variables: &[(&str, &str)], code: i32, error: &str| {
+        let mut command = command(args);
+        let said = Said::of(command.env("REDIS_URL", &url).envs(variables.iter().copied()), "").exits(code);
+        let lines: Vec<serde_json::Value> = said
+            .stderr
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{args:?}: no JSON: {}", said.stderr)))
+            .collect();
+        let shape =
+            |line: &serde_json::Value| ["timestamp", "level", "message", "target"].iter().all(|f| line[f].is_string());
+        assert!(lines.iter().all(shape), "{lines:?}");
+        let found = lines.iter().any(|line| line["error"].as_str().is_some_and(|text| text.contains(error)));
+        assert!(found, "{args:?}: no {error:?} in {lines:?}");
+        assert_eq!(lines.last().unwrap()["level"], "ERROR");
+    };
+    let json = ("TICKFLEET_LOG_FORMAT", "json");
+    fails(&["worker"], &[json, ("TICKFLEET_WORKER_SLOTS", "many")], 1, "TICKFLEET_WORKER_SLOTS");
+    fails(&["scheduler"], &[json, ("TICKFLEET_WORKER_SLOT", "4")], 1, "TICKFLEET_WORKER_SLOT");
+    fails(&["scheduler"], &[json, ("TICKFLEET_HTTP_ADDRESS", &address)], 1, "is taken by another process");
+    fails(&["scheduler", "--no-such-option"], &[json], 2, "--no-such-option");
+    fails(&["gateway"], &[json], 2, "required arguments were not provided");
+    fails(&["gateway", "--keys", "/dev/null/none"], &[json], 1, "/dev/null/none");
+    fails(&["worker", "--redis-url", "http://x"], &[json], 2, "--redis-url");
+
+    // By the folder, however broken the rest of it is.
+    std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\nwoker: {slots: 4}\n").unwrap();
+    std::fs::write(folder.path().join("agents.yaml"), "agents: [\n").unwrap();
+    fails(&["worker", "--config", conf], &[], 1, "agents.yaml");
+    std::fs::write(folder.path().join("tickfleet.yaml"), "log: {format: json}\n").unwrap();
+    let export = ["audit", "export", "--follow", "--to", "file:/dev/null/none", "--config", conf];
+    fails(&export, &[], 1, "/dev/null/none");
+    // Commands for people are for people.
+    let mut submit = command(&["submit", "--no-such-option"]);
+    assert!(Said::of(submit.env(json.0, json.1), "").exits(2).stderr.starts_with("error: unexpected argument"));
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::support::binary::{DevFleet, Said, tickfleet};
 use crate::support::certificates::certificates;
 use crate::support::documents::{REPOSITORY, blocks};
+use crate::support::process::Process;
 
 /// The longest wait for what must come; on a quiet machine it is there within a second.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -238,7 +239,25 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
     let doctor = tickfleet(&["doctor", "--redis-url", &other_name]);
     doctor.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
     let mut doctor = fleet.command(&["doctor", "--redis-url", &other_name]);
-    Said::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "").exits(3).complains("not valid for name");
+    let wrong_name = "put a name into the URL that the certificate of the Redis server has";
+    Said::of(doctor.env("TICKFLEET_REDIS_TLS_CA", &ca), "")
+        .exits(3)
+        .complains("not valid for name")
+        .complains(wrong_name);
+    // A producer's command and a process say the same.
+    let submit = tickfleet(&[&turn[..], &["--redis-url", &other_name]].concat());
+    submit.exits(3).complains("UnknownIssuer").complains("TICKFLEET_REDIS_TLS_CA");
+    let conf = tempfile::tempdir().unwrap();
+    for (variables, cause, remedy) in [
+        (&[][..], "UnknownIssuer", "TICKFLEET_REDIS_TLS_CA"),
+        (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
+    ] {
+        let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
+        let ready = scheduler.answer("/readyz");
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(cause) && ready.contains(remedy), "{ready}");
+        let logged = scheduler.says("the shard is not ready; trying again");
+        assert!(logged["remedy"].as_str().unwrap().contains(remedy), "{logged}");
+    }
     assert_eq!(fleet.stop(), Some(0));
 }
 
@@ -258,7 +277,8 @@ async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
     let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
 
     // Nobody without a certificate, or with another one's key.
-    tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
+    let told = tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
+    told.complains("?tls_cert=FILE&tls_key=FILE");
     tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
     let none = tickfleet(&["doctor", "--redis-url", &format!("{url}.none")]).exits(2);
     none.complains("the file that tls_key names").complains("No such file");

@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::Cluster;
 
-use crate::support::binary::{Said, command, tickfleet, until_said};
+use crate::support::binary::{Said, command, reached, tickfleet, until_all_said, until_said};
 use crate::support::process::{Process, pause};
 
 /// How often a process is asked before what must come counts as missing.
@@ -27,17 +27,25 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
         pause();
     }
     assert!(answer.contains("primary 127.0.0.1:"), "{answer}");
-    assert!(worker.answer("/readyz").contains("primary 127.0.0.1:"));
+    let mut answer = String::new();
+    for _ in 0..LOOKS {
+        answer = worker.answer("/readyz");
+        if answer.contains("primary 127.0.0.1:") {
+            break;
+        }
+        pause();
+    }
+    assert!(answer.contains("primary 127.0.0.1:"), "{answer}");
 
     let asked = |args: &[&str]| {
         let mut command = command(&[args, &["--redis-url", &url]].concat());
         Said::of(command.envs(variables), "")
     };
     let call = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait"];
-    asked(&call).exits(0).says("list_tools");
-    let told = asked(&["doctor"]).exits(0);
-    told.says("3 of 3 nodes agree where the shards are").says("shards on 127.0.0.1:");
-    told.says("4 shards over 3 primaries: fewer than 4 for each").says("cluster");
+    reached(|| asked(&call)).exits(0).says("list_tools");
+    let placed = ["3 of 3 nodes agree where the shards are", "shards on 127.0.0.1:"];
+    let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
+    until_all_said(&[placed, few].concat(), || asked(&["doctor"]));
     // Each shard is asked where it is.
     until_said("4 schedulers, 4 workers alive", || asked(&["top", "--once"]));
     asked(&["bench", "--on", &url]).complains("the bench measures one server");

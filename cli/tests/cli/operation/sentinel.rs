@@ -2,7 +2,7 @@
 
 use tickfleet_testkit::Trio;
 
-use crate::support::binary::tickfleet;
+use crate::support::binary::{tickfleet, until_said};
 use crate::support::process::{Process, pause};
 
 /// How often a process is asked before what must come counts as missing: for two minutes at least.
@@ -46,7 +46,9 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     let scheduler = Process::start("scheduler", dir.path(), &url);
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
-    tickfleet(&doctor).says(&format!("{}, say 3 of 3 sentinels", address(&trio, 0)));
+    // It exits with 1, since no worker runs; and a sentinel that is given a second may be late once.
+    let agree = format!("{}, say 3 of 3 sentinels", address(&trio, 0));
+    assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 
     trio.replicated(0, 1).await;
     trio.servers[0].kill9();
@@ -85,7 +87,7 @@ async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right
         said
     };
     let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
-    as_users("fleet:fleet-secret", watcher).exits(0).says("say 3 of 3 sentinels");
+    until_said("say 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
     as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
     as_users("fleet:fleet-secret", "").exits(3).complains("no sentinel leads to a primary fleet");
     as_users("fleet:wrong-secret", watcher).exits(3).complains("no sentinel leads to a primary fleet");

@@ -26,8 +26,10 @@ const FOREIGN: [&str; 13] = [
     "GEMINI_API_KEY",
 ];
 
+/// The exit code of a command that cannot reach Redis.
+const AWAY: i32 = 3;
 /// How long what must come is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The binary with these arguments.
 pub fn command(args: &[&str]) -> Command {
@@ -87,13 +89,34 @@ impl Said {
     }
 }
 
-/// Runs it until it says so: what comes about by others, who tell nobody.
-pub fn until_said(text: &str, run: impl Fn() -> Said) {
+/// Runs it until it reaches Redis. A command gives each node of a cluster and each sentinel a second, to be connected to and to
+/// answer: a machine that stands still for so long keeps it from all of them.
+pub fn reached(run: impl Fn() -> Said) -> Said {
     let began = Instant::now();
     loop {
-        let said = run().exits(0);
-        if said.stdout.contains(text) || began.elapsed() > PATIENCE {
-            said.says(text);
+        let said = run();
+        if said.code != AWAY || began.elapsed() > PATIENCE {
+            return said;
+        }
+    }
+}
+
+/// Runs it until it succeeds and says so: what comes about by others, who tell nobody.
+pub fn until_said(text: &str, run: impl Fn() -> Said) {
+    until_all_said(&[text], run);
+}
+
+/// Runs it until it succeeds and says all of this at once.
+pub fn until_all_said(texts: &[&str], run: impl Fn() -> Said) {
+    let began = Instant::now();
+    loop {
+        let said = run();
+        let is_right = said.code == 0 && texts.iter().all(|text| said.stdout.contains(text));
+        if is_right || began.elapsed() > PATIENCE {
+            let said = said.exits(0);
+            for text in texts {
+                said.says(text);
+            }
             return;
         }
     }
@@ -126,6 +149,24 @@ impl DevFleet {
 
     /// As [`Self::start_in`], of another program that is a fleet.
     pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let began = Instant::now();
+        loop {
+            match Self::try_to_start(program, folder, args, variables) {
+                Ok(fleet) => return fleet,
+                // See [`reached`].
+                Err(Some(AWAY)) if began.elapsed() < PATIENCE => {}
+                Err(code) => panic!("tickfleet dev ended instead of running: {code:?}"),
+            }
+        }
+    }
+
+    /// Starts it and waits until it says that it runs; the exit code where it ended instead.
+    fn try_to_start(
+        program: &Path,
+        folder: &Path,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self, Option<i32>> {
         let mut command = command_of(program, &[&["dev"], args].concat());
         command.current_dir(folder);
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
@@ -141,10 +182,10 @@ impl DevFleet {
                 exports.push((name.to_owned(), value.trim_matches('\'').to_owned()));
             }
             if line.starts_with("Ctrl-C") {
-                return Self { child, exports, welcome };
+                return Ok(Self { child, exports, welcome });
             }
         }
-        panic!("tickfleet dev ended instead of running: {:?}", child.wait());
+        Err(child.wait().unwrap().code())
     }
 
     /// Runs `dev` where it cannot start.

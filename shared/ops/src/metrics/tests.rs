@@ -215,8 +215,9 @@ fn one_configuration_is_shown_at_a_time() {
     metrics.config_reloaded(false);
     has(&metrics.render(), "tickfleet_config_last_reload_successful 0");
     metrics.config_in_force("fedcba9876543210", 4);
-    metrics.config_agents(3);
+    metrics.config_admits(3, 2);
     has(&metrics.render(), "tickfleet_config_agents 3");
+    has(&metrics.render(), "tickfleet_config_tenants 2");
     metrics.tool_lists_left_out(2);
     has(&metrics.render(), "tickfleet_tool_lists_left_out 2");
     metrics.config_reloaded(true);

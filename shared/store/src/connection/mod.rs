@@ -14,6 +14,7 @@ pub(crate) mod refusal;
 mod role;
 mod sentinel;
 mod tls;
+pub(crate) mod tls_fault;
 pub(crate) mod url;
 
 use std::sync::Arc;

@@ -129,11 +129,11 @@ async fn a_call_that_waits_for_an_equal_one_leaves_its_consent_unused_until_it_b
 #[tokio::test]
 async fn a_consent_expires_while_its_call_waits_for_an_equal_one() {
     let (paid, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
-    let demand = ApprovalDemand { expires_ms: Some(3_000), ..of(1, &["finance"]) };
+    let demand = ApprovalDemand { expires_ms: Some(6_000), ..of(1, &["finance"]) };
     let mut fleet = Fleet::start(pays_once(demand, &paid, &gate)).await;
     let (second, _) = waits_for_an_equal(&mut fleet).await;
     // It counts for so long from when it was given.
-    tokio::time::sleep(Duration::from_millis(3_100)).await;
+    tokio::time::sleep(Duration::from_millis(6_100)).await;
     gate.add_permits(2);
     let (one, two) = (fleet.reply().await, fleet.reply().await);
     let (first, reply) = if two["turn_id"] == second { (one, two) } else { (two, one) };

@@ -246,7 +246,7 @@ async fn a_script_that_followed_ask_would_forget_what_was_used() {
     let waited = store.ensure_groups().await.unwrap_err();
     let StoreError::Verb { source, .. } = &waited else { panic!("{waited}") };
     assert_eq!(source.code(), Some("ASK"), "{waited}");
-    assert!(asked.elapsed() < Duration::from_secs(5), "the wait is bounded: {:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(30), "the wait is bounded: {:?}", asked.elapsed());
 
     let mut target = cluster.servers[to].connection().await;
     let mut follows = redis::pipe();

@@ -97,7 +97,7 @@ async fn why_nobody_holds_a_slot_is_told_node_by_node_and_no_search_is_endless()
     cluster.servers[holder].kill9();
     let asked = Instant::now();
     let error = store.now_ms().await.unwrap_err().to_string();
-    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
     for expected in ["no node leads to the holder of slot ", &format!("names {}: ", cluster.address(holder)), ", too"] {
         assert!(error.contains(expected), "{expected}\n{error}");
     }

@@ -17,7 +17,7 @@ async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
 
 #[tokio::test]
 async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent() {
-    let mut fleet = Fleet::start(plan(3_000)).await;
+    let mut fleet = Fleet::start(plan(5_000)).await;
     let waiting = async |fleet: &Fleet| fleet.ask::<u64>("XLEN", "external:acme:archy", &[]).await;
     fleet.delegate("archy", json!({"task_id": "done"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
@@ -50,13 +50,13 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
 
 #[tokio::test]
 async fn a_runtime_that_beats_keeps_its_task_for_longer_than_a_lease() {
-    let mut fleet = Fleet::start(plan(1_500)).await;
+    let mut fleet = Fleet::start(plan(6_000)).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
-    for _ in 0..5 {
+    for _ in 0..4 {
         fleet.say(leased.message("heartbeat", json!({}))).await;
         let at = fleet.store.now_ms().await.unwrap();
-        fleet.until("a third of the lease", async |fleet| fleet.store.now_ms().await.unwrap() > at + 450).await;
+        fleet.until("a third of the lease", async |fleet| fleet.store.now_ms().await.unwrap() > at + 1_800).await;
     }
     fleet.say(leased.message("finish", json!({"output": "in time"}))).await;
     assert_eq!(result(&fleet.reply().await)["attempts"], 1);
@@ -115,7 +115,7 @@ async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
 #[tokio::test]
 async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     // What archy's runtimes say in time is said within a lease; those of link never say anything.
-    let mut plan = plan(1_500);
+    let mut plan = plan(5_000);
     plan.handlers.insert(AgentId::new("link").unwrap(), external(250));
     let mut fleet = Fleet::start(plan).await;
     fleet.delegate("archy", json!({"task_id": "job"})).await;
@@ -148,8 +148,8 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
 #[tokio::test]
 async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
     // A runtime that is silent keeps its task until its lease ends; then what is over ends. The lease is long enough for
-    // the cancellation, and for the deadline, to come before.
-    let mut fleet = Fleet::start(plan(1_500)).await;
+    // the cancellation, and for the deadline, to come before; and the deadline far enough for the task to be leased before.
+    let mut fleet = Fleet::start(plan(5_000)).await;
     fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
     let leased = fleet.lease_task("archy", "r1").await;
     fleet.say(json!({"op": "cancel", "task_id": "cancelled", "reason": "The customer called."})).await;
@@ -158,7 +158,7 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     assert!(told(&reply).contains("cancelled (reason: The customer called.) after a runtime had taken"), "{reply}");
     fleet.say(leased.message("finish", json!({"output": 1}))).await;
-    let deadline = fleet.in_ms(1_000).await;
+    let deadline = fleet.in_ms(4_000).await;
     fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;
     fleet.lease_task("archy", "r1").await;
     let reply = fleet.reply().await;

@@ -15,11 +15,11 @@ async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
         let mut spec =
             python(&format!("# {mark}\nwhile True:\n    try: os.fork()\n    except OSError: pass"), folder.path());
         spec.limits.processes = 32;
-        spec.limits.wall_ms = 20_000;
+        spec.limits.wall_ms = 60_000;
         let began = Instant::now();
         let outcome = run(&sandbox, level, spec).await;
         assert_eq!(outcome.stopped, Some(Stop::Processes), "{level}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{level}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{level}: {:?}", began.elapsed());
         assert_eq!(processes_with(&mark), Vec::<String>::new(), "{level}");
     }
 }

@@ -105,11 +105,11 @@ async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
 #[tokio::test]
 async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() {
     let mut def = def();
-    (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_millis(1_500));
+    (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_secs(5));
     let tools = Tools::of(def);
     let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
     // The function has to be running when it is given up: one that had not begun would end.
-    assert!(timeout(Duration::from_millis(500), tools.call("nap", json!({"seconds": 600}))).await.is_err());
+    assert!(timeout(Duration::from_secs(3), tools.call("nap", json!({"seconds": 600}))).await.is_err());
     // A neighbour that is done within the grace is not disturbed; one that is not is told that it was lost.
     let (short, long) =
         tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));

@@ -6,6 +6,8 @@ use tickfleet_testkit::RedisServer;
 use super::{Gateway, LOOKS, add_key, pause};
 use crate::support::binary::DevFleet;
 
+/// A dead letter as a list names it.
+const LETTER: &str = "letter-0-1764130000000-0";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
@@ -34,6 +36,69 @@ async fn a_gateway_starts_and_stays_while_redis_is_away_and_takes_requests_once_
         (answer.status != 503).then_some(answer.status)
     });
     assert_eq!(taken, Some(202));
+    assert_eq!(gateway.stop(), Some(0));
+}
+
+/// A request to this route that reaches Redis: the path, and the body.
+fn request(path: &str) -> (String, Value) {
+    let reason = "the test asks";
+    let body = match path.rsplit('/').next().unwrap() {
+        "ag-ui" => json!({"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "hi"}]}),
+        "chat" => json!({"message": "hi"}),
+        "cancel" if path.starts_with("/v1/operate") => json!({"ids": ["demo:x"], "reason": reason}),
+        "replay" | "drop" if path.contains("/dead/") => json!({"ids": [LETTER], "reason": reason}),
+        "pause" => json!({"tenant": "demo", "reason": reason}),
+        "resume" if !path.contains("/workers/") => json!({"tenant": "demo", "reason": reason}),
+        "drain" | "resume" => json!({"worker": "w-1", "reason": reason}),
+        "disable" | "enable" => json!({"tool": "echo", "reason": reason}),
+        "tasks" => json!({"target_agent": "kelly", "task_description": "Say hi."}),
+        "turns" => json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}),
+        _ => json!({"reason": reason}),
+    };
+    let named = [
+        ("{agent}", "kelly"),
+        ("{session_id}", "s-1"),
+        ("{approval}", "demo:x:0"),
+        ("{id}", LETTER),
+        ("{task_id}", "x"),
+        ("{turn_id}", "x"),
+    ];
+    let path = named.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));
+    (if path.ends_with("/explain") { path + "?id=demo:x" } else { path }, body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_says_when_to_try_again_once_redis_has_gone() {
+    let (mut redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let keys = folder.path().join("keys.yaml");
+    let verbs = ["submit", "read", "cancel", "view", "operate", "approve"].map(|verb| ["--verb", verb]).concat();
+    let key = |id: &str, tenant: &str| {
+        let arguments = ["--id", id, "--tenant", tenant, "--approver", "anna"];
+        add_key(&keys, &[&arguments[..], &verbs].concat())
+    };
+    let (service, operator) = (key("one", "demo"), key("all", "*"));
+    let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let permissions = "permissions: {echo: {everyone: true}}\napprovers: {anna: {roles: [finance]}}\n";
+    std::fs::write(conf.join("permissions.yaml"), permissions).unwrap();
+    let gateway = Gateway::start_with(&redis.url(), &keys, &["--config", conf.to_str().unwrap()]);
+    let document = gateway.get("", "/v1/openapi.json").json();
+    redis.kill9();
+    let mut wrong = Vec::new();
+    // What a key may do is known without Redis.
+    let asks_redis = |route: &str| route != "/v1/operate/me";
+    for (route, methods) in document["paths"].as_object().unwrap().iter().filter(|(route, _)| asks_redis(route)) {
+        for method in methods.as_object().unwrap().keys() {
+            let (path, body) = request(route);
+            let body = if method == "get" { Value::Null } else { body };
+            let key = if route.starts_with("/v1/operate/") { &operator } else { &service };
+            let answer = gateway.ask(key, &method.to_uppercase(), &path, &body);
+            if answer.status != 503 || header(&answer.head, "retry-after").is_none() {
+                wrong.push(format!("{method} {path}: {} {}", answer.status, answer.body));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} routes:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(gateway.stop(), Some(0));
 }
 

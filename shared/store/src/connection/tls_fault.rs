@@ -1,0 +1,115 @@
+//! Why a connection over TLS fails, and what helps.
+
+use crate::StoreError;
+
+/// Why a server over TLS is not spoken to, or does not speak with us. One that speaks no TLS does not answer at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsFault {
+    /// Its certificate is of an authority that is not trusted here.
+    UnknownIssuer,
+    /// Its certificate has expired.
+    Expired,
+    /// Its certificate is not valid yet.
+    NotYetValid,
+    /// Its certificate is for another name.
+    WrongName,
+    /// Its certificate is not valid for another reason.
+    Invalid,
+    /// It does not accept our certificate, or we show none.
+    OurCertificate,
+}
+
+impl TlsFault {
+    /// The fault, and what its message contains: rustls gives the messages, and what lies between keeps only their text.
+    /// The first that fits counts.
+    const MESSAGES: [(Self, &str); 12] = [
+        (Self::UnknownIssuer, "invalid peer certificate: UnknownIssuer"),
+        (Self::Expired, "invalid peer certificate: certificate expired"),
+        (Self::Expired, "invalid peer certificate: Expired"),
+        (Self::NotYetValid, "invalid peer certificate: certificate not valid yet"),
+        (Self::NotYetValid, "invalid peer certificate: NotValidYet"),
+        (Self::WrongName, "invalid peer certificate: certificate not valid for name"),
+        (Self::WrongName, "invalid peer certificate: NotValidForName"),
+        (Self::Invalid, "invalid peer certificate"),
+        (Self::OurCertificate, "received fatal alert: CertificateRequired"),
+        (Self::OurCertificate, "received fatal alert: UnknownCA"),
+        (Self::OurCertificate, "received fatal alert: BadCertificate"),
+        (Self::OurCertificate, "received fatal alert: CertificateExpired"),
+    ];
+
+    /// The fault that an error message tells of; none if it tells of another.
+    #[must_use]
+    pub fn of(message: &str) -> Option<Self> {
+        Self::MESSAGES.iter().find(|(_, text)| message.contains(text)).map(|(fault, _)| *fault)
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::UnknownIssuer => {
+                "name the file with the certificate of its authority: redis.tls_ca (TICKFLEET_REDIS_TLS_CA), or tls_ca in the URL; with Helm: redis.tlsCA"
+            }
+            Self::Expired => {
+                "renew the certificate of the Redis server and have the server load it; if it is still valid, set the clock of this machine right"
+            }
+            Self::NotYetValid => {
+                "set the clock of this machine right, or wait until the certificate of the Redis server is valid"
+            }
+            Self::WrongName => {
+                "put a name into the URL that the certificate of the Redis server has, or issue a certificate with this name"
+            }
+            Self::Invalid => {
+                "look at the certificate of the Redis server: openssl s_client -showcerts -connect HOST:PORT"
+            }
+            Self::OurCertificate => {
+                "name a certificate that the Redis server accepts, and its key, in the URL: ?tls_cert=FILE&tls_key=FILE"
+            }
+        }
+    }
+}
+
+impl StoreError {
+    /// What to do about it, if the cause is one that is known: Redis refuses, or the connection over TLS fails.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        let of_tls = || match self {
+            Self::Connect { source, .. } | Self::Verb { source, .. } => TlsFault::of(&source.to_string()),
+            _ => None,
+        };
+        self.refusal().map(super::refusal::Refusal::remedy).or_else(|| of_tls().map(TlsFault::remedy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_of_tls_has_a_remedy() {
+        for (message, expected) in [
+            ("invalid peer certificate: UnknownIssuer", Some(TlsFault::UnknownIssuer)),
+            (
+                "invalid peer certificate: certificate expired: verification time 1795000000 (UNIX), but certificate is not valid after 1",
+                Some(TlsFault::Expired),
+            ),
+            (
+                "invalid peer certificate: certificate not valid yet: verification time 1 (UNIX), but certificate is not valid before 2",
+                Some(TlsFault::NotYetValid),
+            ),
+            (
+                "invalid peer certificate: certificate not valid for name \"127.0.0.1\"; certificate is only valid for DnsName(\"localhost\")",
+                Some(TlsFault::WrongName),
+            ),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", Some(TlsFault::Invalid)),
+            ("received fatal alert: CertificateRequired", Some(TlsFault::OurCertificate)),
+            ("Connection refused (os error 111)", None),
+        ] {
+            let told = format!("Redis at r:6380 cannot be reached: {message}- InvalidData");
+            assert_eq!(TlsFault::of(&told), expected, "{message}");
+            let source = redis::RedisError::from(std::io::Error::new(std::io::ErrorKind::InvalidData, message));
+            let error = StoreError::Connect { address: "r:6380".into(), source };
+            assert_eq!(error.remedy(), expected.map(TlsFault::remedy), "{message}");
+        }
+    }
+}
