@@ -251,7 +251,7 @@ impl TaskQueues {
                 format!("tenant {:?} is not configured", name.tenant.as_str()),
             );
         }
-        match self.store.cancel_all(name, reason).await? {
+        match self.store.cancel(name, reason).await? {
             Cancelled::Full => refusal(
                 RejectionCode::TooManyCancels,
                 "too many cancels wait for turns that have not come; try again".into(),

@@ -31,6 +31,8 @@ const BUSY_POLL: Duration = Duration::from_millis(5);
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// Counters that the turns of one script debit: about 2 ms.
 const COUNTERS_MAX: usize = 1_000;
+/// Turns and tasks that end with what began them, in one script: about 2 ms.
+const CASCADE_MAX: usize = 64;
 /// Bytes of turns that are read from lanes at once, to see what limits them: about 2 ms.
 const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
@@ -119,14 +121,18 @@ impl Timers {
         if self.decider.deciding().await?.is_none() {
             return Ok(Fired::default());
         }
-        let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
-        let full = lanes.len() + turns.len() >= DUE_MAX;
+        let due = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
+        let full = due.len() >= DUE_MAX;
         // Rule 18: what fails of one chunk keeps no other from being fired.
         let (mut fired, mut failed) = (Fired { full, ..Fired::default() }, None);
-        for chunk in lanes.chunks(LANES_MAX) {
+        for chunk in due.lanes.chunks(LANES_MAX) {
             failed = self.release(chunk, &mut fired).await.err().or(failed);
         }
-        for chunk in turns.chunks(LANES_MAX) {
+        // Before the turns: what ends with another is ended in the same round.
+        for name in &due.cascades {
+            failed = self.cascade(name, &mut fired).await.err().or(failed);
+        }
+        for chunk in due.turns.chunks(LANES_MAX) {
             failed = self.promote(chunk, &mut fired).await.err().or(failed);
         }
         failed.map_or(Ok(fired), Err)
@@ -230,6 +236,14 @@ impl Timers {
             }
         }
         self.endings.settle(endings).await;
+        Ok(())
+    }
+
+    /// Ends some of what a turn or task has begun that was cancelled or has failed. What these have begun is due at once.
+    async fn cascade(&self, name: &TurnName, fired: &mut Fired) -> Result<(), StoreError> {
+        let cascaded = self.store.cascade(name, CASCADE_MAX).await?;
+        fired.full |= cascaded.ended > 0;
+        cascaded.aside.iter().for_each(|why| self.put_aside(&format!("what {name} has begun"), why));
         Ok(())
     }
 

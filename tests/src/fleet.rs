@@ -354,6 +354,12 @@ impl Fleet {
         self.workers.push(Part { shutdown, running });
     }
 
+    /// True if none of its schedulers and workers has ended.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.schedulers.iter().chain(&self.workers).all(|part| !part.running.is_finished())
+    }
+
     /// Drains the oldest worker, as SIGTERM does, and waits until it has gone.
     pub async fn drain_worker(&mut self) {
         let part = self.workers.remove(0);

@@ -253,7 +253,7 @@ impl Client {
     /// # Errors
     /// [`StoreError`].
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
-        self.store(&name.tenant).cancel_all(name, reason).await
+        self.store(&name.tenant).cancel(name, reason).await
     }
 
     /// The reply to a turn or task as its record keeps it: for one whose reply was lost on its way, was read by somebody

@@ -35,6 +35,7 @@ pub struct Planned {
     wire: Task,
     digest: String,
     by: Option<CallId>,
+    awaited: bool,
 }
 
 /// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
@@ -87,6 +88,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
         wire: Task { grant: grant.clone(), ..task.clone() },
         digest: task_digest(task),
         by: None,
+        awaited: false,
         grant,
     })
 }
@@ -242,10 +244,11 @@ impl Planned {
         self.deadline_ms
     }
 
-    /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's.
+    /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's. If the call
+    /// waits for the task, the task ends with the call's turn.
     #[must_use]
-    pub fn by_call(mut self, call: &CallId) -> Self {
-        self.by = Some(call.clone());
+    pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
+        (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
     }
 
@@ -290,6 +293,7 @@ impl Planned {
             budget: self.grant.budget,
             parent: self.parent,
             by: self.by.map(|call| call.turn),
+            awaited: self.awaited,
             meta: serde_json::to_string(&meta).unwrap_or_default(),
             call,
             external_lease_ms: self.external_lease_ms,

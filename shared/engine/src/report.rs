@@ -227,6 +227,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
         message: result::tool_message(r.dialect, r.result).unwrap_or_default(),
         audit,
         facts: None,
+        failed: !matches!(r.result.outcome, Outcome::Ok | Outcome::Expired),
     }
 }
 

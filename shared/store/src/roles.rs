@@ -90,6 +90,7 @@ const SCHEDULER: &[Verb] = &[
     Verb::Release,
     Verb::Promote,
     Verb::Wake,
+    Verb::Cascade,
     Verb::Begin,
     Verb::Settle,
     Verb::Retry,

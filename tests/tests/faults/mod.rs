@@ -4,6 +4,7 @@ mod bad_input;
 mod chaos;
 mod cluster;
 mod crashes;
+mod damage;
 mod durable;
 mod dying;
 mod fact_turns;

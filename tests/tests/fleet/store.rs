@@ -165,10 +165,10 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     assert_eq!(slice.calls.len(), 10);
     assert_eq!(w.store.settle(&[settlement(&slice, 10)]).await.unwrap(), [Settled::Laned]);
     let now = w.store.now_ms().await.unwrap();
-    assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "the window has not ended");
+    assert!(w.store.due(now, 10).await.unwrap().lanes.is_empty(), "the window has not ended");
     w.advance(5_000);
     let lane = lane(&slice, LanePolicy::Row(0));
-    assert_eq!(w.store.due(now + 5_000, 10).await.unwrap().0.len(), 1);
+    assert_eq!(w.store.due(now + 5_000, 10).await.unwrap().lanes.len(), 1);
     let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], &[], std::slice::from_ref(&lane)).await.unwrap()
     else {
         panic!()
@@ -210,9 +210,9 @@ async fn a_lane_whose_tenant_cannot_be_decided_about_rests_and_loses_nothing() {
     let rests = release(LanePolicy::Withheld).await;
     assert_eq!((rests.calls, rests.endings.len()), (0, 0));
     let now = w.store.now_ms().await.unwrap();
-    assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "it stands in nobody's way");
+    assert!(w.store.due(now, 10).await.unwrap().lanes.is_empty(), "it stands in nobody's way");
     w.advance(1_000);
-    assert_eq!(w.store.due(now + 1_000, 10).await.unwrap().0.len(), 1);
+    assert_eq!(w.store.due(now + 1_000, 10).await.unwrap().lanes.len(), 1);
     assert_eq!(release(LanePolicy::Row(0)).await.calls, 2);
 }
 

@@ -62,7 +62,7 @@ pub(super) fn says(claim: Claim) -> [Assertion; 1] {
 }
 
 pub(super) fn result() -> SettledCall {
-    SettledCall { result: "1".into(), message: "2".into(), audit: "3".into(), facts: None }
+    SettledCall { result: "1".into(), message: "2".into(), audit: "3".into(), facts: None, failed: false }
 }
 
 async fn admit(shard: &Shard, turns: &[Admission]) {

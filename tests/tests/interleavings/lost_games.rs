@@ -63,7 +63,7 @@ struct Game {
 }
 
 fn result(text: &str) -> SettledCall {
-    SettledCall { result: text.into(), message: "m".into(), audit: "a".into(), facts: None }
+    SettledCall { result: text.into(), message: "m".into(), audit: "a".into(), facts: None, failed: false }
 }
 
 fn text(entry: &Entry, field: &str) -> String {

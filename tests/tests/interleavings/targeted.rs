@@ -17,6 +17,7 @@ mod alone;
 mod aside;
 mod bounds;
 mod budgets;
+mod cascades;
 mod effects;
 mod external;
 mod facts;
@@ -304,6 +305,7 @@ fn task(id: &str) -> Delegation {
         deadline_ms: START_MS + 3_600_000,
         budget: 1,
         by: None,
+        awaited: false,
         parent: None,
         reply_to: None,
         meta: "m".into(),

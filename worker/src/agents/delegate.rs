@@ -110,7 +110,7 @@ async fn delegate(
     }
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
-    let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
+    let delegation = planned.by_call(&context.call, wait).delegation(None, id.clone(), true);
     let written = match is_given {
         true => Some(Delegated::Duplicate),
         false => store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?.pop(),

@@ -1,20 +1,11 @@
-//! Ending a task with all that it has begun: the turn that is out, and the tasks below it.
+//! Ending a task with what it has begun, and reporting that: the turn that it waits for, and the tasks below it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde::Serialize;
 use tickfleet_model::TurnId;
 use tickfleet_store::{Cancelled, Store, StoreError, TurnName, TurnView};
-use tokio::time::Instant;
 
-use super::history::Step;
-use super::turn_of;
-
-/// How long a worker that holds the task is waited for: until it has heard of the cancel, it may begin something.
-const HEARD_WITHIN: Duration = Duration::from_secs(5);
-/// The time between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// An entry that no history has: its steps are not asked for.
 const NO_STEPS: usize = 1 << 40;
 /// Tasks that one cancel ends at most.
@@ -73,84 +64,58 @@ pub struct CancelledTurn {
     pub answer: Word,
 }
 
-/// Ends a task, the turn of it that is out, and the tasks below it, in this order: what it has begun cannot grow behind.
+/// Ends a task, the turn that it waits for, and the tasks below it. The report names what was under way below it; what else is there
+/// ends with it, too (see [`Store::cancel`]).
 ///
 /// # Errors
 /// [`StoreError`]; what was reached until then is ending, and the same cancel may be repeated.
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
-    let mut seen = BTreeSet::new();
-    one(store, name, reason, &mut seen).await
+    // Looked at first: once the task is cancelled, schedulers end what is below it, too.
+    let branch = look_below(store, name, &mut BTreeSet::new()).await?;
+    end(store, branch, reason, &format!("what began it was cancelled: {reason}")).await
 }
 
-async fn one(
-    store: &Store,
-    name: &TurnName,
-    reason: &str,
-    seen: &mut BTreeSet<TurnId>,
-) -> Result<CancelledTask, StoreError> {
+/// A task, and what is under way below it.
+struct Branch {
+    name: TurnName,
+    /// The turn that it waits for.
+    awaits: Option<TurnName>,
+    children: Vec<Branch>,
+}
+
+async fn look_below(store: &Store, name: &TurnName, seen: &mut BTreeSet<TurnId>) -> Result<Branch, StoreError> {
     seen.insert(name.turn.clone());
+    let mut branch = Branch { name: name.clone(), awaits: None, children: Vec::new() };
     let awaits = store.pulse(name, NO_STEPS).await?.live.and_then(|record| record.awaits);
-    let answer = Word::from(store.cancel(name, reason).await?);
+    let awaits = awaits.and_then(|turn| TurnId::new(turn).ok()).filter(|turn| seen.insert(turn.clone()));
+    if let Some(turn) = awaits {
+        let turn = TurnName { tenant: name.tenant.clone(), turn };
+        // One that has not come so far waits for its admission.
+        let is_there = is_live(store, &turn).await? || store.waits_for_admission(&turn).await?;
+        branch.awaits = is_there.then_some(turn);
+    }
+    for child in store.children(name, TASKS_MAX).await? {
+        let child = TurnName::task(&name.tenant, &child);
+        if seen.len() < TASKS_MAX && !seen.contains(&child.turn) && is_live(store, &child).await? {
+            branch.children.push(Box::pin(look_below(store, &child, seen)).await?);
+        }
+    }
+    Ok(branch)
+}
+
+async fn is_live(store: &Store, name: &TurnName) -> Result<bool, StoreError> {
+    Ok(matches!(store.look(name).await?, TurnView::Live(_)))
+}
+
+async fn end(store: &Store, branch: Branch, reason: &str, below: &str) -> Result<CancelledTask, StoreError> {
+    let answer = Word::from(store.cancel(&branch.name, reason).await?);
     let (mut turns, mut children) = (Vec::new(), Vec::new());
-    let below = format!("its task was cancelled: {reason}");
-    let awaited = awaits.and_then(|turn| TurnId::new(turn).ok());
-    if let Some(turn) = awaited {
-        end_turn(store, TurnName { tenant: name.tenant.clone(), turn }, &below, seen, &mut turns).await?;
-    }
-    if answer == Word::Flagged {
-        heard(store, name).await?;
-    }
-    if answer != Word::Waiting {
-        if let Some(turn) = last_turn(store, name).await? {
-            end_turn(store, turn, &below, seen, &mut turns).await?;
-        }
-        for child in store.children(name, TASKS_MAX).await? {
-            let child = TurnName::task(&name.tenant, &child);
-            let is_live = matches!(store.look(&child).await?, TurnView::Live(_));
-            if is_live && seen.len() < TASKS_MAX && !seen.contains(&child.turn) {
-                children.push(Box::pin(one(store, &child, &below, seen)).await?);
-            }
-        }
-    }
-    Ok(CancelledTask { task: name.turn.clone(), answer, turns, children })
-}
-
-/// Waits until a worker has let go of a task that is to end, within bounds.
-async fn heard(store: &Store, name: &TurnName) -> Result<(), StoreError> {
-    let until = Instant::now() + HEARD_WITHIN;
-    while Instant::now() < until {
-        let pulse = store.pulse(name, NO_STEPS).await?;
-        if pulse.live.is_none_or(|record| record.fence.is_none() || record.is_ending()) {
-            return Ok(());
-        }
-        tokio::time::sleep(LOOK_EVERY).await;
-    }
-    Ok(())
-}
-
-/// The turn of its last plan.
-async fn last_turn(store: &Store, name: &TurnName) -> Result<Option<TurnName>, StoreError> {
-    let steps = store.steps(name, 0).await?;
-    let plans = steps.iter().filter(|entry| matches!(Step::read(entry), Step::Plan(_))).count();
-    Ok(if plans == 0 { None } else { turn_of(name, plans) })
-}
-
-/// Ends a turn that is under way, or waits for its admission; of one that is neither, nothing is to be ended.
-async fn end_turn(
-    store: &Store,
-    turn: TurnName,
-    reason: &str,
-    seen: &mut BTreeSet<TurnId>,
-    turns: &mut Vec<CancelledTurn>,
-) -> Result<(), StoreError> {
-    if seen.contains(&turn.turn) {
-        return Ok(());
-    }
-    let is_there = matches!(store.look(&turn).await?, TurnView::Live(_)) || store.waits_for_admission(&turn).await?;
-    if is_there {
-        let answer = Word::from(store.cancel(&turn, reason).await?);
-        seen.insert(turn.turn.clone());
+    if let Some(turn) = branch.awaits {
+        let answer = Word::from(store.cancel(&turn, below).await?);
         turns.push(CancelledTurn { turn: turn.turn, answer });
     }
-    Ok(())
+    for child in branch.children {
+        children.push(Box::pin(end(store, child, below, below)).await?);
+    }
+    Ok(CancelledTask { task: branch.name.turn, answer, turns, children })
 }

@@ -81,8 +81,6 @@ records! {
         WAITED = "wt",
         /// Limits in whose shadow calls of its last slice are, as slices have it.
         SHADES = "sw",
-        /// The inner turn that this call has begun last, and has waited for: whoever cancels the turn cancels it, too.
-        INNER = "in",
         /// The approval that its next call waits for, or has waited for last.
         APPROVAL = "av",
         /// The call that entered its session last, and that session: `<position> <tenant>:<session>`.

@@ -37,6 +37,8 @@ pub(crate) const SPEND: Fragment = fragment!("spend");
 pub(crate) const ASIDE: Fragment = fragment!("aside");
 /// Cancels that came before what they cancel.
 pub(crate) const EARLY: Fragment = fragment!("early");
+/// The end of a turn or task that is asked for.
+pub(crate) const CANCEL: Fragment = fragment!("cancel");
 /// Bounds of inboxes.
 pub(crate) const INBOX: Fragment = fragment!("inbox");
 /// Replies into inboxes.

@@ -10,7 +10,7 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    ASIDE, BUDGET, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    ASIDE, BUDGET, CANCEL, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
 };
 use crate::script::verbs;
 
@@ -18,11 +18,12 @@ verbs! {
     Submit: "turns" / "submit" [INBOX],
     Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS, EARLY, INBOX] drains,
     Reject: "turns" / "reject" [INBOX, REPLY],
-    Cancel: "turns" / "cancel" [TENANTS, SLICE],
+    Cancel: "turns" / "cancel" [TENANTS, SLICE, CANCEL],
     Heads: "timers" / "heads" [],
     Release: "timers" / "release" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS] drains,
     Promote: "timers" / "promote" [PRESSURE, TENANTS, SLICE] drains,
     Wake: "timers" / "wake" [],
+    Cascade: "timers" / "cascade" [TENANTS, SLICE, CANCEL],
     Begin: "slices" / "begin" [],
     Assert: "slices" / "assert" [],
     Claim: "effects" / "claim" [],
@@ -101,12 +102,15 @@ pub(crate) mod turns {
 
 /// The verbs of timers: what waits is looked at when its timer is due.
 pub(crate) mod timers {
+    mod cascade;
     mod due;
     mod heads;
     mod promote;
     mod release;
     mod wake;
 
+    pub use cascade::Cascaded;
+    pub use due::Due;
     pub use heads::Head;
     pub use promote::*;
     pub use release::*;

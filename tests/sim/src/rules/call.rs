@@ -81,9 +81,9 @@ fn settle(call: &Call) -> Vec<Was> {
     let (mut at, mut items) = (8, Vec::new());
     for _ in 0..call.number(6) {
         items.push(Was { name: call.arg(at + 1).into(), under: call.arg(at + 2).into(), ..Was::default() });
-        let results = usize::try_from(call.number(at + 7)).unwrap_or(0);
+        let results = usize::try_from(call.number(at + 8)).unwrap_or(0);
         // Of a whole turn, its reply is rendered, and only the audit of each call comes behind it.
-        at += if call.arg(at + 6).is_empty() { 14 + 3 * results } else { 8 + results };
+        at += if call.arg(at + 7).is_empty() { 15 + 3 * results } else { 9 + results };
     }
     items
 }

@@ -49,10 +49,12 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
     let mut fleet = fleet().await;
     family(&fleet, json!({"task_id": "job"})).await;
     fleet.say(json!({"op": "cancel", "task_id": "job", "reason": "wrong customer"})).await;
+    both_are_cancelled(&mut fleet, "wrong customer").await;
+    // Its runtime has not heard of it so far, and submits another turn.
+    let turn = json!({"agent": "link", "turn_id": "late", "task_id": "child", "calls": [{"name": "echo"}]});
+    fleet.submit_turn(turn).await;
     let reply = fleet.reply().await;
-    let result = &reply["results"][0];
-    assert_eq!((&reply["task_id"], &result["outcome"]), (&json!("grandchild"), &json!("cancelled")), "{reply:#}");
-    assert!(result["error"]["message"].as_str().unwrap().contains("wrong customer"), "{reply:#}");
+    assert_eq!(reply["error"]["code"], "unknown_task", "{reply:#}");
     for parent in ["job", "child"] {
         fleet
             .delegate("fran", json!({"task_id": format!("late-{parent}"), "parent_task_id": parent, "budget": 1}))
@@ -61,6 +63,26 @@ async fn a_task_that_is_cancelled_by_message_ends_the_tasks_below_it() {
         assert_eq!(reply["error"]["code"], "unknown_parent", "{reply:#}");
         assert!(reply["error"]["message"].as_str().unwrap().contains("was cancelled"), "{reply:#}");
     }
+}
+
+/// The task and the turn under `child` end, and say why.
+async fn both_are_cancelled(fleet: &mut Fleet, why: &str) {
+    let replies = fleet.replies(2).await;
+    for id in ["grandchild", "work"] {
+        let result = &replies[id]["results"][0];
+        assert_eq!(result["outcome"], "cancelled", "{result:#}");
+        assert!(result["error"]["message"].as_str().unwrap().contains(why), "{result:#}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_fails_ends_what_it_began() {
+    let mut fleet = fleet().await;
+    let leased = family(&fleet, json!({"task_id": "job"})).await;
+    let error = json!({"code": "broken", "message": "It cannot be done."});
+    fleet.say(leased.message("fail", json!({"error": error, "retryable": false}))).await;
+    assert_eq!(fleet.reply().await["task_id"], "job");
+    both_are_cancelled(&mut fleet, "the task that began it has failed").await;
 }
 
 #[tokio::test]

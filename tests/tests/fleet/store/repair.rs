@@ -39,6 +39,7 @@ impl World {
             deadline_ms: self.clock.load(Ordering::SeqCst) + 60_000,
             budget: 3,
             by: None,
+            awaited: false,
             parent: None,
             meta: "m".into(),
             call: "c0".into(),

@@ -146,6 +146,7 @@ impl Game<'_> {
             deadline_ms: spec.deadline_ms,
             budget: spec.budget.unwrap_or(0),
             by: None,
+            awaited: false,
             parent: spec.task.as_ref().map(|task| TaskId::new(task).unwrap()),
             reply_to: spec.inbox.map(|inbox| InboxName::new(inbox).unwrap()),
             meta: format!("m{number}"),

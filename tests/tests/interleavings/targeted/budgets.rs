@@ -153,7 +153,7 @@ async fn whoever_waits_for_a_budget_is_woken_when_some_is_given_back_also_before
     shard.store.wait(&[park(&held[1])]).await.unwrap();
     assert_eq!(step(&shard, &held[0], "0.0", &["a"]).await, Stepped::Ok);
     shard.store.wait(&[park(&held[2])]).await.unwrap();
-    let (_, due) = shard.store.due(START_MS, 10).await.unwrap();
+    let due = shard.store.due(START_MS, 10).await.unwrap().turns;
     assert_eq!(due.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&held[1].0, &held[2].0]));
 }
 

@@ -26,6 +26,7 @@ pub(super) fn delegation(task: &str, entry: Option<String>) -> Delegation {
         deadline_ms: START_MS + 60_000,
         budget: 3,
         by: None,
+        awaited: false,
         parent: None,
         meta: "m".into(),
         call: "c0".into(),
@@ -35,7 +36,7 @@ pub(super) fn delegation(task: &str, entry: Option<String>) -> Delegation {
 }
 
 /// Redis reckons idle times by its own clock: it is told that the entry has been held for so long.
-async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
+pub(super) async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
     let mut redis = shard.server.connection().await;
     let mut command = redis::cmd("XCLAIM");
     command

@@ -46,7 +46,7 @@ async fn end(shard: &Shard, held: &Held, wakes: &Held, is_whole: bool) {
 
 /// What has a timer that is due `ms` from now.
 pub(super) async fn due(shard: &Shard, ms: i64) -> Vec<TurnName> {
-    shard.store.due(START_MS + ms, 10).await.unwrap().1
+    shard.store.due(START_MS + ms, 10).await.unwrap().turns
 }
 
 /// A turn waits for another one: `is_early`, it waits before that has ended, else it begins to wait afterwards.

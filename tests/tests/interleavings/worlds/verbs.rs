@@ -332,7 +332,8 @@ impl World {
                 refusal = Some("too_many_inboxes");
             }
         }
-        if spec.task.as_ref().is_some_and(|task| self.task(spec.tenant, task).is_none()) {
+        let is_over = |task: &String| self.is_over(&format!("{}:{task}", spec.tenant));
+        if spec.task.as_ref().is_some_and(|task| self.task(spec.tenant, task).is_none() || is_over(task)) {
             refusal = Some("unknown_task");
         }
         if self.tenant(name).unfinished >= TENANT_TURNS_MAX {
@@ -390,6 +391,13 @@ impl World {
         (verdict, cut)
     }
 
+    /// Whether a task was cancelled, or is ended now: nothing begins under it any more.
+    pub(crate) fn is_over(&self, name: &str) -> bool {
+        self.live(name).is_some_and(|turn| {
+            matches!(turn.state, State::Ending(..)) || turn.state.live().is_some_and(|live| live.cancelled)
+        })
+    }
+
     /// What `promote` answers for one timer.
     ///
     /// # Errors
@@ -429,10 +437,7 @@ impl World {
         }
         let budget = s.budget.unwrap_or(0);
         if let Some(parent) = s.task.as_ref().map(|task| format!("{}:{task}", s.tenant)) {
-            // Nothing begins any more under what was cancelled, or is ended now.
-            let is_over = self.live(&parent).is_some_and(|turn| {
-                matches!(turn.state, State::Ending(..)) || turn.state.live().is_some_and(|live| live.cancelled)
-            });
+            let is_over = self.is_over(&parent);
             match self.live(&parent).and_then(|t| t.task) {
                 None => return Ok("REFUSED unknown_parent".into()),
                 Some(_) if is_over => return Ok("REFUSED parent_ended".into()),

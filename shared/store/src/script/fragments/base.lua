@@ -13,6 +13,7 @@ local function done_key(tt) return P .. 'done:' .. tt end
 local function steps_key(tt) return P .. 'steps:' .. tt end
 local function tasks_key(tenant) return P .. 'tasks:' .. tenant end
 local function children_key(tt) return P .. 'children:' .. tt end
+local function under_key(tt) return P .. 'under:' .. tt end
 local function usage_key(tenant, day) return P .. 'usage:' .. tenant .. ':' .. day end
 local function effect_key(effect) return P .. 'effect:' .. effect end
 -- What a person is asked about a call: `<tenant>:<approval>`.
@@ -103,6 +104,28 @@ local function mark_of(tt, position, digest)
     MARK.result .. position, MARK.message .. position, MARK.audit .. position))
   if of ~= digest or not nonce then return nil end
   return { nonce = nonce, result = result, message = message, audit = audit }
+end
+
+-- Notes that `id` is under way because `above` (tenant:id) began it: a turn under a task, a task delegated from it, what a call
+-- waits for. What is there under its name may be anything (rule 18).
+local function put_under(above, id, now)
+  redis.pcall('ZADD', under_key(above), now, id)
+  redis.pcall('PEXPIRE', under_key(above), 2678400000)
+end
+
+-- Whether a turn or task was cancelled, or is being ended: nothing begins under it any more. Nil where there is no record.
+local function is_over(tt)
+  local calls, cancelled, fence = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.cancelled, TURN.fence))
+  if not calls then return nil end
+  return cancelled ~= false or fence ~= false and string.sub(fence, 1, 2) == 's:'
+end
+
+-- Has `cascade` end everything below a turn or task. Mark and timer stay until nothing is left.
+local function end_below(tt, why, now)
+  if call('EXISTS', under_key(tt)) == 0 then return end
+  redis.pcall('HSET', P .. 'cascades', tt, why)
+  redis.pcall('PEXPIRE', P .. 'cascades', 2678400000)
+  call('ZADD', TIMERS, now, 'c:' .. tt)
 end
 
 -- Arms timers, given as score, member, score, member…, in few commands. Redis keeps up to 128 members as a list and looks

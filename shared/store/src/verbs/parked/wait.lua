@@ -7,7 +7,7 @@
 --       beside it
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
--- effect HSET turn (awaits, waited, inner; what is known of tries and crashes is of work that has come further since), ZADD timers
+-- effect HSET turn (awaits, waited; what is known of tries and crashes is of work that has come further since), ZADD timers
 --       and delayed, XACK; HSET entered (it is only expected in its session again); where nothing has begun, ZREM held
 local now = clock(ARGV[1])
 local acked = {}
@@ -34,7 +34,6 @@ local function wait(tenant, turn, fence, queue, position, awaits, most, has_begu
   if has_begun then call('HSET', key, TURN.waited, position) else alone(leave_again, key, turn, position) end
   -- Rule 25: what ran beside it and was dropped is not told as not executed.
   if beside then call('HSET', key, TURN.lost, string.format('%d %s', now, fence)) end
-  if has_begun and string.find(awaits, '.call-', 1, true) then call('HSET', key, TURN.inner, awaits) end
   -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
   local short = awaits == '' and call('HGET', key, TURN.short)

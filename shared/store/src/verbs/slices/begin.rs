@@ -111,7 +111,7 @@ fn begun(value: Value) -> Result<Vec<Begun>, StoreError> {
             // The word comes first.
             let mut texts = kept.iter().skip(1).map(|value| text_of(value).unwrap_or_default());
             let mut next = || texts.next().unwrap_or_default();
-            let call = SettledCall { result: next(), message: next(), audit: next(), facts: None };
+            let call = SettledCall { result: next(), message: next(), audit: next(), facts: None, failed: false };
             return Ok(Begun::Kept(Box::new(call)));
         }
         Ok(match text_of(value).as_deref() {

@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit_max entries ·
 --       6 count · 7 whether audit entries say how their calls were admitted ('1' or ''), then per item: tenant ·
 --       tenant:turn · fence · queue ('' for an ending) · inbox or '' · the tenant's turn or
---       task that may wait for this one's end, or '' · the whole reply, where this slice was the whole turn, or '' ·
+--       task that may wait for this one's end, or '' · '1' where this is the end of a task that failed · the whole reply, where this slice was the whole turn, or '' ·
 --       results; then, where there is a whole reply, per result: audit JSON or ''; else: first position · head ·
 --       messages open or '' · messages close · audits ('1' or '') · what the calls' ends do to facts, or '' (per change,
 --       with blanks between: position · tenant:session · S s C c as in change_fact, or . for none · fact · ms that it is
@@ -13,8 +13,8 @@
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
 --       another's) · GAP (earlier results of the slice are missing)
--- effect XADD audit, replies; HSET facts; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; of a task, HINCRBY its
---       parent's budget_used
+-- effect XADD audit, replies; HSET facts; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; ZREM under, HSET cascades;
+--       of a task, HINCRBY its parent's budget_used
 local ARGV, unpack, find = ARGV, unpack, string.find
 local now, redis_ms, tight = clock(ARGV[1])
 -- They stay texts: Redis would have to write each number out again.
@@ -138,6 +138,7 @@ local function forget(tenant, tt, fence, key, wakes)
   local t = tenant_of(tenant)
   t.unfinished = t.unfinished - 1
   if wakes ~= '' then wake(tenant, tt, wakes) end
+  if wakes ~= '' then redis.pcall('ZREM', under_key(tenant .. ':' .. wakes), turn_of(tenant, tt)) end
   return 'DONE'
 end
 
@@ -148,6 +149,20 @@ end
 
 -- A task's head begins with its id (see the reply's frame).
 local function is_task(item) return string.sub(item.whole or item.head, 1, 10) == '{"task_id"' end
+
+-- What a turn or task has begun that is under way ends with it, but for a task that ended well. Of one that ended well, whoever
+-- ends its parent still finds it there, and what it has begun.
+local function leave_below(item, key, rec)
+  local is_of_task = is_task(item)
+  if not is_of_task or item.failed then
+    end_below(item.tt, rec.cancelled and 'what began it was cancelled: ' .. rec.cancelled
+      or is_of_task and 'the task that began it has failed' or 'the call that waited for it has ended', now)
+  elseif call('EXISTS', under_key(item.tt)) == 1 then
+    return
+  end
+  local parent = is_of_task and call('HGET', key, TURN.parent)
+  if parent then redis.pcall('ZREM', under_key(item.tenant .. ':' .. parent), turn_of(item.tenant, item.tt)) end
+end
 
 -- What a task leaves of its budget is its parent's again: once, for its record goes in this script. A parent that has
 -- ended has no use for it. What is there under its name may be anything (rule 18).
@@ -173,6 +188,7 @@ local function end_turn(item, key, rec)
   elseif not long then
     call('SET', done, trace .. text, 'PX', retain)
   end
+  leave_below(item, key, rec)
   if is_task(item) then give_back(item, key) end
   if rec.given then end_id(item.tt) end
   return forget(item.tenant, item.tt, item.fence, key, item.wakes)
@@ -376,8 +392,9 @@ end
 -- One that something has happened to, or that is a part of its turn.
 local function settle_item(at, n) -- rarely
   local item = { tenant = ARGV[at], tt = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], inbox = ARGV[at + 4],
-    wakes = ARGV[at + 5], whole = ARGV[at + 6] ~= '' and ARGV[at + 6], facts = '', results = {}, messages = {}, audit = {} }
-  at = at + 8
+    wakes = ARGV[at + 5], failed = ARGV[at + 6] ~= '', whole = ARGV[at + 7] ~= '' and ARGV[at + 7], facts = '', results = {},
+    messages = {}, audit = {} }
+  at = at + 9
   if item.whole then
     item.first = 0
     for i = 1, n do item.audit[i] = ARGV[at + i - 1] end
@@ -395,14 +412,16 @@ end
 
 local replies, counts, at = {}, { ['1'] = 1 }, 8
 for i = 1, num(ARGV[6]) do
-  local tenant, tt, fence, queue, inbox, wakes, whole, n = unpack(ARGV, at, at + 7)
+  local tenant, tt, fence, queue, inbox, wakes, failed_task, whole, n = unpack(ARGV, at, at + 8)
   n = counts[n] or num(n)
   -- Rule 18, without a detour.
   local done, word = true, nil
-  if whole ~= '' then done, word = pcall(settle_fresh, tenant, tt, fence, queue, inbox, wakes, whole, at + 8, n) end
+  if whole ~= '' and failed_task == '' then
+    done, word = pcall(settle_fresh, tenant, tt, fence, queue, inbox, wakes, whole, at + 9, n)
+  end
   if done and not word then done, word = pcall(settle_item, at, n) end
   replies[i] = done and word or failed(word)
-  at = at + (whole ~= '' and 8 + n or 14 + 3 * n)
+  at = at + (whole ~= '' and 9 + n or 15 + 3 * n)
 end
 for from = 1, #gone, 1000 do
   local upto = math.min(from + 999, #gone)

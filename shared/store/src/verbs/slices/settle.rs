@@ -35,6 +35,9 @@ pub struct SettledCall {
     /// What the call's end does to facts of its session; none where nothing is known of that. A call that entered its
     /// session and says nothing may have done all that it could.
     pub facts: Option<FactsEnd>,
+    /// True if the outcome is another than `ok`, and not `expired`: what a task has begun ends with it then. What is below one that
+    /// has expired expires by itself, no later.
+    pub failed: bool,
 }
 
 /// Results of one slice, in call order.
@@ -61,6 +64,11 @@ impl Settlement {
     fn is_whole(&self) -> bool {
         let says_facts = self.calls.iter().any(|call| call.facts.is_some());
         self.queue.is_some() && self.first == 0 && self.frame.calls == Some(self.calls.len()) && !says_facts
+    }
+
+    /// True if it is the end of a task that failed.
+    fn is_failed_task(&self) -> bool {
+        self.frame.head.starts_with("{\"task_id\"") && self.calls.last().is_some_and(|call| call.failed)
     }
 
     /// What the ends of its calls do to facts, as `settle.lua` reads it.
@@ -143,7 +151,8 @@ impl Store {
                 .text(item.fence.as_str())
                 .maybe(item.queue.as_ref())
                 .maybe(item.reply_to.as_ref())
-                .maybe(item.frame.wakes.as_ref());
+                .maybe(item.frame.wakes.as_ref())
+                .flag(item.is_failed_task());
             if item.is_whole() {
                 args.text(item.reply()).show(item.calls.len());
                 for call in &item.calls {

@@ -7,11 +7,11 @@
 --       8 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
 --       meta · call · lease of an external runtime ms (0: workers run it) · inbox or '' · the tenant's turn whose call delegates
---       it, or ''
+--       it, or '' · '1' where that call waits for it
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
--- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; ZADD tasks and children; XACK of the inbound
+-- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; ZADD tasks, children and under; XACK of the inbound
 --       entry, HDEL queued
 local now, _, tight = shard_time(ARGV[1])
 local slices = room(tight)
@@ -43,12 +43,6 @@ local function list(key, task)
   call('PEXPIRE', key, listed_ms)
 end
 
--- Whether what a task is delegated from was cancelled, or is ended now: nothing begins under that any more.
-local function is_over(tt)
-  local calls, cancelled, fence = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.cancelled, TURN.fence))
-  return calls and (cancelled or fence and string.sub(fence, 1, 2) == 's:')
-end
-
 local function delegate(at)
   -- The inbound entry is the fence: a scheduler that slept while reap wrote it anew must not delegate it a second time,
   -- however long ago the task has ended and its record has gone.
@@ -69,7 +63,8 @@ local function delegate(at)
   if slices and slices <= 0 and inbound then return 'PRESSURE' end
   slices = slices and slices - 1
   local by = ARGV[at + 14]
-  if by ~= '' and is_over(tenant .. ':' .. by) then return 'REFUSED parent_ended' end
+  local by_is_over = by ~= '' and is_over(tenant .. ':' .. by)
+  if by_is_over then return 'REFUSED parent_ended' end
   if parent ~= '' then
     local parents, used = unpack(call('HMGET', turn_key(tenant .. ':' .. parent), TURN.budget, TURN.budget_used))
     if not parents then return 'REFUSED unknown_parent' end
@@ -88,12 +83,20 @@ local function delegate(at)
   if given ~= '' then
     record[#record + 1], record[#record + 2] = TURN.given, '1'
     call('SET', id_key(tt), 'a' .. digest)
+    -- What an earlier task of this id began is not this one's.
+    call('DEL', under_key(tt))
   end
   if lease > 0 then record[#record + 1], record[#record + 2] = TURN.external_lease_ms, lease end
   list(tasks_key(tenant), ARGV[at + 2])
   if parent ~= '' then
     record[#record + 1], record[#record + 2] = TURN.parent, parent
     list(children_key(tenant .. ':' .. parent), ARGV[at + 2])
+    put_under(tenant .. ':' .. parent, ARGV[at + 2], now)
+  end
+  if by_is_over == false and ARGV[at + 15] == '1' then
+    put_under(tenant .. ':' .. by, ARGV[at + 2], now)
+    -- Its end has to look at what it has begun (see settle).
+    call('HSET', turn_key(tenant .. ':' .. by), TURN.fresh, '')
   end
   t.unfinished = t.unfinished + 1
   if cancelled or expired then
@@ -119,7 +122,7 @@ end
 
 local replies = { tostring(now) }
 for i = 1, num(ARGV[8]) do
-  local at = 9 + (i - 1) * 15
+  local at = 9 + (i - 1) * 16
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then

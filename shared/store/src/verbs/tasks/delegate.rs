@@ -31,6 +31,8 @@ pub struct Delegation {
     pub parent: Option<TaskId>,
     /// The turn whose call delegates it.
     pub by: Option<TurnId>,
+    /// True if that call waits for it.
+    pub awaited: bool,
     /// The inbox of its reply.
     pub reply_to: Option<InboxName>,
     /// The meta, JSON.
@@ -71,7 +73,7 @@ impl Store {
             args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);
             args.text(t.digest.as_str()).show(&t.queue).show(&t.agent).show(t.deadline_ms).show(t.budget);
             args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).show(t.external_lease_ms);
-            args.maybe(t.reply_to.as_ref()).maybe(t.by.as_ref());
+            args.maybe(t.reply_to.as_ref()).maybe(t.by.as_ref()).flag(t.awaited);
         }
         // What came in on the stream drains; what a tool asks for is new, and can be tried again.
         let mut reply = if tasks.iter().all(|t| t.entry.is_some()) {

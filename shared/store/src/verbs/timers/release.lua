@@ -29,11 +29,12 @@ local REST_MS = 1000
 local NOTES_MAX = 4000
 if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE', now } end
 
--- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
+-- How many calls the turn's task still allows, and its whole budget; nil where it has ended, or is over.
 local function task_left(tenant, task, wanted)
   if not task then return wanted end
-  local budget, used = unpack(call('HMGET', turn_key(tenant .. ':' .. task), TURN.budget, TURN.budget_used))
-  if not budget then return nil end
+  local budget, used, cancelled, fence = unpack(call('HMGET', turn_key(tenant .. ':' .. task), TURN.budget, TURN.budget_used,
+    TURN.cancelled, TURN.fence))
+  if not budget or cancelled or fence and string.sub(fence, 1, 2) == 's:' then return nil end
   return num(budget) - num(used or 0), budget
 end
 

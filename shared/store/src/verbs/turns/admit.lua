@@ -11,7 +11,7 @@
 --       shadow it was, or the one that it waits for) · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
 --       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
 --       {DAY_STALE, now} · {PRESSURE, now, how many turns may come now} (memory is short, see room): nothing written
--- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
+-- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers and under; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local ARGV, unpack = ARGV, unpack
 local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
@@ -46,12 +46,13 @@ local function number(text)
   return n
 end
 
--- The action budget of the task that a turn runs under; nil where there is no such task.
+-- The action budget of the task that a turn runs under; nil where there is no such task, or it is over.
 local function task_of(tenant, task)
   local key = turn_key(tenant .. ':' .. task)
   if tasks[key] == nil then
-    local budget, used = unpack(call('HMGET', key, TURN.budget, TURN.budget_used))
-    tasks[key] = budget and { max = num(budget), used = num(used or 0) } or false
+    local budget, used, cancelled, fence = unpack(call('HMGET', key, TURN.budget, TURN.budget_used, TURN.cancelled, TURN.fence))
+    local ends = cancelled or fence and string.sub(fence, 1, 2) == 's:'
+    tasks[key] = budget and not ends and { max = num(budget), used = num(used or 0) } or false
   end
   return tasks[key]
 end
@@ -87,6 +88,16 @@ local function claim(tenant, inbox)
   local of = claimed[tenant] or {}
   of[#of + 1], of[#of + 2], claimed[tenant] = now, inbox, of
   boxes[tenant .. ':' .. inbox] = false
+end
+
+-- Of an inner turn, the name of the turn whose call has made it; else nil. And whether that has ended, or is over.
+local outers = {}
+local function outer_of(tenant, tt)
+  if not string.find(tt, '.call-', 1, true) then return nil end
+  local turn = string.match(tt, '^[^:]+:(.+)%.%d+%.call%-%d+$')
+  local outer = turn and tenant .. ':' .. turn
+  if outer and outers[outer] == nil then outers[outer] = is_over(outer) ~= false end
+  return outer, outers[outer]
 end
 
 -- DUPLICATE, CONFLICT or nil. The inbound entry is the fence: a scheduler that slept while reap put the entry back
@@ -140,10 +151,11 @@ end
 -- Decides about a turn of which not all calls may go at once, or that is unusual otherwise. Answers its word, and what
 -- the log says of it; or nil, and how many calls may go. Of a wait on its agent's lane that is since when, for turns that came
 -- before (l), the tick (t), the day (d) or room for another slice (r), and until when at least.
-local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline) -- rarely
+local function plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline, orphaned) -- rarely
   local more, from, stop = {}, debits_of[i], nil
   rare[i] = more
   if cancelled_early then more.cancelled = why_early(tt) end
+  if not more.cancelled and orphaned then more.cancelled = 'the call that began it is over' end
   if more.cancelled then return end_for(more, 'cancelled', now) end
   if deadline <= now then return end_for(more, 'expired', deadline) end
   if a.waiting then
@@ -195,8 +207,9 @@ local function plan(i)
   if day < k then k = day end
   if t.out >= ready_max then k = 0 end
   local from = debits_of[i]
-  if k < n or k <= 0 or a.waiting or deadline <= now or task or cancelled_early or from and not debit_all(from, n, epoch_ms) then
-    local stops, more = plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline)
+  local _, orphaned = outer_of(tenant, tt)
+  if k < n or k <= 0 or a.waiting or deadline <= now or task or cancelled_early or orphaned or from and not debit_all(from, n, epoch_ms) then
+    local stops, more = plan_unusual(i, tt, t, a, policy, task, n, k, day, resets, deadline, orphaned)
     if stops then return stops, more end
     k = more
   end
@@ -268,6 +281,14 @@ local function write(i)
   end
   call('HSET', P .. 'turn:' .. tt, unpack(record, 1, at))
   if word ~= 'ENDING' then
+    local outer = outer_of(tenant, tt)
+    if outer then
+      put_under(outer, string.sub(tt, #tenant + 2), now)
+      -- Its end has to look at what it has begun (see settle).
+      call('HSET', turn_key(outer), TURN.fresh, '')
+    elseif task ~= '' then
+      put_under(tenant .. ':' .. task, string.sub(tt, #tenant + 2), now)
+    end
     local t = #timers
     timers[t + 1], timers[t + 2] = deadline, 't:' .. tt
   end

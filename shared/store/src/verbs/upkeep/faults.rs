@@ -96,7 +96,10 @@ impl Walk<'_> {
         let (mut limits, mut effects, mut held, mut externals) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut approvals, mut others) = (Vec::new(), Vec::new());
         for name in names {
-            let Some((kind, rest)) = name.split_once(':') else { continue };
+            let Some((kind, rest)) = name.split_once(':') else {
+                others.push(name.to_owned());
+                continue;
+            };
             match kind {
                 "turn" => turns.push(rest.to_owned()),
                 "lane" => lanes.push(rest.to_owned()),
@@ -104,7 +107,10 @@ impl Walk<'_> {
                 "counters" => limits.push(rest.to_owned()),
                 "effect" => effects.push(rest.to_owned()),
                 "approval" => approvals.push(rest.to_owned()),
-                "held" => held.push(rest.to_owned()),
+                "held" => {
+                    held.push(rest.to_owned());
+                    others.push(name.to_owned());
+                }
                 "external" => externals.push(name.to_owned()),
                 "tenant" => drop(self.tenants.insert(rest.to_owned())),
                 _ => others.push(name.to_owned()),
@@ -194,6 +200,9 @@ impl Walk<'_> {
     /// The counters of tenants, all in one step: they are compared with all that is under way.
     async fn tenants(&mut self) -> Result<(), StoreError> {
         self.told.counted = self.uncounted.is_empty();
+        // Of one that is not counted, it is at least told whether it can be read.
+        let uncounted = self.tenants.intersection(&self.uncounted).map(|tenant| format!("tenant:{tenant}")).collect();
+        self.look(Kind::Key, uncounted).await?;
         let tenants = self.tenants.difference(&self.uncounted).cloned().collect();
         self.look(Kind::Tenant, tenants).await
     }

@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 cursor (0 begins) · 3 the limit whose counters were looked at last ('': none yet) · 4 the
 --       cursor in them (0: they are done)
 -- reply {next cursor (0: the round is complete), how many were forgotten, limit, cursor in its counters}
--- effect HDEL budgets and counters, SREM limits
+-- effect HDEL budgets and counters, SREM limits; ZADD timers of cascades that have none
 local now = clock(ARGV[1])
 
 -- Redis keeps a hash of up to 512 short fields as a list, and looks through it for each field that is asked for, until there
@@ -14,6 +14,12 @@ local function as_table(key)
   local long = string.rep(' ', 65)
   call('HSET', key, long, '')
   call('HDEL', key, long)
+end
+
+-- What is to end with what began it has a timer, whoever took it.
+local marks = redis.pcall('HSCAN', P .. 'cascades', 0, 'COUNT', 100)
+for i = 1, marks.err and 0 or #marks[2], 2 do
+  if split(marks[2][i]) then call('ZADD', TIMERS, 'NX', now, 'c:' .. marks[2][i]) end
 end
 
 as_table(P .. 'budgets')

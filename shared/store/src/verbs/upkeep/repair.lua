@@ -128,21 +128,33 @@ function kinds.counter(item)
   return ''
 end
 
--- Whether a key is of the type that those take it for who use it.
+-- Whether a key is of the type that those take it for who use it: by the first word of its name, or by its whole name.
+local SHARED = {
+  meta = 'HLEN', policies = 'HLEN', queued = 'HLEN', budgets = 'HLEN', tenants = 'HLEN', pauses = 'HLEN', drains = 'HLEN',
+  cascades = 'HLEN', seal_heads = 'HLEN', seal_keys = 'HLEN', sealing = 'HLEN', followed = 'HLEN', rolled = 'HLEN', beats = 'HLEN',
+  nodes = 'HLEN', suspects = 'HLEN', timers = 'ZCARD', delayed = 'ZCARD', handled = 'ZCARD', absent = 'ZCARD', asked = 'ZCARD',
+  grouped = 'SCARD', externals = 'SCARD', limits = 'SCARD', turns = 'XLEN', tasks = 'XLEN', audit = 'XLEN', seals = 'XLEN',
+  anchors = 'XLEN', dead = 'XLEN', tools = 'GETRANGE', sealer = 'GETRANGE',
+}
 local TYPES = {
-  facts = 'HLEN', entered = 'HLEN', session = 'HLEN', usage = 'HLEN', row = 'HLEN', cached = 'HLEN', ran = 'HLEN', memories = 'HLEN',
+  tenant = 'HLEN', held = 'ZCARD', under = 'ZCARD', cached_order = 'ZCARD', kb = 'HLEN', kbd = 'HLEN', kbs = 'HLEN', stats = 'HLEN', ready = 'XLEN',
+  lifted = 'GETRANGE', follower = 'GETRANGE', grant = 'GETRANGE', facts = 'HLEN', entered = 'HLEN', session = 'HLEN', usage = 'HLEN', row = 'HLEN', cached = 'HLEN', ran = 'HLEN', memories = 'HLEN',
   tasks = 'ZCARD', children = 'ZCARD', inboxes = 'ZCARD', messages = 'ZCARD', asked = 'ZCARD', short = 'ZCARD',
   remembered = 'ZCARD', replies = 'XLEN', approvals = 'XLEN', steps = 'LRANGE', heard = 'LRANGE', done = 'GETRANGE',
   seq = 'GETRANGE', read = 'GETRANGE',
 }
 function kinds.key(name)
-  local command = TYPES[string.match(name, '^([^:]+):') or '']
+  local command = SHARED[name] or TYPES[string.match(name, '^([^:]+):') or '']
+  -- One word has two types.
+  if string.find(name, '^tools:') then command = string.find(name, '^tools:=:') and 'HLEN' or 'GETRANGE' end
+  if string.find(name, '^early:') then command = string.find(name, '^early:[^:]+:') and 'GETRANGE' or 'ZCARD' end
   if not command then return '' end
   local key = P .. name
   if command == 'LRANGE' then call('LRANGE', key, 0, 0)
   elseif command == 'GETRANGE' then call('GETRANGE', key, 0, 0)
   elseif command == 'HLEN' then call('HLEN', key)
   elseif command == 'ZCARD' then call('ZCARD', key)
+  elseif command == 'SCARD' then call('SCARD', key)
   else call('XLEN', key) end
   return ''
 end

@@ -8,7 +8,8 @@ use crate::interleavings::worlds::verbs::Releasing;
 impl Scheduler {
     async fn due(&self, game: &mut Game<'_>) -> Result<(Vec<Name>, Vec<Name>), Violation> {
         let now_ms = game.now_ms();
-        let (lanes, turns) = game.table.store.due(now_ms, 100).await.map_err(|e| e.to_string())?;
+        let due = game.table.store.due(now_ms, 100).await.map_err(|e| e.to_string())?;
+        let (lanes, turns) = (due.lanes, due.turns);
         let mut lanes: Vec<Name> = lanes.iter().map(ToString::to_string).collect();
         let mut turns: Vec<Name> = turns.iter().map(ToString::to_string).collect();
         lanes.sort_unstable();

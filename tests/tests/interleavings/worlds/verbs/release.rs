@@ -125,7 +125,7 @@ impl World {
             self.roll(&lane, with.policy.stagger_ms(spec.tenant, spec.agent), row, now_ms);
         }
         let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
-        let orphan = task.as_ref().is_some_and(|task| self.live(task).is_none());
+        let orphan = task.as_ref().is_some_and(|task| self.live(task).is_none() || self.is_over(task));
         let (verdict, cut) = match () {
             () if with.gone => (Verdict::End(Reason::Rejected, now_ms), None),
             () if cancelled => (Verdict::End(Reason::Cancelled, now_ms), None),
