@@ -65,6 +65,7 @@ SETTINGS = {
         "turns_max": number(1),
         "turns_bytes_max": SIZE,
         "tenant_turns_max": number(1),
+        "tenant_bytes_max": SIZE,
         "tenant_ready_max": number(1),
         "inbox_unread_max": number(1),
         "inboxes_max": number(1),
