@@ -1,7 +1,7 @@
 //! The failure of a command: what is told, and the exit code.
 
 use tickfleet_client::SubmitError;
-use tickfleet_store::StoreError;
+use tickfleet_store::{Refusal, StoreError, refusal_in};
 
 /// The command failed.
 pub(crate) const FAILED: u8 = 1;
@@ -45,7 +45,10 @@ impl Failure {
     /// Returns the message; none if the output has told it.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Self::Failed(reason) => Some(format!("{reason:#}")),
+            Self::Failed(reason) => {
+                let remedy = refusal_in(reason.as_ref()).map(|refusal| format!("\n{}", refusal.remedy()));
+                Some(format!("{reason:#}{}", remedy.unwrap_or_default()))
+            }
             Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
             Self::Redis(message) if message.contains("invalid peer certificate") => Some(format!(
                 "{message}\nredis.tls_ca (TICKFLEET_REDIS_TLS_CA) names the file of an authority of your own; the host in the \
@@ -68,14 +71,19 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
     }
 }
 
+/// The failure of a Redis that is away, with the remedy if it answered why.
+fn away(error: &StoreError) -> Option<Failure> {
+    is_away(error).then(|| match error.refusal() {
+        Some(refusal) => Failure::RedisTold(format!("{error}\n{}", refusal.remedy())),
+        None => Failure::Redis(error.to_string()),
+    })
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        match (&error, error.refusal()) {
-            (away, Some(refusal)) if is_away(away) => Self::RedisTold(format!("{error}\n{}", refusal.remedy())),
-            (away, None) if is_away(away) => Self::Redis(error.to_string()),
-            (StoreError::Url(_), _) => Self::Usage(error.to_string()),
-            (_, Some(refusal)) => Self::Failed(anyhow::anyhow!("{error}\n{}", refusal.remedy())),
-            (_, None) => Self::failed(error),
+        match &error {
+            StoreError::Url(_) => Self::Usage(error.to_string()),
+            _ => away(&error).unwrap_or_else(|| Self::failed(error)),
         }
     }
 }
@@ -83,7 +91,8 @@ impl From<StoreError> for Failure {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match &error {
-            SubmitError::Store(store) if is_away(store) => Self::Redis(error.to_string()),
+            SubmitError::Store(store) => away(store).unwrap_or_else(|| Self::failed(error)),
+            SubmitError::Pressure => Self::Failed(anyhow::anyhow!("{error}\n{}", Refusal::Memory.remedy())),
             _ => Self::failed(error),
         }
     }
@@ -98,5 +107,43 @@ impl From<anyhow::Error> for Failure {
 impl From<tickfleet_model::IdError> for Failure {
     fn from(error: tickfleet_model::IdError) -> Self {
         Self::Usage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn a_redis_that_refuses_is_told_with_its_remedy_whatever_asked_it() {
+        for (reply, refusal) in [
+            ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),
+            ("READONLY You can't write against a read only replica.", Refusal::Replica),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refusal::Memory),
+        ] {
+            let error = || StoreError::Verb {
+                verb: "submit",
+                source: redis::parse_redis_value(format!("-{reply}\r\n").as_bytes())
+                    .unwrap()
+                    .extract_error()
+                    .unwrap_err(),
+            };
+            let wrapped = Err::<(), _>(error()).context("the audit log cannot be read").unwrap_err();
+            for failure in [Failure::from(error()), SubmitError::from(error()).into(), wrapped.into()] {
+                let message = failure.message().unwrap();
+                assert_eq!(message.matches(refusal.remedy()).count(), 1, "{reply}: {message}");
+                assert_eq!(failure.code(), FAILED);
+            }
+        }
+        let broken =
+            || StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
+        for failure in [Failure::from(broken()), SubmitError::from(broken()).into()] {
+            assert!(failure.message().unwrap().contains("Is it running?") && failure.code() == REDIS);
+        }
     }
 }

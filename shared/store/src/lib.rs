@@ -25,7 +25,7 @@ pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
 pub use connection::question::Question;
 pub use connection::reader::{Entry, Reader};
-pub use connection::refusal::Refusal;
+pub use connection::refusal::{Refusal, refusal_in};
 pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::{incarnation, worker_of};
 pub use keys::{CounterName, Keys, Lane, Queue, TurnName};

@@ -13,10 +13,10 @@ use tickfleet_engine::report::{ReportOptions, ending as ending_of};
 use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Enqueued, Generations, HandBack, Inbound,
-    JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, Parked, PolicyRow, Promoted, Question, Queue, Rejection,
-    ReleaseReply, ReplyFrame, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions,
-    Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Enqueued, Generations, HandBack,
+    Inbound, JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, Parked, PolicyRow, Promoted, Question, Queue,
+    Rejection, ReleaseReply, ReplyFrame, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry, Store,
+    StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use tickfleet_testkit::RedisServer;
 

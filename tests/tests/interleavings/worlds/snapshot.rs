@@ -207,7 +207,8 @@ fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violatio
         let live = game.world.turns.values().filter(here).filter(|t| t.state.live().is_some()).count();
         let out = game.world.turns.values().filter(here).filter(|t| matches!(t.state, State::Out(..))).count();
         same(&format!("what {name} has"), &(live as i64, out as i64), &(found[0], found[1]))?;
-        let records = keys.iter().filter(|(key, _)| key.starts_with(&format!("turn:{name}:")) && !key.ends_with(ODD_TASK));
+        let records =
+            keys.iter().filter(|(key, _)| key.starts_with(&format!("turn:{name}:")) && !key.ends_with(ODD_TASK));
         let bytes = records.map(|(_, record)| number(&record.map(), turn::BYTES)).sum();
         same(&format!("bytes of {name}"), &bytes, &number(&fields, tenant::BYTES))?;
     }
