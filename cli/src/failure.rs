@@ -1,7 +1,7 @@
 //! The failure of a command: what is told, and the exit code.
 
 use tickfleet_client::SubmitError;
-use tickfleet_store::StoreError;
+use tickfleet_store::{Refusal, StoreError, refusal_in};
 
 /// The command failed.
 pub(crate) const FAILED: u8 = 1;
@@ -45,7 +45,10 @@ impl Failure {
     /// Returns the message; none if the output has told it.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
-            Self::Failed(reason) => Some(format!("{reason:#}")),
+            Self::Failed(reason) => {
+                let remedy = refusal_in(reason.as_ref()).map(|refusal| format!("\n{}", refusal.remedy()));
+                Some(format!("{reason:#}{}", remedy.unwrap_or_default()))
+            }
             Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
             Self::Redis(message) => Some(format!(
                 "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
@@ -64,15 +67,19 @@ pub(crate) fn is_away(error: &StoreError) -> bool {
     }
 }
 
+/// The failure of a Redis that is away, with the remedy if it answered why.
+fn away(error: &StoreError) -> Option<Failure> {
+    is_away(error).then(|| match error.remedy() {
+        Some(remedy) => Failure::RedisTold(format!("{error}\n{remedy}")),
+        None => Failure::Redis(error.to_string()),
+    })
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        let told = error.remedy().map(|remedy| format!("{error}\n{remedy}"));
-        match (&error, told) {
-            (away, Some(told)) if is_away(away) => Self::RedisTold(told),
-            (away, None) if is_away(away) => Self::Redis(error.to_string()),
-            (StoreError::Url(_), _) => Self::Usage(error.to_string()),
-            (_, Some(told)) => Self::Failed(anyhow::anyhow!(told)),
-            (_, None) => Self::failed(error),
+        match &error {
+            StoreError::Url(_) => Self::Usage(error.to_string()),
+            _ => away(&error).unwrap_or_else(|| Self::failed(error)),
         }
     }
 }
@@ -80,12 +87,8 @@ impl From<StoreError> for Failure {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match &error {
-            SubmitError::Store(store) => match (is_away(store), store.remedy()) {
-                (true, None) => Self::Redis(error.to_string()),
-                (true, Some(remedy)) => Self::RedisTold(format!("{error}\n{remedy}")),
-                (false, Some(remedy)) => Self::Failed(anyhow::anyhow!("{error}\n{remedy}")),
-                (false, None) => Self::failed(error),
-            },
+            SubmitError::Store(store) => away(store).unwrap_or_else(|| Self::failed(error)),
+            SubmitError::Pressure => Self::Failed(anyhow::anyhow!("{error}\n{}", Refusal::Memory.remedy())),
             _ => Self::failed(error),
         }
     }
@@ -100,5 +103,43 @@ impl From<anyhow::Error> for Failure {
 impl From<tickfleet_model::IdError> for Failure {
     fn from(error: tickfleet_model::IdError) -> Self {
         Self::Usage(error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn a_redis_that_refuses_is_told_with_its_remedy_whatever_asked_it() {
+        for (reply, refusal) in [
+            ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),
+            ("READONLY You can't write against a read only replica.", Refusal::Replica),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refusal::Memory),
+        ] {
+            let error = || StoreError::Verb {
+                verb: "submit",
+                source: redis::parse_redis_value(format!("-{reply}\r\n").as_bytes())
+                    .unwrap()
+                    .extract_error()
+                    .unwrap_err(),
+            };
+            let wrapped = Err::<(), _>(error()).context("the audit log cannot be read").unwrap_err();
+            for failure in [Failure::from(error()), SubmitError::from(error()).into(), wrapped.into()] {
+                let message = failure.message().unwrap();
+                assert_eq!(message.matches(refusal.remedy()).count(), 1, "{reply}: {message}");
+                assert_eq!(failure.code(), FAILED);
+            }
+        }
+        let broken =
+            || StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
+        for failure in [Failure::from(broken()), SubmitError::from(broken()).into()] {
+            assert!(failure.message().unwrap().contains("Is it running?") && failure.code() == REDIS);
+        }
     }
 }

@@ -368,6 +368,7 @@ impl Setup {
             turns_max: s.queues.turns_max,
             turns_bytes_max: s.queues.turns_bytes_max,
             tenant_turns_max: s.queues.tenant_turns_max,
+            tenant_bytes_max: s.queues.tenant_bytes_max,
             tenant_ready_max: s.queues.tenant_ready_max,
             inbox_unread_max: s.queues.inbox_unread_max,
             inboxes_max: s.queues.inboxes_max,

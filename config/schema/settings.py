@@ -134,6 +134,10 @@ SETTINGS = {
             "turns_max": described("Turns that wait for admission in one shard.", number(1, 1_000_000_000)),
             "turns_bytes_max": described("Bytes of turns that wait for admission in one shard, at most half of the memory of Redis.", SIZE_BOUND),
             "tenant_turns_max": described("Turns of one tenant that wait, throttle queues included.", number(1, 1_000_000_000)),
+            "tenant_bytes_max": described(
+                "Bytes of turns of one tenant that wait, with the results that they have so far; at most a quarter of the memory of Redis.",
+                SIZE_BOUND,
+            ),
             "tenant_ready_max": described("Slices of one tenant that are ready for workers.", number(1, 1_000_000_000)),
             "inbox_unread_max": described("Unread replies in one inbox.", number(1, 1_000_000_000)),
             "inboxes_max": described("Inboxes of one tenant.", number(1, 1_000_000_000)),

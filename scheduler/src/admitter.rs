@@ -446,7 +446,7 @@ fn refusal_code(code: &str) -> RejectionCode {
 
 fn refusal_message(code: &str) -> String {
     match code {
-        "tenant_queue_full" => "the tenant has too many unfinished turns; try again later",
+        "tenant_queue_full" => "the tenant's unfinished turns are too many, or have too many bytes; try again later",
         "inbox_full" => "the inbox has too many unread replies; read and trim them first",
         "too_many_inboxes" => "the tenant has too many inboxes; use fewer reply_to names",
         "unknown_task" => "the task is not known or has ended",

@@ -20,6 +20,7 @@ mod keys;
 mod mcp;
 mod names;
 mod operate;
+mod owners;
 mod problem;
 mod progress;
 mod rates;
@@ -69,7 +70,7 @@ use serving::connections::{Connections, Origin, PlainListener};
 use serving::listening::Streams;
 use serving::strangers::Strangers;
 use serving::tls::TlsListener;
-use serving::{access, bodies, gate, observed, public};
+use serving::{access, bodies, gate, headers, observed, public};
 use waiting::Waiting;
 
 /// Bytes of a body beside the turn itself: white space, mostly.
@@ -221,6 +222,7 @@ impl Gateway {
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
             .layer(from_fn(bodies::in_time))
+            .layer(from_fn(headers::once))
             .layer(map_response(guarded))
             .layer(from_fn_with_state(Arc::clone(&self.shared), public::challenge))
             .layer(from_fn_with_state(self.shared.gate.clone(), gate::pass))

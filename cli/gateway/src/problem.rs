@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tickfleet_client::{RejectedMessage, SessionError, StoreError, SubmitError};
 use tickfleet_protocol::{RejectedId, RejectionStatus, rejection_reply};
+use tickfleet_store::Refusal;
 use utoipa::ToSchema;
 
 use crate::serving::bounds::Bounds;
@@ -188,6 +189,15 @@ impl Problem {
     }
 }
 
+/// Redis answers, and takes nothing: what helps is in the hands of whoever runs the fleet.
+pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
+    format!(
+        "the fleet's Redis refuses commands ({}); whoever runs the fleet: {}; the same request with the same id may be sent again",
+        refusal.as_str(),
+        refusal.remedy()
+    )
+}
+
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         // What it says of addresses and users is for those who run the fleet.
@@ -197,11 +207,11 @@ impl From<StoreError> for Problem {
             let message = "what Redis keeps of this cannot be read: the gateway's log says why";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
         }
-        Self::later(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "unavailable",
-            "the fleet's Redis does not answer now; the same request with the same id may be sent again",
-        )
+        let message = error.refusal().map_or_else(
+            || "the fleet's Redis does not answer now; the same request with the same id may be sent again".to_owned(),
+            refused_by_redis,
+        );
+        Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 }
 
@@ -214,10 +224,20 @@ impl From<SubmitError> for Problem {
             SubmitError::QueueFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "queue_full", message),
             SubmitError::InboxFull => Self::later(StatusCode::TOO_MANY_REQUESTS, "inbox_full", message),
             SubmitError::TooManyInboxes => Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_inboxes", message),
-            SubmitError::Pressure => Self::later(StatusCode::SERVICE_UNAVAILABLE, "pressure", message),
+            SubmitError::Pressure => Self::later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "pressure",
+                format!("{message}; whoever runs the fleet: {}", Refusal::Memory.remedy()),
+            ),
             SubmitError::Store(error) => {
                 tracing::warn!(%error, "a turn was not submitted");
-                let message = "the fleet's Redis did not answer; sent again with the same id, it is carried out once";
+                let message = error.refusal().map_or_else(
+                    || {
+                        "the fleet's Redis did not answer; sent again with the same id, it is carried out once"
+                            .to_owned()
+                    },
+                    refused_by_redis,
+                );
                 Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
             }
         }
@@ -268,5 +288,38 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_redis_that_refuses_is_told_with_its_remedy() {
+        for (reply, refusal) in [
+            ("NOREPLICAS Not enough good replicas to write.", Refusal::Replicas),
+            ("MISCONF Errors writing to the AOF file: No space left on device", Refusal::Disk),
+            ("READONLY You can't write against a read only replica.", Refusal::Replica),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Refusal::Memory),
+        ] {
+            let error = || StoreError::Verb {
+                verb: "submit",
+                source: redis::parse_redis_value(format!("-{reply}\r\n").as_bytes())
+                    .unwrap()
+                    .extract_error()
+                    .unwrap_err(),
+            };
+            for problem in [Problem::from(error()), Problem::from(SubmitError::from(error()))] {
+                let (message, is_later) = problem.told();
+                assert!(message.contains(refusal.remedy()) && is_later, "{reply}: {message}");
+                assert!(!message.contains(reply), "what the server said is for the log: {message}");
+            }
+        }
+        let away =
+            StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
+        assert!(Problem::from(away).told().0.contains("does not answer"));
     }
 }

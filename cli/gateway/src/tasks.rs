@@ -20,11 +20,10 @@ use crate::Shared;
 use crate::caller::Caller;
 use crate::events::{self, position};
 use crate::names;
+use crate::owners::{Kept, kept, may_act_on};
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{
-    Reason, Wait, ended, given, named, optional, owned, place, placed, query, reason, trace, whole, within,
-};
+use crate::turns::{Reason, Wait, ended, given, named, optional, place, placed, query, reason, trace, whole, within};
 use crate::verbs::Verb;
 use crate::waiting::Found;
 
@@ -120,9 +119,8 @@ pub(crate) async fn delegate(
     }
     caller.speaks_for(&task.target)?;
     task.delegator.as_ref().map_or(Ok(()), |delegator| caller.speaks_for(delegator))?;
-    if task.id.is_none() {
-        task.id = given(&headers)?;
-    }
+    let id = task.id.take();
+    task.id = given(&headers, "task_id", id)?;
     names::chosen("task_id", task.id.as_ref())?;
     names::no_inbox(task.reply_to.as_ref())?;
     names::session(&shared, &caller, &task.context).await?;
@@ -136,7 +134,7 @@ pub(crate) async fn delegate(
     let id = shared.client.delegate(task.as_ref().clone()).await?;
     let name = TurnName::task(caller.tenant(), &id);
     if let Some(place) = place
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place).await?
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place, None).await?
     {
         // Another may have come first meanwhile, or the id is one that was made for other work: what came of that is not
         // what was asked for.
@@ -201,6 +199,9 @@ pub(crate) async fn story(
 ) -> Result<Json<TaskStory>, Problem> {
     caller.may(Verb::Read)?;
     let name = named(&caller, id)?;
+    if !may_act_on(&shared, &caller, &name).await? {
+        return Err(unknown(&name));
+    }
     let story = shared.client.task(&name).await?.filter(|story| caller.sees(story.summary.agent.as_deref()));
     story.map(Json).ok_or_else(|| unknown(&name))
 }
@@ -239,11 +240,13 @@ pub(crate) async fn events(
 async fn is_decided(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<bool, Problem> {
     let agent = |task: &Undecided| task.agent.as_ref().map(ToString::to_string);
     for _ in 0..2 {
-        if let Some(story) = shared.client.task(name).await? {
-            let may = caller.sees(story.summary.agent.as_deref());
-            return if may { Ok(true) } else { Err(unknown(name)) };
+        // What belongs to another agent takes as long as what does not exist.
+        let kept = if caller.sees(None) { Kept::Own } else { kept(shared, caller, name).await? };
+        if kept == Kept::Own && shared.client.task(name).await?.is_some() {
+            return Ok(true);
         }
-        if shared.client.undecided(name).await?.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
+        let waits = shared.client.undecided(name).await?;
+        if kept != Kept::Others && waits.is_some_and(|task| caller.sees(agent(&task).as_deref())) {
             return Ok(false);
         }
     }
@@ -269,7 +272,9 @@ pub(crate) async fn cancel(
     caller.may(Verb::Cancel)?;
     let name = named(&caller, id)?;
     let reason = reason(&whole(body)?)?;
-    owned(&shared, &caller, &name).await?;
+    if !may_act_on(&shared, &caller, &name).await? {
+        return Err(unknown(&name));
+    }
     Ok(Json(shared.client.cancel_task(&name, &reason).await?))
 }
 

@@ -11,17 +11,19 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tickfleet_client::{Recorded, Reply, ReplyStatus};
-use tickfleet_model::{Context, IdError, RejectionCode, TurnId};
+use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_model::{Context, IdError, TurnId};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
-use tickfleet_store::{Cancelled, TurnName, TurnView};
+use tickfleet_store::{Cancelled, TurnName};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::Shared;
 use crate::caller::Caller;
 use crate::names;
+use crate::owners::may_act_on;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::access::TRACEPARENT;
+use crate::serving::headers::only;
 use crate::verbs::Verb;
 use crate::waiting::{Found, Place};
 
@@ -106,9 +108,7 @@ pub(crate) async fn submit(
         return Err(Problem::forbidden("the turn names another tenant than the key's; leave it out"));
     }
     caller.speaks_for(&turn.agent)?;
-    if turn.id.is_none() {
-        turn.id = given(&headers)?;
-    }
+    turn.id = given(&headers, "turn_id", turn.id)?;
     names::chosen("turn_id", turn.id.as_ref())?;
     names::no_inbox(turn.reply_to.as_ref())?;
     names::session(&shared, &caller, &turn.context).await?;
@@ -119,7 +119,7 @@ pub(crate) async fn submit(
     let name = TurnName { tenant: caller.tenant().clone(), turn: submitted.turn_id };
     let accepted = Accepted { turn_id: name.turn.to_string(), state: "accepted", duplicate: submitted.duplicate };
     if let Some(place) = place
-        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place).await?
+        && let Found::Ended(reply) = shared.waiting.reply(&name, wait, &place, None).await?
     {
         return Ok(ended(&reply));
     }
@@ -128,7 +128,7 @@ pub(crate) async fn submit(
 
 /// The trace that the request belongs to is that of its work, unless the body names another.
 pub(crate) fn trace(headers: &HeaderMap, context: &mut Context) {
-    let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    let header = only(headers, TRACEPARENT).and_then(|value| value.to_str().ok());
     if context.traceparent.is_none() {
         context.traceparent = header.filter(|text| trace_id(text).is_some()).map(str::to_owned);
     }
@@ -155,11 +155,10 @@ pub(crate) async fn reply(
     let name = named(&caller, id)?;
     let wait = query(wait)?.time()?;
     let found = match place(&shared, &caller, wait)? {
-        Some(place) => shared.waiting.reply(&name, wait, &place).await,
-        None => shared.waiting.look(&name).await,
+        Some(place) => shared.waiting.reply(&name, wait, &place, Some(&caller)).await?,
+        None => shared.waiting.look(&name, Some(&caller)).await?,
     };
-    let found = found.map_err(|problem| hidden(&caller, &name, problem))?;
-    told(&shared, &caller, &name, found).await
+    told(&name, &found)
 }
 
 /// Cancel a turn. Calls that already run finish first.
@@ -181,7 +180,9 @@ pub(crate) async fn cancel(
     caller.may(Verb::Cancel)?;
     let name = named(&caller, id)?;
     let reason = reason(&whole(body)?)?;
-    owned(&shared, &caller, &name).await?;
+    if !may_act_on(&shared, &caller, &name).await? {
+        return Err(unknown(&name));
+    }
     let answer = match shared.client.cancel(&name, &reason).await? {
         Cancelled::Ok => "ok",
         Cancelled::Flagged => "flagged",
@@ -201,16 +202,12 @@ pub(crate) fn place(shared: &Shared, caller: &Caller, wait: Duration) -> Result<
     if wait.is_zero() { Ok(None) } else { shared.waiting.place(&caller.holder()).map(Some) }
 }
 
-/// What a caller is told of a turn or task that it asked for by its id.
-pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, found: Found) -> Result<Response, Problem> {
+/// The answer to a caller that asked for a turn or task by its id.
+pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> {
     match found {
-        Found::Ended(reply) if caller.sees(Some(&reply.agent)) || is_of_no_tenant(&reply) => Ok(ended(&reply)),
-        // As if it were not there: whose it is, is nobody else's business.
-        Found::Ended(_) | Found::Unknown => Err(unknown(name)),
+        Found::Ended(reply) => Ok(ended(reply)),
+        Found::Unknown => Err(unknown(name)),
         Found::UnderWay => {
-            if !caller.sees(None) && !caller.sees(whose(shared, name).await?.as_deref()) {
-                return Err(unknown(name));
-            }
             let accepted = Accepted { turn_id: name.turn.to_string(), state: "under_way", duplicate: false };
             Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
         }
@@ -219,49 +216,6 @@ pub(crate) async fn told(shared: &Shared, caller: &Caller, name: &TurnName, foun
             name.turn
         ))),
     }
-}
-
-/// Returns true if the key's own tenant is not configured: then there is no agent whose business it is.
-fn is_of_no_tenant(reply: &Reply) -> bool {
-    reply.error.as_ref().is_some_and(|error| error.code == RejectionCode::UnknownTenant.as_str())
-}
-
-/// What is of an agent that the key does not cover is not there. Nor is what has not come yet, for a key that covers some
-/// agents only: whose it will be is not known.
-pub(crate) async fn owned(shared: &Shared, caller: &Caller, name: &TurnName) -> Result<(), Problem> {
-    let agent = match shared.client.store(&name.tenant).look(name).await? {
-        TurnView::Live(live) => live.record.agent,
-        TurnView::Finished(_) => match shared.client.reply(name).await? {
-            Recorded::Ended(reply) => Some(reply.agent),
-            Recorded::InInbox | Recorded::UnderWay | Recorded::Unknown => None,
-        },
-        TurnView::Unknown => None,
-    };
-    if caller.sees(agent.as_deref()) { Ok(()) } else { Err(unknown(name)) }
-}
-
-/// The agent of what has not ended, whether somebody has decided about it or not; none where that is not known.
-async fn whose(shared: &Shared, name: &TurnName) -> Result<Option<String>, Problem> {
-    for _ in 0..2 {
-        match shared.client.store(&name.tenant).look(name).await? {
-            TurnView::Live(live) => return Ok(live.record.agent),
-            // It has ended meanwhile: its reply says whose it was.
-            TurnView::Finished(finished) => {
-                return Ok(serde_json::from_str::<Reply>(&finished.reply).ok().map(|reply| reply.agent));
-            }
-            TurnView::Unknown => {}
-        }
-        if let Some(waits) = shared.client.undecided(name).await? {
-            return Ok(waits.agent.map(|agent| agent.to_string()));
-        }
-        // It was decided about between the two looks.
-    }
-    Ok(None)
-}
-
-/// Whose what cannot be read is, cannot be read either: only who sees all is told of it.
-pub(crate) fn hidden(caller: &Caller, name: &TurnName, problem: Problem) -> Problem {
-    if problem.is_damaged() && !caller.sees(None) { unknown(name) } else { problem }
 }
 
 fn unknown(name: &TurnName) -> Problem {
@@ -282,11 +236,23 @@ pub(crate) fn ended(reply: &Reply) -> Response {
     (status, Json(reply)).into_response()
 }
 
-/// The id that the caller gave in a header, where it did.
-pub(crate) fn given<T: FromStr<Err = IdError>>(headers: &HeaderMap) -> Result<Option<T>, Problem> {
-    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
+/// The id that the caller gave, in the body's `field` or in a header.
+///
+/// # Errors
+/// 400: the header is no id, or another one than the body's.
+pub(crate) fn given<T>(headers: &HeaderMap, field: &str, body: Option<T>) -> Result<Option<T>, Problem>
+where
+    T: FromStr<Err = IdError> + PartialEq,
+{
+    let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(body) };
     let text = value.to_str().map_err(|_| Problem::invalid("Idempotency-Key: expected printable ASCII characters"))?;
-    text.parse().map(Some).map_err(|error: IdError| Problem::invalid(format!("Idempotency-Key: {error}")))
+    let id = text.parse().map_err(|error: IdError| Problem::invalid(format!("Idempotency-Key: {error}")))?;
+    if body.is_some_and(|body| body != id) {
+        return Err(Problem::invalid(format!(
+            "Idempotency-Key: found another id than {field} of the body; send one of them, or both alike"
+        )));
+    }
+    Ok(Some(id))
 }
 
 pub(crate) fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {

@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tickfleet_client::{Client, Recorded, Reply, ReplyStatus, StoreError, private_inbox};
+use tickfleet_client::{Client, Reply, ReplyStatus, StoreError, private_inbox};
 use tickfleet_model::{InboxName, RejectionCode, TenantId, TurnId};
-use tickfleet_store::TurnName;
+use tickfleet_store::{TurnName, TurnView};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::caller::Caller;
+use crate::owners::{agent_of, sees_reply};
 use crate::problem::Problem;
 use crate::serving::shares::{Bounds, Share, Shares};
 use crate::verbs::Holder;
@@ -113,7 +115,7 @@ impl Waiting {
     /// # Errors
     /// Redis does not answer.
     pub(crate) async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
-        self.inner.glance(name).await
+        self.inner.glance(name, None).await
     }
 
     /// A place to wait in, for one caller. Whoever submits takes it first: what is taken in is not refused afterwards.
@@ -128,41 +130,51 @@ impl Waiting {
             .ok_or_else(|| Problem::too_many_wait(WAITING_MAX))
     }
 
-    /// What is known of a turn or task now.
+    /// What is known of a turn or task now; to a caller, what its key does not cover is unknown.
     ///
     /// # Errors
     /// Redis does not answer.
-    pub(crate) async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
-        self.inner.look(name).await
+    pub(crate) async fn look(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
+        self.inner.look(name, caller).await
     }
 
-    /// The reply to a turn or task, waited for at most so long.
+    /// The reply to a turn or task, waited for at most so long; for a caller, what its key does not cover is waited for as what
+    /// is unknown.
     ///
     /// # Errors
     /// Redis does not answer.
-    pub(crate) async fn reply(&self, name: &TurnName, wait: Duration, _place: &Place) -> Result<Found, Problem> {
+    pub(crate) async fn reply(
+        &self,
+        name: &TurnName,
+        wait: Duration,
+        _place: &Place,
+        caller: Option<&Caller>,
+    ) -> Result<Found, Problem> {
         let inner = &*self.inner;
         self.read(&name.tenant);
         // Before the first look: a reply that comes meanwhile is not missed.
         let mut waiter = inner.waiter(name);
         let deadline = Instant::now() + wait;
         let (mut every, longest) = LOOKS;
-        let mut refusal: Option<Arc<Reply>> = None;
+        let is_for = |reply: &Reply| caller.is_none_or(|caller| sees_reply(caller, reply));
+        let mut heard: Option<Arc<Reply>> = None;
         let found = loop {
-            let found = match (inner.look(name).await?, &refusal) {
-                // Nothing else is known of it: what was heard stands.
-                (Found::Unknown, Some(refusal)) => Found::Ended(Arc::clone(refusal)),
+            let found = match (inner.look(name, caller).await?, &heard) {
+                // Nothing else is known of it: the refusal that came counts.
+                (Found::Unknown, Some(refusal)) if is_for(refusal) => Found::Ended(Arc::clone(refusal)),
                 (found, _) => found,
             };
             let left = deadline.saturating_duration_since(Instant::now());
             if matches!(found, Found::Ended(_) | Found::InInbox) || left.is_zero() || inner.draining.is_cancelled() {
                 break found;
             }
-            match inner.told(&mut waiter, every.min(left), refusal.as_ref()).await {
+            match inner.told(&mut waiter, every.min(left), heard.as_ref()).await {
+                // The caller waits on, as for an id that does not exist.
+                Some(reply) if !is_for(&reply) => heard = Some(reply),
                 Some(reply) if reply.status == ReplyStatus::Done => break Found::Ended(reply),
                 // It may be of an earlier try, or of another message that had the id: the next look says what it is worth.
-                Some(heard) => {
-                    refusal = Some(heard);
+                Some(refusal) => {
+                    heard = Some(refusal);
                     continue;
                 }
                 None => {}
@@ -215,17 +227,18 @@ impl Inner {
     }
 
     /// What is known of a turn without reading what waits for a decision: none where that may be all.
-    async fn glance(&self, name: &TurnName) -> Result<Option<Found>, Problem> {
-        let found = self.recorded(name).await?;
+    async fn glance(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Option<Found>, Problem> {
+        let found = self.recorded(name, caller).await?;
         if !matches!(found, Found::Unknown) {
             return Ok(Some(found));
         }
         // What was refused leaves its id free: it may have been taken in again since.
-        let Some(refusal) = self.refusal(name) else { return Ok(None) };
-        if self.is_undecided(name).await? {
+        let refusal = self.refusal(name).filter(|reply| caller.is_none_or(|caller| sees_reply(caller, reply)));
+        let Some(refusal) = refusal else { return Ok(None) };
+        if self.is_undecided(name, caller).await? {
             return Ok(Some(Found::UnderWay));
         }
-        Ok(Some(match self.recorded(name).await? {
+        Ok(Some(match self.recorded(name, caller).await? {
             Found::Unknown => Found::Ended(refusal),
             found => found,
         }))
@@ -233,20 +246,24 @@ impl Inner {
 
     /// Whether it was taken in, and nobody has decided about it so far. Cheap for those with an id of their own; the rest is in
     /// the stream.
-    async fn is_undecided(&self, name: &TurnName) -> Result<bool, Problem> {
-        Ok(self.client.store(&name.tenant).waits_for_admission(name).await?
-            || self.client.undecided(name).await?.is_some())
+    async fn is_undecided(&self, name: &TurnName, caller: Option<&Caller>) -> Result<bool, Problem> {
+        let waits = self.client.store(&name.tenant).waits_for_admission(name).await?;
+        let Some(caller) = caller.filter(|caller| !caller.sees(None)) else {
+            return Ok(waits || self.client.undecided(name).await?.is_some());
+        };
+        let agent = self.client.undecided(name).await?.and_then(|waits| waits.agent);
+        Ok(agent.is_some_and(|agent| caller.sees(Some(agent.as_str()))))
     }
 
-    async fn look(&self, name: &TurnName) -> Result<Found, Problem> {
-        if let Some(found) = self.glance(name).await? {
+    async fn look(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
+        if let Some(found) = self.glance(name, caller).await? {
             return Ok(found);
         }
-        if self.is_undecided(name).await? {
+        if self.is_undecided(name, caller).await? {
             return Ok(Found::UnderWay);
         }
         // It may have been admitted between the two looks.
-        match self.recorded(name).await? {
+        match self.recorded(name, caller).await? {
             Found::Unknown if self.client.store(&name.tenant).is_absent(&name.tenant).await? => {
                 Ok(absent(name).map_or(Found::Unknown, Found::Ended))
             }
@@ -254,12 +271,24 @@ impl Inner {
         }
     }
 
-    async fn recorded(&self, name: &TurnName) -> Result<Found, Problem> {
-        Ok(match self.client.reply(name).await? {
-            Recorded::Ended(reply) => Found::Ended(Arc::from(reply)),
-            Recorded::InInbox => Found::InInbox,
-            Recorded::UnderWay => Found::UnderWay,
-            Recorded::Unknown => Found::Unknown,
+    async fn recorded(&self, name: &TurnName, caller: Option<&Caller>) -> Result<Found, Problem> {
+        let sees_all = caller.is_none_or(|caller| caller.sees(None));
+        let view = match self.client.store(&name.tenant).record(name).await.map_err(Problem::from) {
+            // Whose it is cannot be read, either.
+            Err(problem) if problem.is_damaged() && !sees_all => return Ok(Found::Unknown),
+            view => view?,
+        };
+        if !sees_all && !caller.is_some_and(|caller| agent_of(&view).is_some_and(|agent| caller.sees(Some(&agent)))) {
+            return Ok(Found::Unknown);
+        }
+        Ok(match view {
+            TurnView::Finished(finished) if finished.reply.is_empty() => Found::InInbox,
+            TurnView::Finished(finished) => Found::Ended(Arc::new(
+                serde_json::from_str(&finished.reply)
+                    .map_err(|error| StoreError::Reply { verb: "replies", found: format!("{name}: {error}") })?,
+            )),
+            TurnView::Live(_) => Found::UnderWay,
+            TurnView::Unknown => Found::Unknown,
         })
     }
 

@@ -6,7 +6,9 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{Front, key};
@@ -16,7 +18,7 @@ use tickfleet_gateway::{META, openapi};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Context, InboxName, TenantId};
 use tickfleet_protocol::{DELEGATE_FIELDS, TURN_FIELDS};
-use tickfleet_store::{StoreOptions, TurnName};
+use tickfleet_store::{Observer, StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
 
 const TURNS: &str = "POST /v1/turns";
@@ -443,5 +445,122 @@ async fn a_turn_whose_inbox_cannot_be_had_is_refused_at_once() {
     let refused = fronts[0].client.submit(own).await.unwrap_err();
     assert!(refused.to_string().contains("too_many_inboxes"), "{refused}");
     assert_eq!(fleet.ask::<u64>("ZCARD", &format!("inboxes:{acme}"), &[]).await, 2);
+    fleet.stop().await;
+}
+
+/// Counts the questions to Redis.
+#[derive(Default)]
+struct Questions(AtomicUsize);
+
+impl Observer for Questions {
+    fn answered(&self, _: &'static str, took: Option<Duration>) {
+        // A read that waits on purpose is nobody's question.
+        if took.is_some() {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn failed(&self, _: &'static str) {}
+
+    fn sought_primary(&self, _: &str, _: Option<&str>) {}
+
+    fn turned_away(&self, _: &'static str) {}
+}
+
+#[tokio::test]
+async fn what_is_an_agents_that_the_key_does_not_cover_takes_as_long_as_what_does_not_exist() {
+    let fleet = Fleet::start(plan()).await;
+    let services = ["submit", "read", "cancel"];
+    let (all_row, all) = key("all", "acme", &["*"], &services);
+    let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
+    let rows = [all_row, kelly_row];
+    let front = Front::of(&fleet, &rows).await;
+    let questions = Arc::new(Questions::default());
+    let observed = Front::observed(&fleet, &rows, questions.clone()).await;
+
+    let turn =
+        json!({"agent": "fran", "turn_id": "frans-turn", "calls": [{"name": "echo", "arguments": {"text": "hers"}}]});
+    assert_eq!(front.ask(&all, "POST", "/v1/turns?wait=30", &turn).await.status, 200);
+    for id in ["frans-task", "frans-next"] {
+        let task = json!({"target_agent": "fran", "task_description": "work", "task_id": id, "budget": 5});
+        assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
+        let name = TurnName::parse(&format!("acme:{id}")).unwrap();
+        fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
+    }
+    // One that has ended, one under way, one that nobody has ever sent.
+    let asked = async |method: &str, path: &str, id: &str| {
+        let before = questions.0.load(Ordering::SeqCst);
+        let answer = observed.ask(&kelly, method, &path.replace("{id}", id), &Value::Null).await;
+        (answer.status, answer.body.replace(id, "ID"), questions.0.load(Ordering::SeqCst) - before)
+    };
+    for (method, path) in [
+        ("GET", "/v1/turns/{id}"),
+        ("GET", "/v1/turns/{id}/events"),
+        ("POST", "/v1/turns/{id}/cancel"),
+        ("GET", "/v1/tasks/{id}"),
+        ("GET", "/v1/tasks/{id}/events"),
+        ("POST", "/v1/tasks/{id}/cancel"),
+    ] {
+        let nobodys = asked(method, path, "nobodys").await;
+        assert_eq!((nobodys.0, nobodys.2 > 0), (404, true), "{method} {path}");
+        for id in ["frans-turn", "frans-task"] {
+            assert_eq!(asked(method, path, id).await, nobodys, "{method} {path} of {id}");
+        }
+    }
+
+    // All wait for as long, also for one that ends meanwhile.
+    let wait = async |id: &str| {
+        let began = Instant::now();
+        let answer = front.ask(&kelly, "GET", &format!("/v1/turns/{id}?wait=2"), &Value::Null).await;
+        (answer.status, answer.body.replace(id, "ID"), began.elapsed() >= Duration::from_secs(2))
+    };
+    let (nobodys, ended, under_way, ends, ()) = tokio::join!(
+        wait("nobodys"),
+        wait("frans-turn"),
+        wait("frans-task"),
+        wait("frans-next"),
+        end(&fleet, &front, &all, &["frans-next"])
+    );
+    assert_eq!((nobodys.0, nobodys.2), (404, true));
+    for found in [ended, under_way, ends] {
+        assert_eq!(found, nobodys);
+    }
+    end(&fleet, &front, &all, &["frans-task"]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn two_ids_or_two_headers_for_one_thing_are_refused() {
+    let fleet = Fleet::start(plan()).await;
+    let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read"]);
+    let front = Front::of(&fleet, &[row]).await;
+    let turn = turn("turn_id", json!("one"));
+    let task = task("task_id", json!("one-task"));
+    for (path, body, field, id) in [("/v1/turns", &turn, "turn_id", "one"), ("/v1/tasks", &task, "task_id", "one-task")]
+    {
+        let other = front.ask_with(&kelly, "POST", path, &[("idempotency-key", "other")], body).await;
+        assert_eq!(other.status, 400, "{other:?}");
+        assert!(other.body.contains("Idempotency-Key") && other.body.contains(field), "{other:?}");
+        let twice = [("idempotency-key", id), ("idempotency-key", id)];
+        assert_eq!(front.ask_with(&kelly, "POST", path, &twice, body).await.status, 400);
+        // The same one twice, in body and header, is one id.
+        let alike = front.ask_with(&kelly, "POST", path, &[("idempotency-key", id)], body).await;
+        assert_eq!(alike.status, 202, "{alike:?}");
+    }
+    let bearer = format!("Bearer {kelly}");
+    let tenants: &[(&str, &str)] = &[("tickfleet-tenant", "acme"), ("tickfleet-tenant", "bolt")];
+    let keys: &[(&str, &str)] = &[("authorization", &bearer)];
+    let none = Value::Null;
+    let get =
+        async |headers: &[(&str, &str)]| front.ask_with(&kelly, "GET", "/v1/turns/one?wait=30", headers, &none).await;
+    for headers in [tenants, keys] {
+        let answer = get(headers).await;
+        assert_eq!((answer.status, answer.body.contains("more than one")), (400, true), "{answer:?}");
+    }
+    assert_eq!(get(&tenants[..1]).await.status, 200);
+    let name = TurnName::parse("acme:one-task").unwrap();
+    fleet.until("the task is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
+    fleet.store.cancel_all(&name, "a test").await.unwrap();
+    fleet.until("it has ended", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_none()).await;
     fleet.stop().await;
 }

@@ -139,7 +139,7 @@ pub enum Recorded {
 /// # Errors
 /// [`StoreError`].
 pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<Recorded, StoreError> {
-    Ok(match store.look(name).await? {
+    Ok(match store.record(name).await? {
         TurnView::Finished(finished) if finished.reply.is_empty() => Recorded::InInbox,
         TurnView::Finished(finished) => Recorded::Ended(Box::new(Reply::read(&finished.reply, name.turn.as_str())?)),
         TurnView::Live(_) => Recorded::UnderWay,

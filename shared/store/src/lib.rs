@@ -25,7 +25,7 @@ pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
 pub use connection::question::Question;
 pub use connection::reader::{Entry, Reader};
-pub use connection::refusal::Refusal;
+pub use connection::refusal::{Refusal, refusal_in};
 pub use connection::tls_fault::TlsFault;
 pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::{incarnation, worker_of};
@@ -147,6 +147,8 @@ pub struct StoreOptions {
     pub turns_bytes_max: u64,
     /// Unfinished turns of a tenant at most.
     pub tenant_turns_max: u64,
+    /// Bytes of the unfinished turns of a tenant at most; never more than a quarter of the server's memory.
+    pub tenant_bytes_max: u64,
     /// Slices of a tenant that are out at most.
     pub tenant_ready_max: u64,
     /// Unread replies of an inbox at most.
@@ -175,6 +177,7 @@ impl Default for StoreOptions {
             turns_max: 100_000,
             turns_bytes_max: 256 << 20,
             tenant_turns_max: 20_000,
+            tenant_bytes_max: 256 << 20,
             tenant_ready_max: 5_000,
             inbox_unread_max: 10_000,
             inboxes_max: 1_000,

@@ -78,7 +78,7 @@ const LOOKS: &[&str] = &["get", "getrange", "hgetall", "lrange", "zscore", "xpen
 /// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
 const CLIENT_WRITES: &[&str] = &["", "turns", "tasks", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
 const CLIENT_READS: &[&str] =
-    &["meta", "turn:*", "done:*", "timers", "ready:*", "external:*", "steps:*", "tools:*", "absent"];
+    &["meta", "tenant:*", "turn:*", "done:*", "timers", "ready:*", "external:*", "steps:*", "tools:*", "absent"];
 
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,

@@ -49,6 +49,7 @@ fn with_facts(policy: &mut Policy) {
             },
         ),
         ("of_agent", FactRow { sets: vec![change("read_untrusted")], of: FactScope::Agent, ..FactRow::default() }),
+        ("wire", FactRow { forbid: vec![condition("read_untrusted")], of: FactScope::Agent, ..FactRow::default() }),
         ("look", FactRow::default()),
         (
             "refund",
@@ -102,7 +103,7 @@ fn tool(name: &'static str, effect: Effect, gate: &Gate) -> TypedTool {
 
 fn plan(open: &Gate) -> Plan {
     let reads = ["quote", "mail", "of_agent", "watch", "look"].map(|name| tool(name, Effect::Read, open));
-    let once = ["order", "pay", "trust", "refund"].map(|name| tool(name, Effect::Once, open));
+    let once = ["order", "pay", "trust", "refund", "wire"].map(|name| tool(name, Effect::Once, open));
     Plan {
         tools: reads.into_iter().chain(once).collect(),
         agents: vec!["kelly".into(), "fran".into()],
@@ -215,6 +216,24 @@ async fn what_a_call_forbids_stops_it_until_it_is_cleared_and_shadow_stops_nothi
     let reply =
         run(&mut fleet, json!({"calls": calls(&[("pay", json!({})), ("trust", json!({})), ("pay", json!({}))])})).await;
     assert_eq!(outcomes(&reply), ["denied", "ok", "ok"], "{reply:#}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn facts_of_an_agent_hold_whatever_session_its_caller_names() {
+    let mut fleet = Fleet::start(plan(&Gate::new())).await;
+    let read = in_session("s1", &[("mail", json!({})), ("of_agent", json!({})), ("pay", json!({}))]);
+    assert_eq!(outcomes(&run(&mut fleet, read).await), ["ok", "ok", "denied"]);
+    let both = calls(&[("pay", json!({})), ("wire", json!({}))]);
+    for (turn, expected) in [
+        (json!({"session_id": "s1", "calls": both}), ["denied", "denied"]),
+        // The caller leaves the session, and its facts.
+        (json!({"session_id": "s2", "calls": both}), ["ok", "denied"]),
+        (json!({"session_id": "s2", "agent": "fran", "calls": both}), ["ok", "ok"]),
+    ] {
+        let reply = run(&mut fleet, turn).await;
+        assert_eq!(outcomes(&reply), expected, "{reply:#}");
+    }
     fleet.stop().await;
 }
 

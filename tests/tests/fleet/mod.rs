@@ -1,6 +1,7 @@
 //! The fleet and its parts: store, client, caps, tasks, inboxes, settings.
 
 mod agents;
+mod bytes;
 mod client;
 mod delegation;
 mod governance;

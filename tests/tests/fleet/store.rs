@@ -13,10 +13,10 @@ use tickfleet_engine::report::{ReportOptions, ending as ending_of};
 use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack, Inbound,
-    JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, Parked, PolicyRow, Promoted, Question, Queue, Rejection,
-    ReleaseReply, ReplyFrame, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions,
-    Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Enqueued, Generations, HandBack,
+    Inbound, JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, Parked, PolicyRow, Promoted, Question, Queue,
+    Rejection, ReleaseReply, ReplyFrame, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry, Store,
+    StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use tickfleet_testkit::RedisServer;
 
@@ -33,9 +33,13 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(StoreOptions { turns_max: 5, ..StoreOptions::default() }).await
+    }
+
+    async fn with(options: StoreOptions) -> Self {
         let server = RedisServer::start().await;
         let clock = Arc::new(AtomicI64::new(START + 3_600_000));
-        let options = Arc::new(StoreOptions { turns_max: 5, ..StoreOptions::default() });
+        let options = Arc::new(options);
         let store = Store::open(&server.url(), 0, options).unwrap().with_time(TimeSource::Injected(clock.clone()));
         store.ensure_groups().await.unwrap();
         Self { _server: server, store, clock }
@@ -319,6 +323,43 @@ async fn submitting_is_bounded_and_idempotent_and_rejecting_writes_one_reply() {
     assert_eq!(w.store.reject(Inbound::Turns, std::slice::from_ref(&rejection)).await.unwrap(), [true]);
     assert_eq!(w.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), [false]);
     assert_eq!(w.replies().await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_one_tenant_has_waiting_takes_a_quarter_of_the_memory_at_most() {
+    let w = World::new().await;
+    let acme = TenantId::new("acme").unwrap();
+    // As `weigh` writes it; a quarter is less than one turn has here.
+    let mut set = redis::cmd("HSET");
+    set.arg(w.store.keys().key("meta")).arg("memory_max").arg(400);
+    let _: u64 = w.store.connection().query(Question::Look, &set).await.unwrap();
+    let row = w.row(10, 100, DayCapAction::Reject);
+    let found = w.admit(row, &[w.turn("a", 3)]).await;
+    assert!(matches!(&found[..], [Admitted::Refused(code)] if code == "tenant_queue_full"), "{found:?}");
+    let submission = Submission {
+        tenant: acme.clone(),
+        turn: None,
+        digest: String::new(),
+        reply_to: None,
+        payload: "x".repeat(101),
+    };
+    assert_eq!(w.store.submit(&[submission]).await.unwrap(), [Submitted::QueueFull]);
+    let inbox = InboxName::new("box").unwrap();
+    let enqueued = w.store.enqueue_task(&"x".repeat(101), None, Some((&acme, &inbox))).await.unwrap();
+    assert_eq!(enqueued, Enqueued::QueueFull);
+}
+
+#[tokio::test]
+async fn tasks_that_wait_for_their_decision_are_bounded_in_bytes() {
+    let w = World::with(StoreOptions { turns_bytes_max: 1 << 20, ..StoreOptions::default() }).await;
+    let (acme, inbox) = (TenantId::new("acme").unwrap(), InboxName::new("box").unwrap());
+    let message = "x".repeat(20_000);
+    let mut accepted = 0;
+    while w.store.enqueue_task(&message, None, Some((&acme, &inbox))).await.unwrap() != Enqueued::QueueFull {
+        accepted += 1;
+        assert!(accepted < 100, "the stream takes any number of bytes");
+    }
+    assert!(accepted >= 64, "few may have any size: {accepted}");
 }
 
 #[tokio::test]

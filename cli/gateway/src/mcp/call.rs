@@ -15,7 +15,7 @@ use tickfleet_client::operate::{TurnState, turn_state};
 use tickfleet_client::{Reply, SubmitError};
 use tickfleet_model::{Dialect, Outcome, TurnId};
 use tickfleet_protocol::{parse_turn, with_owner};
-use tickfleet_store::{TurnName, TurnView};
+use tickfleet_store::{Refusal, TurnName, TurnView};
 use tokio::time::Instant;
 
 use super::{McpServer, Principal, dialect, digits, failed, is_stateless};
@@ -64,7 +64,7 @@ impl McpServer {
         loop {
             let left = most.saturating_sub(began.elapsed());
             let found = tokio::select! {
-                found = self.waiting.reply(&name, left.min(PROGRESS), &place) => found,
+                found = self.waiting.reply(&name, left.min(PROGRESS), &place, None) => found,
                 () = context.ct.cancelled() => return Err(self.given_up(&name, context).await),
             };
             match found {
@@ -115,7 +115,7 @@ impl McpServer {
                 }
                 Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
                     tracing::warn!(%error, turn = %id, "a call was not submitted");
-                    return Ok(Err(not_known(&id)));
+                    return Ok(Err(not_known(&id, error.refusal())));
                 }
                 Err(SubmitError::Store(_)) => tokio::time::sleep(SUBMIT_AGAIN).await,
                 Err(refused) => return Ok(Err(not_now(&refused.into()))),
@@ -225,9 +225,16 @@ fn new_id() -> Result<TurnId, ErrorData> {
 }
 
 /// Redis did not say whether it was taken in.
-fn not_known(id: &TurnId) -> CallToolResult {
+fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
+    let cause = refusal.map_or_else(
+        || "The fleet's Redis did not answer".to_owned(),
+        |refusal| {
+            let (word, remedy) = (refusal.as_str(), refusal.remedy());
+            format!("The fleet's Redis refuses commands ({word}; whoever runs the fleet: {remedy})")
+        },
+    );
     let message = format!(
-        "The fleet's Redis did not answer: nobody knows whether the call was accepted, and it may run. Do not call again for it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
+        "{cause}: nobody knows whether the call was accepted, and it may run. Do not call again for it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
     );
     CallToolResult::error(vec![ContentBlock::text(message)])
 }

@@ -12,6 +12,7 @@ use tickfleet_store::{FinishedTurn, LiveTurn, TurnName, TurnView};
 use super::asked::question;
 use super::call::{complete, state_words};
 use super::{McpServer, Principal, failed, unknown_task};
+use crate::owners::agent_of;
 
 /// How often a client should ask, ms.
 const POLL_MS: u64 = 1_000;
@@ -28,12 +29,12 @@ impl McpServer {
         let store = self.client.store(&who.tenant);
         let retain_ms = store.options().retain_ms;
         let failed = |error: tickfleet_store::StoreError| failed(&error.into());
+        // What is another agent's is not there, before it was decided about as after; it takes as long, too.
+        let is_own = |view: &TurnView| agent_of(view).as_deref() == Some(who.agent.as_str());
         let mut view = store.look(&name).await.map_err(failed)?;
-        let is_unknown = matches!(view, TurnView::Unknown);
-        let waits = if is_unknown { self.client.undecided(&name).await.map_err(failed)? } else { None };
-        // What is another agent's is not there, before it was decided about as after.
-        let is_queued = waits.as_ref().is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
-        if is_unknown && waits.is_none() {
+        let waits = if is_own(&view) { None } else { self.client.undecided(&name).await.map_err(failed)? };
+        let is_queued = waits.is_some_and(|waits| waits.agent.as_ref() == Some(&who.agent));
+        if !is_own(&view) && !is_queued {
             // It may have been admitted between the two looks.
             view = store.look(&name).await.map_err(failed)?;
         }
@@ -49,6 +50,12 @@ impl McpServer {
                     told.task.status_message = Some(words);
                 }
                 Ok(told)
+            }
+            // Whose it was is not kept.
+            TurnView::Finished(finished)
+                if finished.reply.is_empty() && who.caller.as_ref().is_some_and(|caller| !caller.sees(None)) =>
+            {
+                Err(unknown_task(task_id))
             }
             TurnView::Finished(finished) => ended(&name, who, &finished, retain_ms),
             // It was taken in, and nobody has decided about it so far.

@@ -196,7 +196,7 @@ impl Inner {
         let found = if is_queued && !self.looks.load(Ordering::Relaxed).is_multiple_of(READ_EVERY) {
             self.waiting.glance(name).await.map(|found| found.unwrap_or(Found::UnderWay))
         } else {
-            self.waiting.look(name).await
+            self.waiting.look(name, None).await
         };
         let looked = found.as_ref().map_or_else(Problem::is_damaged, |_| true);
         self.saw(name, |seen| match found {

@@ -18,7 +18,7 @@ use crate::Shared;
 use crate::events::{position, respond};
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{hidden, named, told};
+use crate::turns::{named, told};
 use crate::verbs::Verb;
 
 pub(crate) use look::Followed;
@@ -44,9 +44,8 @@ pub(crate) async fn events(
     let caller = listener.caller.clone();
     caller.may(Verb::Read)?;
     let (name, heard) = (named(&caller, id)?, position(&headers)?);
-    let found = shared.waiting.look(&name).await.map_err(|problem| hidden(&caller, &name, problem))?;
     // What the caller may not see is not there, as when it asks for the reply.
-    told(&shared, &caller, &name, found).await?;
+    told(&name, &shared.waiting.look(&name, Some(&caller)).await?)?;
     let listening = Listening::begin(&shared, listener, Verb::Read)?;
     let seen = shared.followed.follow(&name);
     Ok(respond(listening, told::events(seen, caller, name, heard), shared.draining.clone()))

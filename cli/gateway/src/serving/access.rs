@@ -8,6 +8,8 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tickfleet_protocol::trace_id;
 use tokio::time::Instant;
 
+use super::headers::only;
+
 /// The header by which a caller and the log name one request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header of the W3C trace context.
@@ -20,7 +22,7 @@ const ID_CHARS_MAX: usize = 128;
 pub(crate) async fn log(request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = given(request.headers()).unwrap_or_else(made);
-    let trace = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
+    let trace = only(request.headers(), TRACEPARENT).and_then(|value| value.to_str().ok()).and_then(trace_id);
     let trace = trace.map(str::to_owned);
     let method = request.method().clone();
     // Ids in paths are names of turns and agents; the route tells what was asked for, and is one of a few.
@@ -41,7 +43,7 @@ pub(crate) async fn log(request: Request, next: Next) -> Response {
 
 /// The caller's id, if it is one that a log line can carry.
 fn given(headers: &HeaderMap) -> Option<String> {
-    let text = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let text = only(headers, REQUEST_ID.as_str())?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/' | '+' | '=');
     (!text.is_empty() && text.len() <= ID_CHARS_MAX && text.chars().all(plain)).then(|| text.to_owned())
 }

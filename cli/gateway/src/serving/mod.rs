@@ -6,6 +6,7 @@ pub(crate) mod bodies;
 pub(crate) mod bounds;
 pub(crate) mod connections;
 pub(crate) mod gate;
+pub(crate) mod headers;
 pub(crate) mod listening;
 pub(crate) mod observed;
 pub(crate) mod peer;

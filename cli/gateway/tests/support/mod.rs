@@ -15,6 +15,7 @@ use tickfleet_client::rules::RuleHere;
 use tickfleet_gateway::{Desk, DeskError, Gateway, KeysFile, LimitsAsked, Named, NewKey, TlsFiles, Told};
 use tickfleet_model::day::Tz;
 use tickfleet_model::{AgentId, Redactor, TenantId};
+use tickfleet_store::Observer;
 use tickfleet_tests::fleet::Fleet;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -125,12 +126,20 @@ impl Front {
 
     /// By TLS, where files are given.
     pub async fn over(fleet: &Fleet, rows: &[Value], tls: Option<TlsFiles>) -> Self {
+        Self::serve(fleet, Client::over(vec![fleet.store.clone()]), rows, tls).await
+    }
+
+    /// As [`Self::of`], where somebody observes what Redis is asked.
+    pub async fn observed(fleet: &Fleet, rows: &[Value], observer: Arc<dyn Observer>) -> Self {
+        Self::serve(fleet, Client::over(vec![fleet.store.clone()]).observed_by(observer), rows, None).await
+    }
+
+    async fn serve(fleet: &Fleet, client: Client, rows: &[Value], tls: Option<TlsFiles>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("keys.yaml");
         // YAML holds JSON.
         std::fs::write(&file, Value::from(rows.to_vec()).to_string()).unwrap();
         let keys = KeysFile::open(&file).unwrap();
-        let client = Client::over(vec![fleet.store.clone()]);
         let draining = CancellationToken::new();
         let tenants = fleet.active.load().policy.tenants.keys().cloned().collect();
         let agents = fleet.active.load().policy.agents.keys().cloned().collect();

@@ -156,6 +156,8 @@ pub struct QueueSettings {
     pub turns_bytes_max: u64,
     /// Waiting turns of one tenant. Default 20,000.
     pub tenant_turns_max: u64,
+    /// Bytes of waiting turns of one tenant. Default 256 MiB.
+    pub tenant_bytes_max: u64,
     /// Ready slices of one tenant. Default 5,000.
     pub tenant_ready_max: u64,
     /// Unread replies of one inbox. Default 10,000.

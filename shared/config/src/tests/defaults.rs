@@ -23,6 +23,7 @@ fn the_built_in_configuration_loads() {
     assert_eq!((s.retention.records, s.retention.dedupe_for), (secs(3_600), secs(3_600)));
     assert_eq!((s.retention.replies, s.retention.audit), (secs(24 * 3_600), secs(7 * 24 * 3_600)));
     assert_eq!((s.queues.turns_max, s.queues.turns_bytes_max), (100_000, 256 << 20));
+    assert_eq!((s.queues.tenant_turns_max, s.queues.tenant_bytes_max), (20_000, 256 << 20));
     assert!(s.audit.log_tool_calls && s.permission.strict_capabilities && !s.worker.allow_dynamic_registration);
     assert_eq!(s.http.address.to_string(), "0.0.0.0:9090");
     assert_eq!((s.log.format, s.log.level.as_str()), (LogFormat::Pretty, "info"));

@@ -108,6 +108,13 @@ impl StoreError {
     }
 }
 
+/// Why Redis refused, if that is the cause of an error, or of one of its causes.
+#[must_use]
+pub fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Refusal> {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<RedisError>()).find_map(of_error)
+}
+
 fn of_error(error: &RedisError) -> Option<Refusal> {
     // The library logs in while it connects, and drops the code of the reply.
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
@@ -151,9 +158,11 @@ mod tests {
         ] {
             let error =
                 redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap().extract_error().unwrap_err();
-            assert_eq!(StoreError::verb("probe", error).refusal(), Some(expected), "{reply}");
+            let error = StoreError::verb("probe", error);
+            assert_eq!((error.refusal(), refusal_in(&error)), (Some(expected), Some(expected)), "{reply}");
         }
         let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!(StoreError::verb("probe", broken).refusal(), None);
+        let broken = StoreError::verb("probe", broken);
+        assert_eq!((broken.refusal(), refusal_in(&broken)), (None, None));
     }
 }

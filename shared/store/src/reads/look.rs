@@ -49,6 +49,18 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn look(&self, name: &TurnName) -> Result<TurnView, StoreError> {
+        let mut view = self.record(name).await?;
+        if let TurnView::Live(live) = &mut view {
+            self.look_closer(name, live).await?;
+        }
+        Ok(view)
+    }
+
+    /// The record of a turn or task, in one round trip: as [`Self::look`], without its holder and its lane.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn record(&self, name: &TurnName) -> Result<TurnView, StoreError> {
         let mut pipe = redis::pipe();
         // In the order in which a turn goes: one that ends between two of these is found where it has gone.
         pipe.cmd("HGETALL").arg(self.keys.turn(name));
@@ -63,8 +75,7 @@ impl Store {
             return Ok(TurnView::Unknown);
         }
         let record = TurnRecord::read(fields);
-        let mut live = LiveTurn { record, timer_ms: timer.map(|t| t as i64), ..LiveTurn::default() };
-        self.look_closer(name, &mut live).await?;
+        let live = LiveTurn { record, timer_ms: timer.map(|t| t as i64), ..LiveTurn::default() };
         Ok(TurnView::Live(Box::new(live)))
     }
 

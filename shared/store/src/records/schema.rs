@@ -106,6 +106,8 @@ records! {
         GIVEN = "gv",
         /// The task that it runs under.
         TASK = "tk",
+        /// Bytes that its tenant's count has for it: its meta and calls, and the results that it keeps so far.
+        BYTES = "by",
         /// Its place on the lane.
         LANE_PLACE = "sq",
         /// The lane of the counter that stopped it, `<limit>@<counter>`: it waits there, or goes there when its slice is
@@ -195,6 +197,8 @@ records! {
         UNFINISHED = "q",
         /// Slices that are out.
         OUT = "out",
+        /// Bytes of the turns that have not ended, as their records count them.
+        BYTES = "by",
         /// Calls used in the day.
         DAY_USED = "du",
         /// When that day ends, ms of shard time.

@@ -15,7 +15,7 @@ use crate::script::fragments::{
 use crate::script::verbs;
 
 verbs! {
-    Submit: "turns" / "submit" [INBOX],
+    Submit: "turns" / "submit" [TENANTS, INBOX],
     Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS, EARLY, INBOX] drains,
     Reject: "turns" / "reject" [INBOX, REPLY],
     Cancel: "turns" / "cancel" [TENANTS, SLICE, CANCEL],
@@ -45,7 +45,7 @@ verbs! {
     Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
-    Enqueue: "tasks" / "enqueue" [INBOX],
+    Enqueue: "tasks" / "enqueue" [TENANTS, INBOX],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
     Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],

@@ -17,10 +17,11 @@ struct Tally {
     /// bounded by their turns alone.
     fresh: u64,
     inboxes: u64,
+    bytes: u64,
 }
 
 /// The fields that are looked at.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
     turn::AGENT,
     turn::CALLS,
     turn::ADMITTED,
@@ -31,6 +32,7 @@ const FIELDS: [&str; 10] = [
     turn::DEADLINE_MS,
     turn::KIND,
     turn::PAID,
+    turn::BYTES,
 ];
 
 impl Rules {
@@ -63,9 +65,10 @@ impl Rules {
         let mut found = look.fields(&format!("turn:{name}"), &FIELDS).into_iter();
         let mut next = || found.next().flatten();
         let (agent, calls, admitted, done, fence, queue) = (next(), next(), next(), next(), next(), next());
-        let (parked, deadline, kind, paid) = (next(), next(), next(), next());
+        let (parked, deadline, kind, paid, bytes) = (next(), next(), next(), next(), next());
         let whole = |value: Option<String>| value.and_then(|value| value.parse::<i64>().ok());
         tally.turns += 1;
+        tally.bytes += whole(bytes).unwrap_or(0).unsigned_abs();
         let (Some(agent), Some(calls), Some(admitted)) = (agent, whole(calls), whole(admitted)) else {
             return self.wrong(11, &format!("the record of {name} is not whole"));
         };
@@ -133,9 +136,13 @@ impl Rules {
     }
 
     fn tenant(&self, look: &mut Look<'_>, of: &str, tally: &Tally) {
-        let counts = look.fields(&format!("tenant:{of}"), &[tenant::UNFINISHED, tenant::OUT]);
+        let counts = look.fields(&format!("tenant:{of}"), &[tenant::UNFINISHED, tenant::OUT, tenant::BYTES]);
         let mut counts = counts.into_iter().map(|count| count.and_then(|count| count.parse::<i64>().ok()).unwrap_or(0));
         let (unfinished, out) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
+        let bytes = counts.next().unwrap_or(0).unsigned_abs();
+        if bytes != tally.bytes {
+            self.wrong(16, &format!("{of} counts {bytes} bytes, and its records {}", tally.bytes));
+        }
         if unfinished.unsigned_abs() != tally.turns || out.unsigned_abs() != tally.out {
             let Tally { turns, out: slices, .. } = tally;
             self.wrong(16, &format!("{of} counts {unfinished} turns and {out} slices, and has {turns} and {slices}"));

@@ -117,11 +117,20 @@ fn records(game: &mut Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Viola
     same("cancels that wait", &game.world.early, &early.map(str::to_owned).collect())
 }
 
+/// Whether a field of a record counts as bytes of its tenant.
+fn is_counted(field: &str) -> bool {
+    let kinds = [turn::CALL, turn::RESULT, turn::MESSAGE, turn::AUDIT];
+    let position = |kind: &&str| field.strip_prefix(*kind).is_some_and(|at| at.parse::<usize>().is_ok());
+    field == turn::META || kinds.iter().any(position)
+}
+
 fn record(name: &str, referee: &Turn, fields: &BTreeMap<String, String>) -> Result<(), Violation> {
     let Some(live) = referee.state.live() else { return Ok(()) };
     let number = |field: &str| fields.get(field).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0);
     let what = |field: &str| format!("{name}: {field}");
     same(&what("calls"), &(live.calls as i64), &number(turn::CALLS))?;
+    let kept = fields.iter().filter(|(field, _)| is_counted(field)).map(|(_, text)| text.len() as i64);
+    same(&what("bytes"), &kept.sum(), &number(turn::BYTES))?;
     // Calls that a limit refused have their results without having been admitted.
     same(&what("admitted"), &(live.admitted as i64), &number(turn::ADMITTED).max(live.results.len() as i64))?;
     let paid = fields.get(turn::PAID).and_then(|paid| paid.split(' ').next()?.parse().ok());
@@ -198,6 +207,10 @@ fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violatio
         let live = game.world.turns.values().filter(here).filter(|t| t.state.live().is_some()).count();
         let out = game.world.turns.values().filter(here).filter(|t| matches!(t.state, State::Out(..))).count();
         same(&format!("what {name} has"), &(live as i64, out as i64), &(found[0], found[1]))?;
+        let records =
+            keys.iter().filter(|(key, _)| key.starts_with(&format!("turn:{name}:")) && !key.ends_with(ODD_TASK));
+        let bytes = records.map(|(_, record)| number(&record.map(), turn::BYTES)).sum();
+        same(&format!("bytes of {name}"), &bytes, &number(&fields, tenant::BYTES))?;
     }
     Ok(())
 }

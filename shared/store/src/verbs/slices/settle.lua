@@ -131,12 +131,12 @@ local function wake(tenant, tt, wakes)
 end
 
 -- What is left of every ending: nobody looks at the turn again.
-local function forget(tenant, tt, fence, key, wakes)
+local function forget(tenant, tt, fence, key, wakes, bytes)
   ended[tt] = fence
   local n = #gone + 1
   gone[n], records[n] = 't:' .. tt, key
   local t = tenant_of(tenant)
-  t.unfinished = t.unfinished - 1
+  t.unfinished, t.bytes = t.unfinished - 1, t.bytes - (num(bytes or 0) or 0)
   if wakes ~= '' then wake(tenant, tt, wakes) end
   if wakes ~= '' then redis.pcall('ZREM', under_key(tenant .. ':' .. wakes), turn_of(tenant, tt)) end
   return 'DONE'
@@ -191,19 +191,24 @@ local function end_turn(item, key, rec)
   leave_below(item, key, rec)
   if is_task(item) then give_back(item, key) end
   if rec.given then end_id(item.tt) end
-  return forget(item.tenant, item.tt, item.fence, key, item.wakes)
+  return forget(item.tenant, item.tt, item.fence, key, item.wakes, rec.bytes)
 end
 
 -- Keeps results until the turn ends.
 local function keep(item, key, rec)
-  local fields = { TURN.done, rec.done + #item.results, TURN.fresh, '' }
-  local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  local fields, bytes = { TURN.done, rec.done + #item.results, TURN.fresh, '' }, 0
+  local function put(name, value)
+    fields[#fields + 1], fields[#fields + 2], bytes = name, value, bytes + #value
+  end
   for i = 1, #item.results do
     local position = rec.done + i - 1
     put(TURN.result .. position, item.results[i])
     if item.open ~= '' then put(TURN.message .. position, item.messages[i]) end
     if item.audits ~= '' then put(TURN.audit .. position, item.audit[i]) end
   end
+  local t = tenant_of(item.tenant)
+  t.bytes = t.bytes + bytes
+  put(TURN.bytes, string.format('%.0f', (num(rec.bytes or 0) or 0) + bytes))
   call('HSET', key, unpack(fields))
   -- The tries were those of a call that has its result now.
   if rec.has_history then call('HDEL', key, TURN.attempts) end
@@ -327,13 +332,13 @@ end
 
 local function settle(item)
   local key = turn_key(item.tt)
-  local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
+  local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds, bytes = unpack(call('HMGET', key,
     TURN.fence, TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log,
-    TURN.has_history, TURN.holds))
+    TURN.has_history, TURN.holds, TURN.bytes))
   if not is_ours(fence, item.fence, item.tt) then return lost(item, key, fence) end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
-    admitted_ms = admitted_ms, log = log, has_history = has_history,
+    admitted_ms = admitted_ms, log = log, has_history = has_history, bytes = bytes,
   }
   local word = catch_up(item, rec.done)
   if word then return word end
@@ -367,7 +372,7 @@ end
 local FRESH_END, FRESH_CALLS = ' end=' .. now_text .. ' cr=0 rt=0 er=\n', {}
 local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first, count)
   local key = turn_key(tt)
-  local found = call('HMGET', key, TURN.fence, TURN.fresh)
+  local found = call('HMGET', key, TURN.fence, TURN.fresh, TURN.bytes)
   local fresh, behind = found[2], #fence + 3
   if not (fresh and is_ours(found[1], fence, tt)) or tight or find(fresh, fence, 3, true) ~= 3 then return nil end
   local calls = FRESH_CALLS[count] or ' n=' .. count .. ' '
@@ -386,7 +391,7 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
   call('SET', done_key(tt), fresh .. FRESH_END .. whole, 'PX', retain)
   behind = behind + #calls
   if string.byte(fresh, behind) == 103 then end_id(tt) end
-  return forget(tenant, tt, fence, key, wakes)
+  return forget(tenant, tt, fence, key, wakes, found[3])
 end
 
 -- One that something has happened to, or that is a part of its turn.

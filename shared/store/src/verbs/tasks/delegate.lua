@@ -3,8 +3,8 @@
 -- outside runtime. A child's budget is carved from its parent's.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 tenant_turns_max · 3 inbox_unread_max · 4 inboxes_max per tenant · 5 reply retain ms ·
---       6 tasks of a tenant that are listed at most · 7 how long lists are kept, ms ·
---       8 count, then per task: inbound entry or '' ·
+--       6 tasks of a tenant that are listed at most · 7 how long lists are kept, ms · 8 tenant_bytes_max ·
+--       9 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
 --       meta · call · lease of an external runtime ms (0: workers run it) · inbox or '' · the tenant's turn whose call delegates
 --       it, or '' · '1' where that call waits for it
@@ -17,7 +17,8 @@ local now, _, tight = shard_time(ARGV[1])
 local slices = room(tight)
 local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local listed_max, listed_ms = num(ARGV[6]), ARGV[7]
-local early_ms = call('HGET', META, 'early_ms')
+local early_ms, memory_max = unpack(call('HMGET', META, 'early_ms', 'memory_max'))
+local bytes_max = tenant_bytes_max(ARGV[8], memory_max)
 local acked = {}
 
 local function known(tt, given, digest)
@@ -53,7 +54,9 @@ local function delegate(at)
   local word = known(tt, given, digest)
   if word then return word end
   local t = tenant_of(tenant)
+  local bytes = #ARGV[at + 10] + #ARGV[at + 11]
   if t.unfinished >= turns_max then return 'REFUSED tenant_queue_full' end
+  if t.bytes + bytes > bytes_max then return 'REFUSED tenant_queue_full' end
   local inbound, expired = ARGV[at] ~= '', deadline <= now
   -- A call is told so. What a service sent may have run already, and got lost: it ends as what is known of it says.
   if expired and not inbound then return 'REFUSED deadline_passed' end
@@ -79,7 +82,7 @@ local function delegate(at)
   -- One that ends at once was never out.
   local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, (cancelled or expired) and 0 or 1,
     TURN.deadline_ms, deadline, TURN.admitted_ms, now, TURN.kind, 'task', TURN.budget, budget, TURN.budget_used, 0,
-    TURN.meta, ARGV[at + 10], TURN.call .. 0, ARGV[at + 11] }
+    TURN.meta, ARGV[at + 10], TURN.bytes, bytes, TURN.call .. 0, ARGV[at + 11] }
   if given ~= '' then
     record[#record + 1], record[#record + 2] = TURN.given, '1'
     call('SET', id_key(tt), 'a' .. digest)
@@ -98,7 +101,7 @@ local function delegate(at)
     -- Its end has to look at what it has begun (see settle).
     call('HSET', turn_key(tenant .. ':' .. by), TURN.fresh, '')
   end
-  t.unfinished = t.unfinished + 1
+  t.unfinished, t.bytes = t.unfinished + 1, t.bytes + bytes
   if cancelled or expired then
     local reason, info = 'expired', deadline
     if cancelled then
@@ -121,8 +124,8 @@ local function delegate(at)
 end
 
 local replies = { tostring(now) }
-for i = 1, num(ARGV[8]) do
-  local at = 9 + (i - 1) * 16
+for i = 1, num(ARGV[9]) do
+  local at = 10 + (i - 1) * 16
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then

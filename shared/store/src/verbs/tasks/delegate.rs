@@ -67,7 +67,7 @@ impl Store {
         let mut args = self.args();
         let o = &self.options;
         args.show(o.tenant_turns_max).show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
-        args.show(limits::TASKS_LISTED_MAX).show(limits::TASKS_LISTED_MS);
+        args.show(limits::TASKS_LISTED_MAX).show(limits::TASKS_LISTED_MS).show(o.tenant_bytes_max);
         args.show(tasks.len());
         for t in tasks {
             args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);

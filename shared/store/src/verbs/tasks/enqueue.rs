@@ -42,6 +42,7 @@ impl Store {
         args.show(o.turns_max).maybe(given).text(message);
         args.maybe(reply_to.map(|(tenant, _)| tenant)).maybe(reply_to.map(|(_, inbox)| inbox));
         args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
+        args.show(o.turns_bytes_max).show(o.tenant_bytes_max);
         let value = self.run(Verb::Enqueue, args).await?;
         let word = text_of(&value).unwrap_or_default();
         Ok(match word.as_str() {

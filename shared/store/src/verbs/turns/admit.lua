@@ -2,8 +2,8 @@
 -- admit: decides a batch of inbound turns: debits every budget of their chains and dispatches what fits.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
---       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
---       read_policies) 7 values; rows of limits, and the counters that turns debit (see read_rows); then the count of turns,
+--       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 tenant_bytes_max · 10 policies, then per policy
+--       (see read_policies) 7 values; rows of limits, and the counters that turns debit (see read_rows); then the count of turns,
 --       and per turn: entry · tenant · tenant:agent · tenant:turn · digest ('' where the id was minted) · policy number ·
 --       queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… · what they debit (see
 --       read_debits); at last, what Redis called itself when the caller connected, or ''
@@ -14,14 +14,16 @@
 -- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers and under; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local ARGV, unpack = ARGV, unpack
-local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
+local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'seq', 'tenants_gen', 'early_ms',
+  'memory_max')
 local epoch_ms = epoch(now, ARGV[#ARGV], meta)
-local policy_gen, last_seq, tenants_gen, early_ms = unpack(meta, 7, 10)
+local policy_gen, last_seq, tenants_gen, early_ms, memory_max = unpack(meta, 7, 11)
 local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local inbox_max, inboxes_max, reply_retain = num(ARGV[6]), num(ARGV[7]), num(ARGV[8])
-local policies, at = read_policies(10, num(ARGV[9]))
+local bytes_max = tenant_bytes_max(ARGV[9], memory_max)
+local policies, at = read_policies(11, num(ARGV[10]))
 at = read_rows(at)
 if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE', now } end
 
@@ -33,7 +35,7 @@ local any_known, cancelled_early
 -- What is known of the batch's turns, by their number: where their arguments begin, and where what they debit does; once
 -- they are planned, their words, and of those that are to be written how many calls go out and what the log says. What only
 -- unusual turns have is in `rare`: a table for each turn costs more than what else a usual one needs.
-local places, debits_of, words, admitted, notes, rare, NOTHING = {}, {}, {}, {}, {}, {}, {}
+local places, debits_of, words, admitted, notes, rare, sizes, NOTHING = {}, {}, {}, {}, {}, {}, {}, {}
 
 -- What many turns of a batch say alike is read once.
 local numbers = {}
@@ -194,13 +196,14 @@ local function plan(i)
     if not task then refusal = 'unknown_task' end
   end
   if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
+  if t.bytes + sizes[i] > bytes_max then refusal = 'tenant_queue_full' end
   if refusal then return 'REFUSED ' .. refusal end
   seen[tt] = digest
   if box == 'new' then claim(tenant, inbox) end
   local a, policy, n = agent_of(name, now), policies[number(policy_number)], number(count)
   deadline = number(deadline)
   roll(a, t, policy, stagger, now)
-  t.unfinished, admitted[i] = t.unfinished + 1, 0
+  t.unfinished, t.bytes, admitted[i] = t.unfinished + 1, t.bytes + sizes[i], 0
   local day, resets = day_left(a, t, policy)
   local k, tick = n, tick_left(a, policy, epoch_ms)
   if tick < k then k = tick end
@@ -240,14 +243,14 @@ end
 -- The record of a turn, and where its calls wait. One table serves all records, and one all slices: making them costs
 -- more than filling them.
 local record = { TURN.agent, '', TURN.queue, '', TURN.calls, '', TURN.admitted, '', TURN.deadline_ms, '', TURN.admitted_ms,
-  now_text, TURN.meta, '' }
+  now_text, TURN.meta, '', TURN.bytes, '' }
 local out, call_fields = {}, {}
 local function write(i)
-  local from, word, note, k, more, at = places[i], words[i], notes[i], admitted[i], rare[i] or NOTHING, 14
+  local from, word, note, k, more, at = places[i], words[i], notes[i], admitted[i], rare[i] or NOTHING, 16
   local _, tenant, name, tt, digest, _, queue, deadline, _, _, task, meta, count = unpack(ARGV, from, from + 12)
   local n = number(count)
   record[2], record[4], record[6], record[8] = string.sub(name, #tenant + 2), queue, count, k == n and count or k
-  record[10], record[14] = deadline, meta
+  record[10], record[14], record[16] = deadline, meta, sizes[i]
   -- Rule 21: the record answers without the entry, whatever becomes of that.
   for c = 1, n do
     local field = call_fields[c] or TURN.call .. (c - 1)
@@ -304,7 +307,7 @@ local slices = room(tight)
 if slices and count > slices then return { 'PRESSURE', now, slices } end
 for i = 1, count do
   -- The arguments stay where they are.
-  local _, _, name, tt, digest, _, _, _, _, _, _, _, calls = unpack(ARGV, at, at + 12)
+  local _, _, name, tt, digest, _, _, _, _, _, _, meta, calls = unpack(ARGV, at, at + 12)
   places[i] = at
   if not names[name] then
     names[name], names[#names + 1] = true, name
@@ -313,7 +316,9 @@ for i = 1, count do
     local r = #records
     records[r + 1], records[r + 2] = P .. 'turn:' .. tt, P .. 'done:' .. tt
   end
-  at = at + 13 + number(calls)
+  local bytes = #meta
+  for c = at + 13, at + 12 + number(calls) do bytes = bytes + #ARGV[c] end
+  sizes[i], at = bytes, at + 13 + number(calls)
   if ARGV[at] == '' then at = at + 1 else debits_of[i], at = read_debits(at) end
 end
 -- Which entries are still pending: what was read together lies together, so mostly one command says so for all.

@@ -111,7 +111,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
-        args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
+        args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms).show(o.tenant_bytes_max);
         add_policies(&mut args, rows);
         let counters =
             Counters::add(&mut args, limits, o.audit_admissions, turns.iter().flat_map(|turn| &turn.counters));

@@ -50,7 +50,8 @@ impl Store {
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
         let mut args = self.args();
         args.show(self.options.turns_max).show(self.options.inbox_unread_max).show(self.options.turns_bytes_max);
-        args.show(self.options.inboxes_max).show(self.options.reply_retain_ms).show(turns.len());
+        args.show(self.options.inboxes_max).show(self.options.reply_retain_ms);
+        args.show(self.options.tenant_bytes_max).show(turns.len());
         for t in turns {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());

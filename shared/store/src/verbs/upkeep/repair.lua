@@ -271,12 +271,12 @@ local function count_turns()
   for i = 1, #timers do
     local tt = string.sub(timers[i], 1, 2) == 't:' and string.sub(timers[i], 3)
     local tenant = tt and split(tt)
-    local found = tenant and redis.pcall('HMGET', turn_key(tt), TURN.calls, TURN.fence) or {}
+    local found = tenant and redis.pcall('HMGET', turn_key(tt), TURN.calls, TURN.fence, TURN.bytes) or {}
     if found.err and not string.find(found.err, 'WRONGTYPE', 1, true) then error(found.err, 0) end
-    local calls, fence = found[1], found[2]
+    local calls, fence, bytes = unpack(found, 1, 3)
     if calls then
-      local t = counted[tenant] or { unfinished = 0, out = 0 }
-      t.unfinished, counted[tenant] = t.unfinished + 1, t
+      local t = counted[tenant] or { unfinished = 0, out = 0, bytes = 0 }
+      t.unfinished, t.bytes, counted[tenant] = t.unfinished + 1, t.bytes + (sound(bytes) or 0), t
       if fence and string.sub(fence, 1, 2) ~= 's:' then t.out = t.out + 1 end
     end
   end
@@ -286,12 +286,14 @@ end
 local counted = ARGV[8] == 'tenant' and count_turns()
 function kinds.tenant(tenant)
   if not counted then return 'NOT_COUNTED' end
-  local is, says = counted[tenant] or { unfinished = 0, out = 0 }, tenant_of(tenant)
+  local is, says = counted[tenant] or { unfinished = 0, out = 0, bytes = 0 }, tenant_of(tenant)
   if says.lost then return 'FOUND unreadable' end
-  if is.unfinished == says.unfinished and is.out == says.out then return '' end
-  local more = string.format(' unfinished %d, counted %d; out %d, counted %d', says.unfinished, is.unfinished, says.out, is.out)
+  if is.unfinished == says.unfinished and is.out == says.out and is.bytes == says.bytes then return '' end
+  local more = string.format(' unfinished %d, counted %d; out %d, counted %d; bytes %.0f, counted %.0f', says.unfinished,
+    is.unfinished, says.out, is.out, says.bytes, is.bytes)
   return fault('tenant_miscounted', tenant, function()
-    call('HSET', tenant_key(tenant), TENANT.unfinished, is.unfinished, TENANT.out, is.out)
+    call('HSET', tenant_key(tenant), TENANT.unfinished, is.unfinished, TENANT.out, is.out, TENANT.bytes,
+      string.format('%.0f', is.bytes))
   end) .. more
 end
 

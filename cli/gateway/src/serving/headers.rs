@@ -1,0 +1,76 @@
+//! Headers that count once: two values of one that decides something would let a proxy and the gateway, or two parts of the
+//! gateway, each take another one.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::problem::Problem;
+
+/// Headers that a request has at most once, beside all of MCP and of Tickfleet.
+const ONCE: [&str; 5] = ["authorization", "content-type", "idempotency-key", "last-event-id", "origin"];
+/// Beginnings of names of headers that a request has at most once.
+const FAMILIES: [&str; 2] = ["mcp-", "tickfleet-"];
+
+/// Refuses a request with two values of a header that counts once.
+pub(crate) async fn once(request: Request, next: Next) -> Response {
+    match repeated(request.headers()) {
+        Some(name) => {
+            Problem::invalid(format!("{name}: found more than one such header; send it once")).into_response()
+        }
+        None => next.run(request).await,
+    }
+}
+
+fn repeated(headers: &HeaderMap) -> Option<&HeaderName> {
+    let counts_once = |name: &str| ONCE.contains(&name) || FAMILIES.iter().any(|family| name.starts_with(family));
+    headers.keys().find(|name| counts_once(name.as_str()) && headers.get_all(*name).iter().nth(1).is_some())
+}
+
+/// The value of a header that only informs; none if there are several, so that none is taken at random.
+pub(crate) fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(found: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        let mut headers = HeaderMap::new();
+        for (name, value) in found.iter().map(pair) {
+            headers.append(name, value);
+        }
+        headers
+    }
+
+    #[test]
+    fn what_decides_something_counts_once_even_if_both_values_are_alike() {
+        for name in [
+            "authorization",
+            "content-type",
+            "idempotency-key",
+            "last-event-id",
+            "mcp-protocol-version",
+            "mcp-session-id",
+            "origin",
+            "tickfleet-tenant",
+        ] {
+            assert_eq!(repeated(&headers(&[(name, "a")])), None, "{name}");
+            assert_eq!(repeated(&headers(&[(name, "a"), (name, "a")])).map(HeaderName::as_str), Some(name));
+        }
+        assert_eq!(repeated(&headers(&[("accept", "a"), ("accept", "b")])), None, "a list, which may come in parts");
+    }
+
+    #[test]
+    fn two_traces_are_none() {
+        assert!(only(&headers(&[("traceparent", "a")]), "traceparent").is_some());
+        assert!(only(&headers(&[("traceparent", "a"), ("traceparent", "b")]), "traceparent").is_none());
+        assert!(only(&headers(&[]), "traceparent").is_none());
+    }
+}

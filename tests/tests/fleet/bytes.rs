@@ -1,0 +1,139 @@
+//! Bytes of the turns that a tenant has waiting: bounded for each tenant, and counted without a remainder.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_client::{Client, SubmitError, parse_turn};
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_protocol::{TaskMessage, parse_task_message};
+use tickfleet_store::fields::{tenant, turn};
+use tickfleet_store::{StoreOptions, TurnName};
+use tickfleet_tests::fleet::{Fleet, Plan};
+
+const BYTES_MAX: u64 = 3_040_000;
+
+/// A turn of `of` with this many bytes in its arguments.
+fn large(of: &str, id: &str, bytes: usize) -> Value {
+    let call = json!({"name": "echo", "arguments": {"text": "x".repeat(bytes / 4)}});
+    json!({"tenant": of, "agent": "kelly", "turn_id": id, "reply_to": "box", "calls": [call, call, call, call]})
+}
+
+async fn submit(client: &Client, turn: &Value) -> Result<(), SubmitError> {
+    client.submit(parse_turn(turn.to_string().as_bytes()).unwrap()).await.map(drop)
+}
+
+async fn count(fleet: &Fleet, of: &str, field: &str) -> i64 {
+    fleet.ask::<Option<i64>>("HGET", &format!("tenant:{of}"), &[field]).await.unwrap_or(0)
+}
+
+#[tokio::test]
+async fn one_tenant_fills_its_bound_and_another_still_submits() {
+    let store = StoreOptions { tenant_bytes_max: BYTES_MAX, lease_ms: 2_000, ..StoreOptions::default() };
+    let policy = |policy: &mut tickfleet_model::policy::Policy| {
+        policy.tenants.insert(TenantId::new("bolt").unwrap(), TenantPolicy::default());
+    };
+    let mut fleet = Fleet::start(Plan { workers: 0, store, policy, ..Plan::default() }).await;
+    let client = Client::over(vec![fleet.store.clone()]);
+    for n in 0..3 {
+        submit(&client, &large("acme", &format!("t{n}"), 1_000_000)).await.unwrap();
+    }
+    fleet.until("all are admitted", async |fleet| count(fleet, "acme", tenant::UNFINISHED).await == 3).await;
+    let bytes = count(&fleet, "acme", tenant::BYTES).await;
+    assert!((3_000_000..3_010_000).contains(&bytes), "{bytes}");
+
+    // Clients are refused at once, whatever they send; what comes by an XADD is refused when it is to be admitted.
+    let one_more = large("acme", "one-more", 1_000_000);
+    assert!(matches!(submit(&client, &one_more).await, Err(SubmitError::QueueFull)));
+    let description = "x".repeat(60_000);
+    let task = json!({"tenant": "acme", "target_agent": "kelly", "task_id": "k", "task_description": description});
+    let TaskMessage::Delegate(task) = parse_task_message(task.to_string().as_bytes()).unwrap() else { panic!() };
+    assert!(matches!(client.delegate(*task).await, Err(SubmitError::QueueFull)));
+    fleet.submit_turn(one_more.clone()).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], &reply["error"]["code"]), (&json!("one-more"), &json!("tenant_queue_full")));
+    assert_eq!(count(&fleet, "acme", tenant::BYTES).await, bytes, "what is refused counts for nothing");
+    // A small one still fits.
+    submit(&client, &large("acme", "small", 10)).await.unwrap();
+
+    submit(&client, &large("bolt", "hers", 1_000_000)).await.unwrap();
+    fleet.until("hers is admitted", async |fleet| count(fleet, "bolt", tenant::UNFINISHED).await == 1).await;
+
+    fleet.add_worker();
+    for _ in 0..4 {
+        assert_eq!(fleet.reply().await["status"], "done");
+    }
+    submit(&client, &one_more).await.unwrap();
+    assert_eq!(fleet.reply().await["status"], "done");
+    for of in ["acme", "bolt"] {
+        fleet.until("all have ended", async |fleet| count(fleet, of, tenant::UNFINISHED).await == 0).await;
+        assert_eq!(count(&fleet, of, tenant::BYTES).await, 0, "{of}");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn mixed_traffic_leaves_no_byte_counted() {
+    let external = TaskHandlerDef::External { lease: Duration::from_secs(600) };
+    let mut fleet = Fleet::start(Plan {
+        schedulers: 2,
+        workers: 2,
+        agents: ["kelly", "fran", "sam"].map(String::from).into(),
+        handlers: [(AgentId::new("sam").unwrap(), external)].into(),
+        caps: DefaultCaps { tick_ms: 300, calls_per_tick: 3, ..DefaultCaps::default() },
+        ..Plan::default()
+    })
+    .await;
+    let turn = |agent: &str, id: &str, calls: Value| json!({"agent": agent, "turn_id": id, "calls": calls});
+    let echo = json!({"name": "echo", "arguments": {"text": "x".repeat(2_000)}});
+    let fail = |outcomes: &[&str]| json!({"name": "fail", "arguments": {"outcomes": outcomes}});
+    let mut turns = vec![
+        // More than a tick admits: results are kept while the rest waits.
+        turn("kelly", "long", json!(vec![&echo; 10])),
+        turn("fran", "audited", json!(vec![&echo; 5])),
+        turn("fran", "retried", json!([fail(&["transient", "transient", "ok"]), echo])),
+        turn("fran", "failed", json!([fail(&["fatal"])])),
+        turn("kelly", "cancelled", json!(vec![&echo; 9])),
+        turn("kelly", "early", json!([echo])),
+        turn("kelly", "expired", json!(vec![&echo; 9])),
+        turn("kelly", "refused", json!([{"name": "nothing", "arguments": {}}])),
+    ];
+    turns[1]["tool_call_audits"] = json!(true);
+    turns[1]["format"] = json!("openai_chat");
+    turns[1]["calls"] = json!(
+        (0..5)
+            .map(|n| json!({"id": format!("c{n}"), "type": "function",
+                "function": {"name": "echo", "arguments": "{\"text\":\"a\"}"}}))
+            .collect::<Vec<_>>()
+    );
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    turns[6]["deadline"] = json!(chrono::DateTime::from_timestamp_millis(now_ms + 700).unwrap().to_rfc3339());
+    let name = |id: &str| TurnName::parse(&format!("acme:{id}")).unwrap();
+    fleet.store.cancel_all(&name("early"), "too soon").await.unwrap();
+    for turn in &turns {
+        fleet.submit_turn(turn.clone()).await;
+    }
+    let expected = turns.len() + 3;
+    for n in 0..3 {
+        fleet.submit_turn(turn("fran", &format!("small-{n}"), json!([echo]))).await;
+    }
+    let task = json!({"tenant": "acme", "target_agent": "sam", "task_id": "outside", "task_description": "work"});
+    fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
+    fleet
+        .until("some have a part of their results", async |fleet| {
+            let done: Option<i64> = fleet.ask("HGET", "turn:acme:long", &[turn::DONE]).await;
+            let counted = count(fleet, "acme", tenant::BYTES).await;
+            done.is_some_and(|done| done > 0) && counted > 2_000
+        })
+        .await;
+    for id in ["cancelled", "outside"] {
+        fleet.store.cancel_all(&name(id), "a test").await.unwrap();
+    }
+    for _ in 0..expected {
+        fleet.reply().await;
+    }
+    fleet.until("all have ended", async |fleet| count(fleet, "acme", tenant::UNFINISHED).await == 0).await;
+    assert_eq!(count(&fleet, "acme", tenant::BYTES).await, 0);
+    fleet.stop().await;
+}
