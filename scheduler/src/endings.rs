@@ -40,8 +40,16 @@ impl Endings {
         while !rest.is_empty() {
             let (chunk, later) = rest.split_at(length(rest));
             rest = later;
-            let rendered = chunk.iter().filter_map(|ending| Some((ending, self.render(ending, now_ms)?)));
-            let (endings, batch): (Vec<&Ending>, Vec<Settlement>) = rendered.unzip();
+            let (mut endings, mut batch): (Vec<&Ending>, Vec<Settlement>) = (Vec::new(), Vec::new());
+            for ending in chunk {
+                match self.render(ending, now_ms).await {
+                    Ok(rendered) => {
+                        endings.extend(rendered.is_some().then_some(ending));
+                        batch.extend(rendered);
+                    }
+                    Err(error) => self.unsettled(&error),
+                }
+            }
             match self.store.settle(&batch).await {
                 Ok(settled) => self.count(&endings, &settled),
                 Err(error) if error.is_script_error() && batch.len() > 1 => self.one_by_one(&endings, &batch).await,
@@ -57,12 +65,20 @@ impl Endings {
         }
     }
 
-    fn render(&self, ending: &Ending, now_ms: i64) -> Option<Settlement> {
-        let rendered = report::ending(&self.decider.report(), ending, now_ms);
+    /// None if nobody can: only a foreign writer leaves such an ending.
+    ///
+    /// # Errors
+    /// [`StoreError`]; its timer gives it out again.
+    async fn render(&self, ending: &Ending, now_ms: i64) -> Result<Option<Settlement>, StoreError> {
+        let consent = match ending.may_have_begun() {
+            true => self.store.used_consent(&ending.name).await?,
+            false => None,
+        };
+        let rendered = report::ending(&self.decider.report(), ending, consent.as_ref(), now_ms);
         if let Err(problem) = &rendered {
             tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
         }
-        rendered.ok()
+        Ok(rendered.ok())
     }
 
     async fn one_by_one(&self, endings: &[&Ending], batch: &[Settlement]) {

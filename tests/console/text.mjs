@@ -25,6 +25,7 @@ for (const bad of ["", "01", "1.", "+1", "[1,]", '{"a" 1}', '{"a":1,}', "tru", "
 
 // What nobody would see is shown, and marked.
 assert.equal(visible("pay \u202e001\u{e0041}"), "pay \\u202e001\\udb40\\udc41");
+assert.equal(visible(`9${"\u0336".repeat(5)}00 Vie\u0302\u0323t`), "9\u0336\u0336\u0336\\u0336\\u033600 Vie\u0302\u0323t");
 assert.deepEqual(parts("a\u200bb"), [{ text: "a" }, { hidden: "\\u200b" }, { text: "b" }]);
 assert.deepEqual(parts("Zażółć שלום 🙂"), [{ text: "Zażółć שלום 🙂" }]);
 

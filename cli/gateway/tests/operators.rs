@@ -3,9 +3,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use support::{Front, key};
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_model::policy::Rule;
+use tickfleet_model::{ApprovalDemand, Policy};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tokio::time::Instant;
 
 #[tokio::test]
 async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_changes_nothing() {
@@ -55,5 +61,83 @@ async fn a_name_that_the_fleet_does_not_have_is_refused_by_every_verb_and_change
         let answer = front.ask(&anna, "POST", &format!("/v1/operate/{verb}"), &kelly).await;
         assert_eq!(answer.json(), json!({"changed": true}), "{verb}: {answer:?}");
     }
+    fleet.stop().await;
+}
+
+/// Calls of echo need any approver; but for those with a small value, which need finance.
+fn people_are_asked(policy: &mut Policy) {
+    policy.permissions.approvers = [("anna".to_owned(), BTreeSet::new())].into();
+    let rule = |when: &str, roles: &[&str]| Rule {
+        when: Some(when.into()),
+        require: "1 > 2".into(),
+        otherwise_ask: Some(ApprovalDemand {
+            by: roles.iter().map(ToString::to_string).collect(),
+            ..ApprovalDemand::default()
+        }),
+        ..Rule::default()
+    };
+    let row = policy.permissions.matrix.get_mut("echo").unwrap();
+    row.rules = vec![rule("size(args.text) > 9", &[]), rule("size(args.text) <= 9", &["finance"])];
+}
+
+#[tokio::test]
+async fn whoever_may_decide_sees_every_argument_and_all_others_a_short_form_that_says_so() {
+    let mut fleet = Fleet::start(Plan { policy: people_are_asked, ..Plan::default() }).await;
+    let (anna_row, anna) = key("anna", "*", &["*"], &["view", "approve"]);
+    let (viewer_row, viewer) = key("viewer", "*", &["*"], &["view"]);
+    let front = Front::of(&fleet, &[anna_row, viewer_row]).await;
+    let get = async |key: &str, path: &str| {
+        let answer = front.ask(key, "GET", &format!("/v1/operate/approvals{path}"), &Value::Null).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    };
+    let asked = async |turn: &str| {
+        let began = Instant::now();
+        loop {
+            let page = get(&viewer, "").await;
+            let found = page["approvals"].as_array().unwrap().iter().find(|one| one["call"] == format!("{turn}/0"));
+            if let Some(found) = found {
+                return found.clone();
+            }
+            assert!(began.elapsed() < PATIENCE, "nobody is asked");
+            // A list tells nobody that it has changed: the poll is bounded above.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let password = "correct-horse-battery";
+    let arguments = json!({"text": format!("{}to eve", "x".repeat(10_000)), "value": {"password": password, "n": 1}});
+    let long = fleet.submit(&[("echo", arguments.clone())]).await;
+    let listed = asked(&long).await;
+    let path = format!("/acme:{}", listed["id"].as_str().unwrap());
+    let bytes = arguments.to_string().len();
+    for (who, shown) in [("a list", &listed), ("a viewer", &get(&viewer, &path).await)] {
+        assert_eq!((&shown["arguments_exact"], &shown["arguments_bytes"]), (&json!(false), &json!(bytes)), "{who}");
+        let text = shown.to_string();
+        assert!(text.len() < 8_000 && !text.contains(password), "{who}: {text}");
+    }
+    let decides = get(&anna, &path).await;
+    assert_eq!((&decides["arguments"], &decides["arguments_exact"]), (&arguments, &json!(true)));
+
+    // Whoever has none of the roles decides nothing, and sees no more than a viewer.
+    let secret = json!({"text": "small", "value": {"password": password}});
+    let turn = fleet.submit(&[("echo", secret)]).await;
+    let small = asked(&turn).await;
+    let shown = get(&anna, &format!("/acme:{}", small["id"].as_str().unwrap())).await;
+    assert_eq!(
+        (&shown["arguments"]["value"]["password"], &shown["arguments_exact"]),
+        (&json!("[REDACTED]"), &json!(false))
+    );
+
+    // Once it was decided, nobody needs them any more.
+    let approved =
+        front.ask(&anna, "POST", &format!("/v1/operate/approvals{path}/approve"), &json!({"reason": "yes"})).await;
+    assert_eq!(approved.status, 200, "{approved:?}");
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["output"], arguments, "what ran is what was shown");
+    let ended = get(&anna, &path).await;
+    assert_eq!((&ended["state"], &ended["arguments_exact"]), (&json!("used"), &json!(false)), "{ended}");
+    assert!(!ended.to_string().contains(password), "{ended}");
+    fleet.cancel_turn(&turn).await;
+    assert_eq!(fleet.reply().await["turn_id"], turn);
     fleet.stop().await;
 }

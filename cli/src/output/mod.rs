@@ -241,9 +241,87 @@ pub(crate) fn summary(json: &str, chars_max: usize) -> String {
     }
 }
 
+/// Characters of JSON that is written on one line.
+const LINE_CHARS: usize = 80;
+
+/// JSON as people read it whole: every value, each number with its digits, and no letter of a text written as an escape. What
+/// does not fit on one line has a line for each value, behind `margin`.
+pub(crate) fn whole(json: &str, margin: &str) -> String {
+    let line = written(json, None);
+    if line.chars().count() <= LINE_CHARS { line } else { format!("\n{margin}{}", written(json, Some(margin))) }
+}
+
+/// JSON without needless escapes, on one line or on many.
+fn written(json: &str, margin: Option<&str>) -> String {
+    let (mut shown, mut depth, mut rest) = (String::with_capacity(json.len()), 0_usize, json.trim_start());
+    while let Some(character) = rest.chars().next() {
+        let is_empty = rest[character.len_utf8()..].trim_start().starts_with(['}', ']']);
+        let breaks =
+            |depth: usize| margin.map(|margin| format!("\n{margin}{}", "  ".repeat(depth))).unwrap_or_default();
+        let mut taken = character.len_utf8();
+        match character {
+            '"' => {
+                taken = string_end(rest);
+                let text = serde_json::from_str::<String>(&rest[..taken])
+                    .map(|text| serde_json::Value::from(text).to_string());
+                shown.push_str(text.as_deref().unwrap_or(&rest[..taken]));
+            }
+            '{' | '[' => {
+                depth += 1;
+                shown.push(character);
+                shown.push_str(&if is_empty { String::new() } else { breaks(depth) });
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                let was_empty = shown.ends_with(['{', '[']);
+                shown.push_str(&if was_empty { String::new() } else { breaks(depth) });
+                shown.push(character);
+            }
+            ',' => {
+                shown.push(character);
+                shown.push_str(&breaks(depth));
+            }
+            ':' => shown.push_str(if margin.is_some() { ": " } else { ":" }),
+            _ => shown.push(character),
+        }
+        rest = rest[taken..].trim_start();
+    }
+    shown
+}
+
+/// Where the string ends that a text begins with.
+fn string_end(text: &str) -> usize {
+    let mut is_escaped = false;
+    let end = text[1..].find(|character| {
+        let closes = character == '"' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
+        closes
+    });
+    end.map_or(text.len(), |end| end + 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_is_written_whole_with_every_digit_and_without_needless_escapes() {
+        let json = r#" {"to": "\u006b\u0069m \"x\" \\u202e", "amount":12345678901234567890.10,"no":[],"of": {}} "#;
+        let line = r#"{"to":"kim \"x\" \\u202e","amount":12345678901234567890.10,"no":[],"of":{}}"#;
+        assert_eq!(whole(json, "    "), line);
+        let long = format!(r#"{{"note":"{}","of":[1e400,{{"a":null}}],"last":"\u202e"}}"#, "x".repeat(5_000));
+        let shown = whole(&long, "  ");
+        let expected = format!(
+            "\n  {{\n    \"note\": \"{}\",\n    \"of\": [\n      1e400,\n      {{\n        \"a\": null\n      }}\n    ],\n    \
+             \"last\": \"\u{202e}\"\n  }}",
+            "x".repeat(5_000)
+        );
+        assert_eq!(shown, expected);
+        assert!(visible(&shown).contains(r#""last": "\u202e""#), "what is hidden shows where it is printed");
+        for odd in ["", "{", "}]", "\"a", "\"\\", "null"] {
+            assert_eq!(whole(odd, ""), odd);
+        }
+    }
 
     #[test]
     fn short_texts_stay_and_long_ones_are_cut_between_characters() {

@@ -39,8 +39,16 @@ pub struct Approval {
     pub tool: String,
     /// Its version.
     pub version: String,
-    /// The arguments, without secrets, and cut where they are very long.
+    /// The arguments that the call runs with, where [`Self::arguments_exact`] says so; else their short form, without secrets
+    /// and cut where they are long.
     pub arguments: Box<RawValue>,
+    /// True if `arguments` are those that the call runs with, to the last character.
+    pub arguments_exact: bool,
+    /// Bytes of the arguments that the call runs with.
+    pub arguments_bytes: u64,
+    /// The short form of exact arguments, where it differs.
+    #[serde(skip)]
+    short: Option<Box<RawValue>>,
     /// What asks.
     pub asked_by: Vec<AskedFor>,
     /// Who has to agree: all of it has to be met.
@@ -300,8 +308,9 @@ pub(crate) async fn decide(
     verdict: &Verdict<'_>,
 ) -> Result<Counted, ApprovalError> {
     let facts = store.approval(tenant, id).await?.ok_or(ApprovalError::Unknown)?;
-    let narrowed = narrowed(store, tenant, &facts, verdict).await?;
+    let narrowed = narrowed(&facts, verdict)?;
     let reason = verdict.redactor.text(verdict.reason);
+    let shown = verdict.redactor.json(&narrowed);
     let entry = approval_entry(&ApprovalSaid {
         timestamp_ms: store.now_ms().await?,
         tenant,
@@ -324,6 +333,7 @@ pub(crate) async fn decide(
         reason: &reason,
         narrowed: &narrowed,
         seen: verdict.seen.map_or("", RawValue::get),
+        shown: &shown,
         entry: &entry,
     };
     Ok(match store.decide_approval(&decision).await? {
@@ -339,12 +349,7 @@ pub(crate) async fn decide(
 }
 
 /// What is changed of the arguments with this verdict, as records have it; empty where nothing is.
-async fn narrowed(
-    store: &Store,
-    tenant: &TenantId,
-    facts: &ApprovalFacts,
-    verdict: &Verdict<'_>,
-) -> Result<String, ApprovalError> {
+fn narrowed(facts: &ApprovalFacts, verdict: &Verdict<'_>) -> Result<String, ApprovalError> {
     if verdict.narrow.is_empty() {
         return Ok(String::new());
     }
@@ -352,9 +357,9 @@ async fn narrowed(
     let mut values: Narrowed = serde_json::from_str(seen).unwrap_or_default();
     values.extend(verdict.narrow.iter().map(|(pointer, value)| (pointer.clone(), value.clone())));
     let may: BTreeSet<String> = serde_json::from_str(&facts.may_narrow).unwrap_or_default();
-    if let Some((turn, position)) = facts.place(tenant) {
-        let arguments = store.arguments_of(&turn, position).await?.ok_or(ApprovalError::Gone)?;
-        narrow(&arguments, &may, &values)?;
+    // One that has ended has no arguments any more, and is refused where it is decided.
+    if let Some(arguments) = &facts.exact {
+        narrow(arguments, &may, &values)?;
     }
     // Values are JSON already.
     let text = serde_json::to_string(&values).unwrap_or_default();
@@ -370,9 +375,18 @@ impl Approval {
         let needed = |(approvers, roles)| Needed { approvers, roles };
         let said =
             |vote: tickfleet_store::ApprovalVote| Said { by: vote.by, reason: vote.reason, at_ms: Some(vote.at_ms) };
+        let value = |text: String| raw(text).unwrap_or_else(|| RawValue::NULL.to_owned());
+        let (arguments_exact, short) = (facts.exact.is_some(), value(facts.short));
+        let (arguments, short) = match facts.exact {
+            Some(exact) if facts.is_abridged => (value(exact), Some(short)),
+            _ => (short, None),
+        };
         Self {
             tenant: tenant.clone(),
-            arguments: raw(facts.arguments).unwrap_or_else(|| RawValue::NULL.to_owned()),
+            arguments,
+            arguments_exact,
+            arguments_bytes: facts.bytes,
+            short,
             asked_by: serde_json::from_str(&facts.why).unwrap_or_default(),
             needs: facts.demands.into_iter().map(needed).collect(),
             may_narrow: serde_json::from_str(&facts.may_narrow).unwrap_or_default(),
@@ -389,6 +403,27 @@ impl Approval {
             until_ms: facts.until_ms,
             ended_ms: facts.ended_ms,
         }
+    }
+
+    /// The same for lists, logs and whoever may not decide: without secrets, and cut where it is long.
+    #[must_use]
+    pub fn for_onlookers(self, redactor: &Redactor) -> Self {
+        let clean = |json: Box<RawValue>| RawValue::from_string(redactor.json(json.get()).into_owned()).ok();
+        Self {
+            arguments_exact: self.arguments_exact && self.short.is_none(),
+            arguments: self.short.unwrap_or(self.arguments),
+            short: None,
+            narrowed: self.narrowed.and_then(clean),
+            ..self
+        }
+    }
+
+    /// Returns true if an approver with these roles may decide about it.
+    #[must_use]
+    pub fn may_be_decided_by(&self, by: &str, roles: &BTreeSet<String>) -> bool {
+        let has_role =
+            |needed: &Needed| needed.roles.is_empty() || needed.roles.iter().any(|role| roles.contains(role));
+        by != self.agent && self.needs.iter().any(has_role)
     }
 
     /// Who has to agree, in words (`2 of finance, legal`).

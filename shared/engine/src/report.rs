@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::time::rfc3339;
-use tickfleet_model::outcome::Premises;
+use tickfleet_model::approval::{Narrowed, narrow};
+use tickfleet_model::outcome::{Approved, Premises};
 use tickfleet_model::policy::{ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::turn::inner::outer_turn;
@@ -16,6 +17,7 @@ use tickfleet_model::{
 use tickfleet_protocol::{audit, result};
 use tickfleet_store::{
     BegunBy, BegunCall, EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName,
+    UsedConsent,
 };
 
 /// The way in which results are reported.
@@ -436,6 +438,16 @@ fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
+/// The consent to a call with these arguments, as its result names it.
+#[must_use]
+pub fn approved(consent: &UsedConsent, arguments: &str) -> Approved {
+    let values: Narrowed = serde_json::from_str(&consent.narrowed).unwrap_or_default();
+    let may = values.keys().cloned().collect();
+    let changed = (!values.is_empty()).then(|| narrow(arguments, &may, &values).ok()).flatten();
+    let arguments = changed.and_then(|changed| RawValue::from_string(changed).ok());
+    Approved { id: consent.id.clone(), by: consent.by.clone(), arguments }
+}
+
 /// A call from its blob; an external task's blob is the task's own message.
 #[must_use]
 pub fn call_of(meta: &SliceMeta, blob: Option<&String>) -> Call {
@@ -463,11 +475,17 @@ fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
     serde_json::from_value(plain).map_err(|_| format!("meta: {problem}"))
 }
 
-/// The settlement of calls that nobody runs.
+/// The settlement of calls that nobody runs. `consent` is the one that a call of the turn has taken, where one may have begun:
+/// its result names it.
 ///
 /// # Errors
 /// The problem of the ending's data, for the log: only a foreign writer leaves such.
-pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
+pub fn ending(
+    options: &ReportOptions,
+    ending: &Ending,
+    consent: Option<&UsedConsent>,
+    now_ms: i64,
+) -> Result<Settlement, String> {
     let meta = meta_of(ending)?;
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
@@ -485,6 +503,8 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         // A call that may have run was tried.
         if may_have_run(ending, position) {
             result.attempts += 1;
+            let consent = consent.filter(|consent| consent.position == position);
+            result.approval = consent.map(|consent| approved(consent, &call.arguments));
         }
         let reported = Reported {
             tenant: &ending.name.tenant,
@@ -551,9 +571,21 @@ mod tests {
             admitted: 4,
             why: None,
             meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":4}"#.into(),
-            calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(); 3],
+            calls: vec![r#"{"t":"send_invoice","a":"{\"amount\": 700, \"to\": \"kim\"}"}"#.into(); 3],
         };
-        let settlement = ending(&ReportOptions::default(), &ending_of, 0).unwrap();
+        let consent = UsedConsent {
+            position: 1,
+            id: "apr-1".into(),
+            by: vec!["ann".into()],
+            narrowed: r#"{"/amount":400}"#.into(),
+        };
+        let settlement = ending(&ReportOptions::default(), &ending_of, Some(&consent), 0).unwrap();
+        let named = |at: usize| {
+            serde_json::from_str::<serde_json::Value>(&settlement.calls[at].result).unwrap()["approval"].clone()
+        };
+        let expected = serde_json::json!({"id": "apr-1", "by": ["ann"], "arguments": {"amount": 400, "to": "kim"}});
+        assert_eq!((named(0), named(1).is_null()), (expected, true), "the call that may have run names its consent");
+        assert!(settlement.calls[0].audit.contains(r#""approval":{"id":"apr-1""#), "{}", settlement.calls[0].audit);
         let told = |settlement: &Settlement| -> Vec<(String, u64)> {
             let told = settlement.calls.iter().map(|call| {
                 let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
@@ -569,13 +601,13 @@ mod tests {
 
         // The one that was begun had failed before, and the holder of the others was lost.
         let lost = Ending { tries: 2, crashes: 1, marked: Vec::new(), admitted: 3, ..ending_of };
-        let settlement = ending(&ReportOptions::default(), &lost, 0).unwrap();
+        let settlement = ending(&ReportOptions::default(), &lost, None, 0).unwrap();
         assert_eq!(told(&settlement), pairs(&[(unknown, 3), ("expired", 1), ("expired", 0)]));
 
         // Auditors are told that it ran only of one whose tries ended: what decides the log anew goes by it.
         let options = ReportOptions { premises: true, ..ReportOptions::default() };
         let ran = |ending_of: Ending| -> Vec<bool> {
-            let settlement = ending(&options, &ending_of, 0).unwrap();
+            let settlement = ending(&options, &ending_of, None, 0).unwrap();
             let ran = settlement.calls.iter().map(|call| {
                 let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
                 entry["meta"]["premises"]["ran"] == true

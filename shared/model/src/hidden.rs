@@ -18,16 +18,27 @@ pub const fn is_hidden(character: char) -> bool {
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// `text` with each hidden character written as JSON escapes it: `\u202e`, and a pair of surrogates beyond U+FFFF. JSON
+/// Marks over or under one letter that are shown: scripts that are written with these need no more.
+const MARKS_MAX: usize = 3;
+
+/// Returns true for a mark of those that are put over or under any letter. A pile of them covers the lines around it.
+const fn is_mark(character: char) -> bool {
+    matches!(character,
+        '\u{300}'..='\u{36f}' | '\u{483}'..='\u{489}' | '\u{1ab0}'..='\u{1aff}' | '\u{1dc0}'..='\u{1dff}'
+        | '\u{20d0}'..='\u{20ff}' | '\u{fe20}'..='\u{fe2f}')
+}
+
+/// `text` with each hidden character, and each mark of a pile beyond the third, written as JSON escapes it: `\u202e`, and a pair of surrogates beyond U+FFFF. JSON
 /// stays JSON that means the same.
 #[must_use]
 pub fn visible(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(is_hidden) {
+    if !text.chars().any(|character| is_hidden(character) || is_mark(character)) {
         return Cow::Borrowed(text);
     }
-    let mut shown = String::with_capacity(text.len() + 16);
+    let (mut shown, mut marks) = (String::with_capacity(text.len() + 16), 0);
     for character in text.chars() {
-        if is_hidden(character) {
+        marks = if is_mark(character) { marks + 1 } else { 0 };
+        if is_hidden(character) || marks > MARKS_MAX {
             for unit in character.encode_utf16(&mut [0; 2]) {
                 // Writing to a String cannot fail.
                 let _ = write!(shown, "\\u{unit:04x}");
@@ -54,6 +65,10 @@ mod tests {
         ] {
             assert_eq!(visible(text), shown);
         }
+        let pile = format!("9{}00", "\u{336}".repeat(5));
+        assert_eq!(visible(&pile), "9\u{336}\u{336}\u{336}\\u0336\\u033600");
+        let marked = "Vie\u{302}\u{323}t";
+        assert_eq!(visible(marked), marked);
         let plain = "Zażółć gęślą, שלום, 你好 🙂\n\ttab";
         assert!(matches!(visible(plain), Cow::Borrowed(same) if same == plain));
     }

@@ -97,8 +97,10 @@ fn told(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
-            let mut cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
-            if cut.len() < text.len() {
+            // A line break would let it look like a line of whoever shows the message.
+            let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            let mut cut: String = text.chars().take(VALUE_CHARS_MAX).map(visible).collect();
+            if text.chars().nth(VALUE_CHARS_MAX).is_some() {
                 cut.push('…');
             }
             cut

@@ -1,6 +1,7 @@
 //! What operators see: metrics, alerts, dashboards.
 
 mod cost;
+mod exports;
 mod large_results;
 mod metrics;
 mod observability;

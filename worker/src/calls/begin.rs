@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tickfleet_model::{Durability, Outcome, idempotency_key};
+use tickfleet_engine::report;
+use tickfleet_model::outcome::Approved;
+use tickfleet_model::{CallResult, Durability, Outcome, idempotency_key};
 use tickfleet_store::{ASKS, Begin, Begun, Confirmed};
 use tokio::time::Instant;
 
@@ -69,7 +71,10 @@ impl Calls {
             Some(Begun::Unknown) => {
                 // Whoever began it was lost, or could not write its result: both are true of what is said.
                 let what = "This call was begun before, and no result of it was recorded.";
-                trying.refused(Outcome::OutcomeUnknown, messages::outcome_unknown(&trying.call.tool, what))
+                let error = messages::outcome_unknown(&trying.call.tool, what);
+                let approval = self.consent_before(trying).await;
+                let unknown = CallResult { approval, ..trying.result(Outcome::OutcomeUnknown, error) };
+                Disposition::Ended(Box::new(unknown), Vec::new())
             }
             Some(over @ (Begun::Cancelled | Begun::Expired)) => self.over_before(trying, over).await,
             // Redis restarted; what it lost may include another's begin of this very call.
@@ -82,6 +87,16 @@ impl Calls {
                 Disposition::Lost
             }
         }))
+    }
+
+    /// The consent that somebody who is gone had to a call that they have begun.
+    async fn consent_before(&self, trying: &Trying<'_>) -> Option<Approved> {
+        let consent = self.store.used_consent(&trying.slice.name).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, call = %trying.id, "the consent to a call that was begun before could not be read");
+            None
+        });
+        let consent = consent.filter(|consent| consent.position == trying.id.position);
+        consent.map(|consent| report::approved(&consent, &trying.call.arguments))
     }
 
     /// A call that has begun runs only if that would survive what its tool is to survive. Else nothing of it is sent: it

@@ -36,7 +36,7 @@ use crate::tools::{RegisteredTool, Toolbox};
 
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
-    store: Store,
+    pub(super) store: Store,
     pub(super) clock: Arc<ShardClock>,
     pub(super) lease_clock: Arc<LeaseClock>,
     pub(super) claims: Arc<Claims>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
-use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_protocol::without_nulls;
 use tickfleet_rules::Ruling;
 use tickfleet_store::UseApproval;
@@ -107,6 +107,7 @@ impl Admitted {
         let approval = self.approved.filter(|_| !carried.is_refused());
         match carried {
             Disposition::Ended(result, _) => {
+                let approval = approval.or(result.approval);
                 let result = CallResult { approval, entered_ms: self.entered_ms, ..*result };
                 Disposition::Ended(Box::new(result), self.passed.shadow)
             }
@@ -142,7 +143,7 @@ pub(crate) async fn pass(
     let ruled = asked.follows_rules(&tool, &arguments);
     observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     let Ruling { shadow, asked: by_rules } = ruled?;
-    let asked = asked.consent(&tool, by_rules);
+    let asked = asked.consent(&tool, &arguments, by_rules);
     observe(Guard::Approval, asked.as_ref().map(|_| &*tool).map_err(Box::as_ref));
     Ok(Passed { asked: asked?, tool, arguments, shadow })
 }
@@ -196,9 +197,14 @@ impl Asked<'_> {
     /// by whoever can ask them (`consent`).
     ///
     /// # Errors
-    /// The end of a call that nobody could ever agree to: no approvers are configured. A task asks nobody: whoever
-    /// delegated it made a call, which can.
-    fn consent(&self, tool: &RegisteredTool, by_rules: Vec<AskedBy>) -> Result<Vec<AskedBy>, Box<CallEnding>> {
+    /// The end of a call that nobody could ever agree to: no approvers are configured, or its arguments are too long to be
+    /// shown to a person whole. A task asks nobody: whoever delegated it made a call, which can.
+    fn consent(
+        &self,
+        tool: &RegisteredTool,
+        arguments: &RawValue,
+        by_rules: Vec<AskedBy>,
+    ) -> Result<Vec<AskedBy>, Box<CallEnding>> {
         let by_tool = tool.spec.requires_approval.then(|| AskedBy {
             place: format!("tools.{}.approval", tool.spec.name),
             why: "each call of this tool needs approval".into(),
@@ -207,6 +213,11 @@ impl Asked<'_> {
         });
         let asked: Vec<AskedBy> = by_tool.into_iter().chain(by_rules).collect();
         let can_be_asked = matches!(self, Self::Tool { tools, .. } if !tools.approvers().is_empty());
+        let bytes = arguments.get().len();
+        if can_be_asked && !asked.is_empty() && bytes > limits::APPROVAL_ARGUMENTS_BYTES_MAX {
+            let error = messages::too_long_for_people(&tool.spec.name, bytes);
+            return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
+        }
         if asked.is_empty() || can_be_asked {
             return Ok(asked);
         }

@@ -46,6 +46,17 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
     invalid_arguments(tool, &problem)
 }
 
+/// A person has to approve the call, and sees all of its arguments: these are too long for that.
+pub(crate) fn too_long_for_people(tool: &str, bytes: usize) -> CallError {
+    let bytes_max = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
+    let problem = format!(
+        "a person has to approve this call and is shown all of its arguments, which may have {bytes_max} bytes at most; \
+         these have {bytes}. Shorten them, or make several calls. The call was not executed."
+    );
+    let details = serde_json::json!({ "bytes": bytes, "bytes_max": bytes_max });
+    CallError { details: Some(details), ..invalid_arguments(tool, &problem) }
+}
+
 /// No tool has this name.
 pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> CallError {
     let name: String = name.chars().take(80).collect();

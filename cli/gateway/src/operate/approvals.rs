@@ -55,7 +55,8 @@ pub(crate) struct Waiting {
     now_ms: i64,
 }
 
-/// List calls that wait for approval, the first to expire first, page by page.
+/// List calls that wait for approval, the first to expire first, page by page. `arguments` are masked and may be shortened:
+/// `arguments_exact` is true if they are complete. `GET /v1/operate/approvals/{approval}` returns the complete arguments.
 #[utoipa::path(get, path = "/v1/operate/approvals", tag = "operators", params(Wanted),
     responses((status = 200, description = "`approvals`, `now_ms`, and `next` if more follow", body = Object),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
@@ -79,7 +80,9 @@ pub(crate) async fn list(
     let tenants = tenants(&shared, operator.within(wanted.tenant)?).await?;
     let page = approval_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let next = page.next.map(|next| next.to_string());
-    Ok(Json(Waiting { approvals: page.approvals, next, now_ms: super::views::now_ms(&shared).await? }))
+    let redactor = shared.desk.redactor();
+    let approvals = page.approvals.into_iter().map(|approval| approval.for_onlookers(&redactor)).collect();
+    Ok(Json(Waiting { approvals, next, now_ms: super::views::now_ms(&shared).await? }))
 }
 
 async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantId>, Problem> {
@@ -89,7 +92,8 @@ async fn tenants(shared: &Shared, asked: Option<TenantId>) -> Result<Vec<TenantI
     }
 }
 
-/// Return one approval: the call, the required approvers and their decisions.
+/// Return one approval: the call, the required approvers and their decisions. A key whose approver may decide receives the
+/// exact arguments until the approval ends (`arguments_exact`). Other keys receive the masked form of the list.
 #[utoipa::path(get, path = "/v1/operate/approvals/{approval}", tag = "operators", params(("approval" = String, Path, description = "`tenant:id`. An `id` alone is searched in all tenants of the key")),
     responses((status = 200, description = "The approval", body = Object),
         (status = 400, description = "Invalid name", body = ProblemBody),
@@ -103,7 +107,16 @@ pub(crate) async fn show(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Approval>, Problem> {
     operator.may(Verb::View)?;
-    find(&shared, &operator, &path(name)?).await.map(Json)
+    let approval = find(&shared, &operator, &path(name)?).await?;
+    let decides = decides(&shared, &operator, &approval).await;
+    Ok(Json(if decides { approval } else { approval.for_onlookers(&shared.desk.redactor()) }))
+}
+
+/// Returns true if the key's approver may decide about it. Nobody may while the configuration cannot be read.
+async fn decides(shared: &Shared, operator: &Operator, approval: &Approval) -> bool {
+    let Ok(by) = operator.may(Verb::Approve).and_then(|()| operator.approver()) else { return false };
+    let roles = shared.desk.approver(by).await.ok().flatten();
+    roles.is_some_and(|roles| approval.may_be_decided_by(by, &roles))
 }
 
 async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approval, Problem> {

@@ -48,7 +48,7 @@ pub(crate) struct Approvals {
 enum What {
     /// List the calls that wait, the first to expire first.
     List(List),
-    /// Show one approval: the call, the required approvers and their decisions.
+    /// Show one approval: the call with all arguments, the required approvers and their decisions.
     Show(One),
     /// Approve a call.
     Approve(Approve),
@@ -200,7 +200,9 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
     };
-    output.show(&page.approvals, |found| tell::listed(found, now_ms))?;
+    let redactor = setup.report().redactor;
+    let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.for_onlookers(&redactor)).collect();
+    output.show(&found, |found| tell::listed(found, now_ms))?;
     if let Some(next) = page.next {
         output.note(&format!("there may be more: --from {next} goes on"));
     }

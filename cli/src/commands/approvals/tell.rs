@@ -7,12 +7,10 @@ use tickfleet_client::Approval;
 use tickfleet_client::approvals::Needed;
 
 use crate::output::time_format::{clock, from_now};
-use crate::output::{Mood, Output, lines, summary, table};
+use crate::output::{Mood, Output, lines, short, summary, table, whole};
 
 /// Characters of arguments in a list.
 const ARGUMENTS_CHARS: usize = 48;
-/// And where one approval is told.
-const ARGUMENTS_TOLD_CHARS: usize = 2_000;
 
 /// What waits, a row each.
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
@@ -30,7 +28,14 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
             Cell::new(from_now(approval.until_ms, now_ms)),
         ]);
     }
-    lines(rows)
+    let mut text = lines(rows);
+    let is_short = |found: &Approval| {
+        !found.arguments_exact || summary(found.arguments.get(), ARGUMENTS_CHARS) != found.arguments.get()
+    };
+    if found.iter().any(is_short) {
+        text.push_str("\nSome arguments are shortened here, or secrets are taken out: tickfleet approvals show ID shows them exactly");
+    }
+    text
 }
 
 /// Who has to agree.
@@ -41,7 +46,8 @@ fn needs(approval: &Approval) -> String {
 
 /// What asks.
 fn why(approval: &Approval) -> String {
-    let all: Vec<String> = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, asked.why)).collect();
+    let each = approval.asked_by.iter().map(|asked| format!("{} ({})", asked.place, short(&asked.why, usize::MAX)));
+    let all: Vec<String> = each.collect();
     all.join("; ")
 }
 
@@ -82,9 +88,14 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     let _ = writeln!(text, "Approval {id} {}", output.paint(mood, word));
     let call = (&approval.agent, &approval.tool, &approval.version);
     let _ = writeln!(text, "  {} calls {} {} (call {}:{})", call.0, call.1, call.2, approval.tenant, approval.call);
-    let _ = writeln!(text, "  Arguments: {}", summary(approval.arguments.get(), ARGUMENTS_TOLD_CHARS));
+    let what = match (approval.arguments_exact, approval.ended_ms) {
+        (true, _) => "Arguments",
+        (false, None) => "Arguments, shortened and without secrets",
+        (false, Some(_)) => "Arguments, shortened and without secrets (the exact ones were dropped when it ended)",
+    };
+    let _ = writeln!(text, "  {what}: {}", whole(approval.arguments.get(), "    "));
     if let Some(narrowed) = &approval.narrowed {
-        let _ = writeln!(text, "  Changed: {}", narrowed.get());
+        let _ = writeln!(text, "  Changed: {}", whole(narrowed.get(), "    "));
     }
     let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
     let _ = writeln!(text, "  It needs {}", needs(approval));
@@ -95,7 +106,8 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         approval.agreed.iter().map(|said| ("agreed", said)).chain(approval.denied.iter().map(|s| ("denied it", s)))
     {
         let at = said.at_ms.map(clock).unwrap_or_default();
-        let because = if said.reason.is_empty() { String::new() } else { format!(": {}", said.reason) };
+        let because =
+            if said.reason.is_empty() { String::new() } else { format!(": {}", short(&said.reason, usize::MAX)) };
         let _ = writeln!(text, "  {at}  {} {word}{because}", said.by);
     }
     match approval.ended_ms {

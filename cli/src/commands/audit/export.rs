@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tickfleet_client::audit::{Export, ExportError, ExportRange, Resume};
 use tickfleet_model::TenantId;
-use tickfleet_proof::lines::{FORMAT, Header, TenantFacts};
+use tickfleet_proof::lines::{FORMAT, Header, Line, TenantFacts};
 
 use super::follow::{self, Follow, To};
 use crate::failure::Failure;
@@ -109,13 +109,30 @@ fn tenants(setup: &Setup, only: Option<&TenantId>) -> BTreeMap<String, TenantFac
     facts.collect()
 }
 
+/// The beginning of every export.
+const BEGINS: &str = "{\"export\":";
+
 /// The file, what is in it, and the bytes of its lines that are whole.
+///
+/// # Errors
+/// It cannot be read; it is no export, or has something that an export has not. It stays as it is.
 fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
+    let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}: write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-    let (mut resume, mut kept, mut line) = (Resume::default(), 0_u64, String::new());
+    let (mut resume, mut kept, mut number, mut line) = (Resume::default(), 0_u64, 0_u64, String::new());
     let mut reader = BufReader::new(&file);
     while reader.read_line(&mut line)? > 0 {
-        if !line.ends_with('\n') || !resume.take(line.trim_end()) {
+        number += 1;
+        let is_whole = line.ends_with('\n');
+        let is_taken = is_whole && resume.take(line.trim_end());
+        if !resume.has_header() && (is_whole || !BEGINS.starts_with(&line) && !line.starts_with(BEGINS)) {
+            return Err(other("it is no export".to_owned()));
+        }
+        if !is_taken {
+            // The last line may have been cut off, and an export that ended goes on.
+            if is_whole && !(is_end(&line) && reader.fill_buf()?.is_empty()) {
+                return Err(other(format!("line {number} of it is no line of an export that goes on")));
+            }
             break;
         }
         kept += line.len() as u64;
@@ -124,10 +141,71 @@ fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
     Ok((resume, kept, file))
 }
 
+fn is_end(line: &str) -> bool {
+    matches!(Line::read(line.trim_end()), Some(Line::End(_)))
+}
+
 /// The file, cut behind its last line that is whole.
 fn cut(mut file: std::fs::File, kept: u64) -> std::io::Result<std::fs::File> {
     use std::io::Seek as _;
     file.set_len(kept)?;
     file.seek(std::io::SeekFrom::End(0))?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_proof::lines::{self, End};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_of_another_fleet_or_no_export_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("march.jsonl");
+        let ours = Header { fleet: "south".into(), keys: [("k1".into(), "A".into())].into(), ..Header::default() };
+        let header = |change: &dyn Fn(&mut Header)| {
+            let mut header = ours.clone();
+            change(&mut header);
+            format!("{}\n", lines::header(&header))
+        };
+        let (good, end) = (header(&|_| ()), format!("{}\n", lines::end(End::default())));
+        for (text, why) in [
+            (header(&|header| header.fleet = "north".into()), "the fleet \"north\", and this one is of \"south\""),
+            (header(&|header| header.tenant = Some("acme".into())), "the tenant \"acme\", and this one is of \"all\""),
+            (
+                header(&|header| header.keys = [("k1".into(), "B".into())].into()),
+                "keys that this fleet does not have (k1)",
+            ),
+            ("notes of somebody\n".to_owned(), "it is no export"),
+            ("notes without an end of line".to_owned(), "it is no export"),
+            (format!("{}\n", lines::entry(0, "1-1", "", "{}")), "it is no export"),
+            (format!("{good}notes\n"), "line 2 of it is no line"),
+            (format!("{good}{end}notes\n"), "line 2 of it is no line"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = match opened(&path) {
+                Ok((resume, _, _)) => resume.check(&[], &ours).await.unwrap_err().to_string(),
+                Err(error) => error.to_string(),
+            };
+            assert!(error.contains(why), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        // What is ours goes on where it was cut off.
+        for (text, kept) in [
+            (String::new(), 0),
+            ("{\"exp".to_owned(), 0),
+            (good[..20].to_owned(), 0),
+            (good.clone(), good.len()),
+            (format!("{good}{end}"), good.len()),
+            (format!("{good}{{\"shard"), good.len()),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let (resume, whole, _) = opened(&path).unwrap();
+            resume.check(&[], &ours).await.unwrap();
+            assert_eq!(whole, kept as u64, "{text}");
+        }
+    }
 }

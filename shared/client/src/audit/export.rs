@@ -40,6 +40,8 @@ pub struct Resume {
     fleet: Option<String>,
     /// The tenant that it is of; none where it is of all.
     tenant: Option<String>,
+    /// The public keys of its seals, by their ids.
+    keys: BTreeMap<String, String>,
     /// The last entry of each shard, as it is there.
     last: BTreeMap<u32, String>,
 }
@@ -68,11 +70,18 @@ impl Resume {
             Some(Line::Header(header)) => {
                 self.fleet.get_or_insert(header.fleet);
                 self.tenant = header.tenant;
+                self.keys.extend(header.keys);
                 true
             }
             Some(Line::Gone(_)) => true,
             Some(Line::End(_)) | None => false,
         }
+    }
+
+    /// Returns true if a header was there, which says whose export it is.
+    #[must_use]
+    pub const fn has_header(&self) -> bool {
+        self.fleet.is_some()
     }
 }
 
@@ -93,19 +102,24 @@ impl Resume {
             let all = |tenant: &Option<String>| tenant.clone().unwrap_or_else(|| "all".to_owned());
             return Err(differs("tenant", &all(&self.tenant), &all(&header.tenant)));
         }
+        let is_known = |(id, key): (&String, &String)| header.keys.get(id) == Some(key);
+        if !self.keys.is_empty() && !self.keys.iter().any(is_known) {
+            let theirs: Vec<&str> = self.keys.keys().map(String::as_str).collect();
+            let why = format!("its seals are signed with keys that this fleet does not have ({})", theirs.join(", "));
+            return Err(ExportError::Other(format!("{why}: write to another file")));
+        }
         for store in stores {
             let shard = store.shard();
             let (Some(id), Some(text)) = (self.entries.get(&shard), self.last.get(&shard)) else { continue };
-            let id = id.to_string();
+            let (at, id) = (*id, id.to_string());
             let is_ours = match store.log_entries_back(&id, &id, 1).await?.first() {
                 Some(entry) => entry.text == *text,
-                // It may have left the log since; but what follows an export is newer than it.
-                None => match store.log_entries_back("+", "-", 1).await?.first() {
-                    Some(newest) => {
-                        newest.id.parse::<EntryId>().is_ok_and(|newest| newest > id.parse().unwrap_or_default())
-                    }
-                    None => false,
-                },
+                // It may have left the log since: then the log was trimmed, and all that it has is newer.
+                None => {
+                    let page = store.log_page("0-0", 1).await?;
+                    let first = page.first.as_deref().and_then(|id| id.parse::<EntryId>().ok());
+                    page.added > page.length && first.is_none_or(|first| first > at)
+                }
             };
             if !is_ours {
                 let why = format!("its last entry of shard {shard}, {id}, is not in the log of this fleet");

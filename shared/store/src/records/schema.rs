@@ -259,8 +259,14 @@ records! {
         TOOL = "t",
         /// Its version.
         VERSION = "v",
-        /// The arguments as people see them, without secrets, JSON.
+        /// The arguments for lists, notices and whoever may not decide, JSON: without secrets, within a bound.
         ARGUMENTS = "a",
+        /// Set where these are not the arguments of the call: secrets were taken out, or they were cut.
+        ABRIDGED = "ab",
+        /// In that case, the arguments that the call runs with, JSON. Gone when the approval has ended.
+        EXACT = "ax",
+        /// Bytes of the arguments that the call runs with.
+        BYTES = "an",
         /// What asks, JSON: a list of `place` and `why`.
         WHY = "w",
         /// Who has to agree: `<quorum>:<role>,<role>`, with `;` between; no role stands for any.

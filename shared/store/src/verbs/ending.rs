@@ -148,6 +148,12 @@ impl Ending {
         self.calls.first().is_some_and(|call| call == Self::NO_CALL)
     }
 
+    /// Returns true if one of its calls may have begun.
+    #[must_use]
+    pub const fn may_have_begun(&self) -> bool {
+        self.begun.is_some() || !self.marked.is_empty() || self.crashes > 0
+    }
+
     /// As [`Self::read`]; one that cannot be read costs no other, and comes again with its timer.
     pub(crate) fn read_one(verb: &'static str, value: Value) -> Option<Self> {
         match Self::read(verb, value) {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::json;
 use tickfleet_client::{Approval, ApprovalError};
-use tickfleet_model::{ConsumerId, Policy};
+use tickfleet_model::{AgentId, ConsumerId, Policy};
 use tickfleet_store::{Begin, Begun, Consent, Scripts, UseApproval};
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::doomed::Doomed;
@@ -101,6 +102,8 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
             id: asked.id.clone(),
             binding,
             takes: true,
+            agent: AgentId::new("kelly").unwrap(),
+            bytes: 2,
         };
         let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
         assert_eq!(
@@ -134,6 +137,50 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
+    for has_worker in [false, true] {
+        let bank = Bank::default();
+        let mut plan = Plan { workers: 0, ..bank.ruled() };
+        plan.store.lease_ms = 2_000;
+        let mut fleet = Fleet::start(plan).await;
+        let (turn, asked) = approved_without_worker(&mut fleet).await;
+        Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &asked.id).await.unwrap();
+        let fence = leased_by_a_ghost(&fleet).await;
+        let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
+        let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
+        let (of, held) = (name.clone(), fence.clone());
+        let question = UseApproval { name: of, fence: held, position: 0, id, binding, takes: true, agent, bytes: 2 };
+        assert!(matches!(fleet.store.use_approval(&[question]).await.unwrap()[..], [Consent::Given { .. }]));
+        let (nonce, digest) = (Some("ghost".to_owned()), String::new());
+        let begin = Begin { name, fence, position: 0, nonce, digest, knows: None };
+        assert_eq!(fleet.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
+        // With a worker, the slice comes back; without one, the turn is cancelled, and a scheduler ends it.
+        if has_worker {
+            let stricter: fn(&mut Policy) = |policy| policy.permissions.matrix.clear();
+            let other = another_worker(&fleet, Plan { policy: stricter, ..bank.ruled() }, "other");
+            check(&mut fleet, &asked, &turn).await;
+            other.kill();
+        } else {
+            fleet.cancel_turn(&turn).await;
+            check(&mut fleet, &asked, &turn).await;
+        }
+        assert_eq!(bank.paid(), 0);
+        fleet.stop().await;
+    }
+}
+
+/// The one call ends as unknown, and its result and audit entry name the consent.
+async fn check(fleet: &mut Fleet, asked: &Approval, turn: &str) {
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["outcome_unknown"], "{reply}");
+    let named = json!({"id": asked.id, "by": ["ann"], "arguments": {"to": "kim", "amount": 400}});
+    assert_eq!(reply["results"][0]["approval"], named, "{reply}");
+    let audits = fleet.audits().await;
+    let audited = audits.iter().find(|entry| entry["meta"]["call"] == format!("{turn}/0")).unwrap();
+    assert_eq!(audited["meta"]["approval"]["id"], json!(asked.id), "{audited}");
+}
+
 /// Asks as somebody does to whom the consent was not given.
 type AskOtherwise = fn(&mut UseApproval);
 
@@ -159,7 +206,8 @@ async fn each_guard_is_what_keeps_a_consent_with_its_call() {
     approve(&fleet, "ann", &asked.id).await;
     let fence = leased_by_a_ghost(&fleet).await;
     let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
-    let question = UseApproval { name, fence, position: 0, id: asked.id.clone(), binding, takes: true };
+    let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
+    let question = UseApproval { name, fence, position: 0, id, binding, takes: true, agent, bytes: 2 };
     for (guard, others) in GUARDS {
         let mut asks = question.clone();
         others(&mut asks);

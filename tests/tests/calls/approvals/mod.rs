@@ -3,6 +3,7 @@
 mod beside;
 mod crashes;
 mod narrowed;
+mod seen;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_client::{Approval, ApprovalError, Client, Counted, Verdict};
 use tickfleet_model::policy::Rule;
-use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId};
+use tickfleet_model::{ApprovalDemand, Effect, Policy, Redactor, TenantId, limits};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
@@ -367,23 +368,54 @@ async fn a_turn_that_asks_for_it_is_told_that_it_waits_and_its_reply_comes_once(
     fleet.stop().await;
 }
 
+/// Approvals of calls of this agent that wait: so many, each with arguments of so many bytes.
+async fn many_wait(fleet: &Fleet, agent: &str, count: u64, bytes: usize) {
+    let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
+    let mut pipe = redis::pipe();
+    let keys = fleet.store.keys();
+    for number in 0..count {
+        let id = format!("apr-{agent}-{number}");
+        pipe.cmd("ZADD").arg(keys.key("asked:acme")).arg(&far).arg(&id).ignore();
+        let record = keys.key(format_args!("approval:acme:{id}"));
+        pipe.cmd("HSET").arg(record).arg(&["s", "waiting", "ag", agent, "an", &bytes.to_string()]).ignore();
+    }
+    let () = pipe.query_async(&mut fleet.server.connection().await).await.unwrap();
+}
+
 #[tokio::test]
-async fn approvals_that_wait_are_bounded_for_each_tenant() {
+async fn approvals_that_wait_are_bounded_for_each_tenant_each_agent_and_in_bytes() {
     let bank = Bank::default();
     let mut fleet = Fleet::start(bank.gated(of(1, &[]))).await;
-    let far = (fleet.store.now_ms().await.unwrap() + 3_600_000).to_string();
-    let mut many = redis::cmd("ZADD");
-    many.arg(fleet.store.keys().key("asked:acme"));
-    for number in 0..1_000 {
-        many.arg(&far).arg(format!("apr-{number}"));
+    let (of_agent, of_tenant) = (limits::APPROVALS_WAITING_OF_AGENT_MAX, limits::APPROVALS_WAITING_MAX);
+    let largest = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
+    for (waits, bound, said) in [
+        (&[("kelly", of_agent, 100)][..], "agent", "250 approvals of this agent wait already"),
+        (&[("a", of_agent, largest), ("b", 10, largest)], "bytes", "too many bytes of arguments"),
+        (&[("a", of_tenant, 0)], "tenant", "1000 approvals of this tenant wait already"),
+    ] {
+        for (agent, count, bytes) in waits {
+            many_wait(&fleet, agent, *count, *bytes).await;
+        }
+        fleet.submit(&[pay(1)]).await;
+        let reply = fleet.reply().await;
+        assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
+        let error = &reply["results"][0]["error"];
+        assert_eq!(error["details"], json!({"reason": "too_many_waiting", "bound": bound}), "{reply}");
+        assert!(error["message"].as_str().unwrap().contains(said), "{reply}");
+        let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;
     }
-    let () = many.query_async(&mut fleet.server.connection().await).await.unwrap();
+    // What another agent has takes none of this one's, and nor does what ended without a word.
+    many_wait(&fleet, "fran", of_agent, 100).await;
+    let over = ["0", "apr-over-1", "0", "apr-over-2"];
+    let _: u32 = fleet.ask("ZADD", "asked:acme", &over).await;
     fleet.submit(&[pay(1)]).await;
-    let reply = fleet.reply().await;
-    assert_eq!((outcomes(&reply), bank.paid()), (vec!["approval_refused"], 0), "{reply}");
-    assert_eq!(reply["results"][0]["error"]["details"]["reason"], "too_many_waiting", "{reply}");
+    let began = Instant::now();
+    while fleet.ask::<u64>("ZCARD", "asked:acme", &[]).await != of_agent + 1 {
+        assert!(began.elapsed() < PATIENCE, "nobody is asked");
+        // Redis tells nobody: the poll is bounded above.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let _: u32 = fleet.ask("DEL", "asked:acme", &[]).await;
-    fleet.stop().await;
 }
 
 #[tokio::test]

@@ -252,6 +252,7 @@ async fn people(scripts: &Scripts) -> Result<(), String> {
         agent: AgentId::new("a1").unwrap(),
         tool: ("pay".into(), "1.0.0".into()),
         arguments: "{}".into(),
+        short: None,
         why: "[]".into(),
         demands: "1:".into(),
         may_narrow: "[]".into(),

@@ -17,7 +17,7 @@ use tickfleet_model::outcome::Approved;
 use tickfleet_model::{ApprovalBinding, AskedBy, CallError, InboxName, Outcome, limits};
 use tickfleet_ops::metrics::ApprovalEvent;
 use tickfleet_protocol::bounded_output;
-use tickfleet_store::{AskApproval, Consent, UseApproval};
+use tickfleet_store::{ApprovalsFull, AskApproval, Consent, UseApproval};
 
 use crate::calls::call::{Calls, passed_with};
 use crate::calls::governed::facts::{self, LetIn};
@@ -91,6 +91,8 @@ impl Calls {
             // A call that facts deny leaves its consent as it was, and so does one that waits for an equal call.
             takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none()
                 && passed.tool.spec.effect_key.is_none(),
+            agent: trying.slice.meta.agent.clone(),
+            bytes: passed.arguments.get().len(),
         };
         match self.outbox.use_approval(question.clone()).await {
             Some(Consent::Given { narrowed, by }) => {
@@ -111,7 +113,7 @@ impl Calls {
             Some(Consent::Expired(since_ms)) => {
                 Err(self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await)
             }
-            Some(Consent::Full) => Err(self.refused(trying, too_many(), ApprovalEvent::NotAsked).await),
+            Some(Consent::Full(bound)) => Err(self.refused(trying, too_many(bound), ApprovalEvent::NotAsked).await),
             Some(Consent::Others) => {
                 tracing::error!(call = %trying.id, approval = id, "the id of an approval is another call's; the call ends");
                 Err(self.refused(trying, cannot_be_asked(), ApprovalEvent::NotAsked).await)
@@ -136,7 +138,9 @@ impl Calls {
                 self.refused(trying, expired(since_ms, &id), ApprovalEvent::Expired).await
             }
             // Redis has lost it meanwhile: whoever leases the call next asks anew.
-            Some(Consent::Waits | Consent::None(_) | Consent::Full | Consent::Others) => Disposition::HandBack(false),
+            Some(Consent::Waits | Consent::None(_) | Consent::Full(_) | Consent::Others) => {
+                Disposition::HandBack(false)
+            }
             Some(Consent::Stale) | None => {
                 self.metrics.fenced("use_approval");
                 Disposition::Lost
@@ -239,7 +243,8 @@ impl Calls {
             expires_ms: expires_ms(&passed.asked),
             agent: meta.agent.clone(),
             tool: (spec.name.clone(), spec.version.clone()),
-            arguments: self.shown(&passed.arguments),
+            arguments: passed.arguments.get().to_owned(),
+            short: self.short(&passed.arguments),
             why: self.why_asked(&passed.asked, before),
             demands: demands_text(&passed.asked),
             may_narrow: json!(may_narrow(&passed.asked)).to_string(),
@@ -251,13 +256,15 @@ impl Calls {
         Disposition::Asks(Box::new(ask))
     }
 
-    /// Arguments as people see them: without secrets, within a bound.
-    fn shown(&self, arguments: &RawValue) -> String {
+    /// The arguments for lists, notices and whoever may not decide, without secrets and within a bound; none if these are
+    /// the exact ones.
+    fn short(&self, arguments: &RawValue) -> Option<String> {
         let clean = self.redactor.json(arguments.get()).into_owned();
-        match RawValue::from_string(clean) {
-            Ok(clean) => bounded_output(clean, limits::APPROVAL_ARGUMENTS_BYTES_MAX).get().to_owned(),
+        let short = match RawValue::from_string(clean) {
+            Ok(clean) => bounded_output(clean, limits::APPROVAL_SHORT_BYTES_MAX).get().to_owned(),
             Err(_) => "null".to_owned(),
-        }
+        };
+        (short != arguments.get()).then_some(short)
     }
 
     /// What asks, as JSON, within a bound.
@@ -268,8 +275,12 @@ impl Calls {
         });
         let each = asked.iter().map(|asked| json!({"place": asked.place, "why": self.redactor.text(&asked.why)}));
         let mut all: Vec<Value> = again.into_iter().chain(each).collect();
+        let asked = all.len();
         while json!(all).to_string().len() > WHY_BYTES_MAX && all.len() > 1 {
             all.pop();
+        }
+        if all.len() < asked {
+            all.push(json!({"place": "…", "why": format!("{} more reasons are not shown", asked - all.len())}));
         }
         json!(all).to_string()
     }
@@ -324,10 +335,22 @@ fn expired(since_ms: i64, id: &str) -> CallError {
     CallError { code: "approval_expired".into(), ..error }
 }
 
-fn too_many() -> CallError {
-    let message = "A person has to approve this call, and too many approvals wait already. It was not executed; try again \
-                   later or use another approach.";
-    refusal("too_many_waiting", message.to_owned(), &json!({}))
+fn too_many(bound: ApprovalsFull) -> CallError {
+    let (of, what) = match bound {
+        ApprovalsFull::Tenant => {
+            ("tenant", format!("{} approvals of this tenant wait already", limits::APPROVALS_WAITING_MAX))
+        }
+        ApprovalsFull::Agent => {
+            ("agent", format!("{} approvals of this agent wait already", limits::APPROVALS_WAITING_OF_AGENT_MAX))
+        }
+        ApprovalsFull::Bytes => {
+            ("bytes", "the approvals of this tenant that wait have too many bytes of arguments already".to_owned())
+        }
+    };
+    let message = format!(
+        "A person has to approve this call, and {what}. It was not executed; try again later or use another approach."
+    );
+    refusal("too_many_waiting", message, &json!({ "bound": of }))
 }
 
 fn cannot_be_asked() -> CallError {

@@ -25,8 +25,11 @@ function changes(approval, data) {
   return set;
 }
 
-async function decide(approval, agrees, refresh) {
-  const name = nameOf(approval);
+/** Decides about an approval by all of its arguments: a list has a short form of them. */
+async function decide(listed, agrees, refresh) {
+  const name = nameOf(listed);
+  const approval = await ask(`approvals/${encodeURIComponent(name)}`).catch((error) => void say(error.message));
+  if (!approval) return;
   const verb = agrees ? "approve" : "deny";
   const act = async (data) => {
     const body = { reason: data.get("reason") };
@@ -35,11 +38,22 @@ async function decide(approval, agrees, refresh) {
     say(counted.missing ? `${name}: noted; ${counted.missing} more have to agree` : `${name} is ${counted.state}`);
   };
   const narrow = agrees ? approval.may_narrow.map((pointer) => field(`Another value for ${pointer} (empty: as it is)`, { name: `set ${pointer}` })) : [];
-  const text = `${approval.agent} calls ${approval.tool} with ${write(approval.arguments)}. You decide as ${whoami().approver}.`;
+  const text = `${approval.agent} calls ${approval.tool}. You decide as ${whoami().approver}.`;
+  const shown = [shownArguments(approval, "a role that may decide, or the gateway's configuration, is missing"), changed(approval)];
   const title = agrees ? `Approve ${name}?` : `Deny ${name}?`;
   const button = agrees ? "Approve" : "Deny";
-  if (await confirm({ title, text, fields: [...narrow, reasonField(!agrees)], button, act })) refresh();
+  if (await confirm({ title, text, fields: [...shown.flat(), ...narrow, reasonField(!agrees)], button, act })) refresh();
 }
+
+/** The arguments, and what is missing of them. */
+function shownArguments(approval, why) {
+  const cut = approval.arguments_exact ? null
+    : h("p", { class: "bad" }, `These are not all: secrets are taken out and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`);
+  return [h("pre", {}, write(approval.arguments, 2)), cut];
+}
+
+const changed = (approval) => (approval.narrowed
+  ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : []);
 
 function buttons(approval, refresh) {
   if (approval.state !== "waiting" || !may("approve")) return null;
@@ -57,8 +71,8 @@ export function card(approval, nowMs, refresh) {
   return h("section", { class: "card", "aria-label": `Approval ${nameOf(approval)}` },
     h("h2", {}, `${approval.agent} calls ${approval.tool}`),
     h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
-    h("pre", {}, write(approval.arguments, 2)),
-    approval.narrowed ? [h("p", {}, "Changed by another approver:"), h("pre", {}, write(approval.narrowed, 2))] : null,
+    shownArguments(approval, "whoever may decide sees them all before deciding"),
+    changed(approval),
     h("p", {}, `Asked for by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
     said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
     h("p", { class: "soft" }, `Asked ${clock(approval.asked_ms)}; until ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),

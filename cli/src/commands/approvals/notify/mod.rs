@@ -5,6 +5,7 @@
 
 mod sign;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::SealKey;
 use tickfleet_config::units::parse_duration;
-use tickfleet_model::hidden::{is_hidden, visible};
+use tickfleet_model::hidden::visible;
 use tickfleet_model::{ConsumerId, TenantId};
 use tickfleet_ops::metrics::{Metrics, Part, Told};
 use tickfleet_ops::progress::{LoopHandle, Progress};
@@ -345,8 +346,8 @@ fn age_ms(entry: &str, fields: &BTreeMap<String, String>, now_ms: i64, wall_ms: 
     by_shard.min(by_redis).max(0).unsigned_abs()
 }
 
-/// What is sent: arguments are without secrets, as they lie in the stream.
-/// The message about an event. Numbers keep their digits. Characters that no reader sees are escaped twice, so that whoever
+/// The message about an event. Arguments are without secrets and cut if they are long, as they are in the stream, and the
+/// message says so and where all of them are. Numbers keep their digits. Characters that no reader sees are escaped twice, so that whoever
 /// shows a text of the message shows the escape, and `hidden_characters` says so.
 fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) -> String {
     let text = |name: &str| fields.get(name).filter(|text| !text.is_empty());
@@ -365,8 +366,14 @@ fn message(tenant: &TenantId, event: &str, fields: &BTreeMap<String, String>) ->
         };
         data.extend(text(name).map(|value| (name, json(value))));
     }
+    if text("arguments").is_some() {
+        let exact = text("abridged").is_none();
+        data.push(("arguments_exact", exact.to_string()));
+        let all = text("approval").filter(|_| !exact);
+        data.extend(all.map(|id| ("arguments_at", quoted(&format!("/v1/operate/approvals/{tenant}:{id}")))));
+    }
     data.extend(text("until_ms").and_then(time).map(|until| ("until", quoted(&until))));
-    if fields.values().any(|text| text.contains(is_hidden) || visible_in_strings(text) != *text) {
+    if fields.values().any(|text| visible(text) != text.as_str() || visible_in_strings(text) != *text) {
         data.push(("hidden_characters", "true".to_owned()));
     }
     let data: Vec<String> = data.into_iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
@@ -390,8 +397,9 @@ fn visible_in_strings(json: &str) -> String {
             break;
         };
         let (quoted, after) = from.split_at(end + 2);
-        match serde_json::from_str::<String>(quoted) {
-            Ok(text) if text.contains(is_hidden) => shown.push_str(&Value::from(&*visible(&text)).to_string()),
+        let text = serde_json::from_str::<String>(quoted).unwrap_or_default();
+        match visible(&text) {
+            Cow::Owned(text) => shown.push_str(&Value::from(text).to_string()),
             _ => shown.push_str(quoted),
         }
         rest = after;
@@ -406,6 +414,8 @@ fn rfc3339(ms: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tickfleet_model::hidden::is_hidden;
+
     use super::*;
 
     #[test]
@@ -418,6 +428,12 @@ mod tests {
         let plain = message(&tenant, "asked", &fields(r#"{"amount":12345678901234567890.10,"to":"kim \\\"x\\\""}"#));
         assert!(plain.contains(r#""arguments":{"amount":12345678901234567890.10,"to":"kim \\\"x\\\""}"#), "{plain}");
         assert!(serde_json::from_str::<Value>(&plain).unwrap()["data"].get("hidden_characters").is_none(), "{plain}");
+        assert!(plain.contains(r#""arguments_exact":true"#) && !plain.contains("arguments_at"), "{plain}");
+        let mut abridged = fields(r#"{"to":"[REDACTED]"}"#);
+        abridged.insert("abridged".to_owned(), "1".to_owned());
+        let abridged: Value = serde_json::from_str(&message(&tenant, "asked", &abridged)).unwrap();
+        assert_eq!(abridged["data"]["arguments_exact"], false, "{abridged}");
+        assert_eq!(abridged["data"]["arguments_at"], "/v1/operate/approvals/acme:apr-1", "{abridged}");
         for hidden in ["\u{202e}001", "\\u202e001", "\u{e0041}", "\\udb40\\udc41"] {
             let text = message(&tenant, "asked", &fields(&format!(r#"{{"to":"kim {hidden}"}}"#)));
             let read: Value = serde_json::from_str(&text).unwrap();

@@ -347,6 +347,24 @@ local function waits_no_more(tenant, id)
   redis.pcall('ZREM', P .. 'asked', tenant .. ':' .. id)
 end
 
+-- What keeps people from being asked about a call of this agent with arguments of so many bytes, or nil: the bound
+-- of the tenant's approvals that wait, of the agent's, or of the bytes of their arguments. Below the second one the others are
+-- not reached, so nothing is counted.
+local function approvals_full(tenant, agent, bytes, now, most_of_tenant, most_of_agent, most_bytes)
+  local waiting, from = P .. 'asked:' .. tenant, '(' .. string.format('%d', now)
+  local count = call('ZCOUNT', waiting, from, '+inf')
+  if count >= num(most_of_tenant) then return 'tenant' end
+  if count < num(most_of_agent) then return nil end
+  local of_agent, held = 0, num(bytes)
+  for _, id in ipairs(call('ZRANGEBYSCORE', waiting, from, '+inf')) do
+    local found = redis.pcall('HMGET', approval_key(tenant .. ':' .. id), APPROVAL.agent, APPROVAL.bytes)
+    if found[1] == agent then of_agent = of_agent + 1 end
+    held = held + (num(found[2] or '') or 0)
+  end
+  if of_agent >= num(most_of_agent) then return 'agent' end
+  if held > num(most_bytes) then return 'bytes' end
+end
+
 -- Ends one that nobody has decided, or that counts no more.
 local function end_approval(tenant, id, state, now)
   local key = approval_key(tenant .. ':' .. id)
@@ -354,6 +372,7 @@ local function end_approval(tenant, id, state, now)
   local found = redis.pcall('HMGET', key, APPROVAL.state, APPROVAL.call)
   if found.err or found[1] ~= 'waiting' and found[1] ~= 'approved' then return end
   call('HSET', key, APPROVAL.state, state, APPROVAL.ended_ms, string.format('%d', now))
+  call('HDEL', key, APPROVAL.exact)
   call('PEXPIRE', key, approval_kept())
   tell_approval(tenant, id, state, found[2] or '', now)
 end

@@ -2,10 +2,11 @@
 -- ask_approval: people are asked about a call, and its slice is parked until they have decided, or may not any more; the
 -- worker's slot is free. What was asked about it before, when it was another call, counts no more.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 ms that replies are kept · 4 count, then per call:
---       tenant · turn · fence · queue · position · approval · binding · ms that people may decide, or '' · agent · tool ·
---       version · arguments JSON · why JSON · demands · pointers that may be changed JSON · inbox of an early reply, or '' ·
---       that reply (`{asked_ms}` and `{until_ms}` stand for the times) · '1' where calls behind it ran beside it
+-- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 of an agent · 4 bytes of their arguments · 5 ms that
+--       replies are kept · 6 count, then per call: tenant · turn · fence · queue · position · approval · binding · ms that
+--       people may decide, or '' · agent · tool · version · arguments JSON · their short form JSON, or '' where that is the
+--       same · why JSON · demands · pointers that may be changed JSON · inbox of an early reply, or '' · that reply
+--       (`{asked_ms}` and `{until_ms}` stand for the times) · '1' where calls behind it ran beside it
 -- reply per call: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before the
 --       position is missing) · DECIDED (meanwhile, or the call has begun: nothing written, look again) · FULL (likewise)
 -- effect HSET approval with a TTL, ZADD asked, XADD approvals and replies; HSET turn (approval), ZADD timers and delayed,
@@ -32,19 +33,24 @@ end
 local function write(at, tenant, name, record, until_ms)
   local about, lives = ARGV[at + 1] .. '/' .. ARGV[at + 4], until_ms - now + approval_kept()
   local until_text = string.format('%d', until_ms)
+  local exact, short = ARGV[at + 11], ARGV[at + 12]
+  local is_short = short ~= ''
+  if not is_short then short = exact end
   call('DEL', record)
   call('HSET', record, APPROVAL.state, 'waiting', APPROVAL.call, about, APPROVAL.binding, ARGV[at + 6],
     APPROVAL.expires_ms, ARGV[at + 7], APPROVAL.agent, ARGV[at + 8], APPROVAL.tool, ARGV[at + 9], APPROVAL.version,
-    ARGV[at + 10], APPROVAL.arguments, ARGV[at + 11], APPROVAL.why, ARGV[at + 12], APPROVAL.demands, ARGV[at + 13],
-    APPROVAL.may_narrow, ARGV[at + 14], APPROVAL.asked_ms, now_text, APPROVAL.until_ms, until_text)
+    ARGV[at + 10], APPROVAL.arguments, short, APPROVAL.bytes, #exact, APPROVAL.why, ARGV[at + 13], APPROVAL.demands,
+    ARGV[at + 14], APPROVAL.may_narrow, ARGV[at + 15], APPROVAL.asked_ms, now_text, APPROVAL.until_ms, until_text)
+  if is_short then call('HSET', record, APPROVAL.abridged, '1', APPROVAL.exact, exact) end
   call('PEXPIRE', record, string.format('%d', lives))
   add(P .. 'asked:' .. tenant, ARGV[at + 5], until_text, lives)
   add(P .. 'asked', name, now_text, lives)
   tell_approval(tenant, ARGV[at + 5], 'asked', about, now, 'agent', ARGV[at + 8], 'tool', ARGV[at + 9], 'version',
-    ARGV[at + 10], 'arguments', ARGV[at + 11], 'why', ARGV[at + 12], 'until_ms', until_text)
+    ARGV[at + 10], 'arguments', short, 'abridged', is_short and '1' or '', 'bytes', #exact, 'why', ARGV[at + 13],
+    'until_ms', until_text)
   local times = { asked_ms = now_text, until_ms = until_text }
-  local early = string.gsub(ARGV[at + 16], '{(%l+_ms)}', times)
-  reply_to(tenant, ARGV[at + 15], early)
+  local early = string.gsub(ARGV[at + 17], '{(%l+_ms)}', times)
+  reply_to(tenant, ARGV[at + 16], early)
 end
 
 local function ask(at)
@@ -61,7 +67,7 @@ local function ask(at)
   if state == 'waiting' and (until_ms or 0) <= now or state and state ~= 'waiting' and state ~= 'void' then return 'DECIDED' end
   if state ~= 'waiting' then
     sweep(tenant)
-    if call('ZCARD', P .. 'asked:' .. tenant) >= num(ARGV[2]) then return 'FULL' end
+    if approvals_full(tenant, ARGV[at + 8], #ARGV[at + 11], now, ARGV[2], ARGV[3], ARGV[4]) then return 'FULL' end
     until_ms = math.min(deadline, now + (num(ARGV[at + 7]) or deadline))
     write(at, tenant, name, record, until_ms)
   end
@@ -74,13 +80,13 @@ local function ask(at)
   -- It is no failed try that waits.
   call('ZREM', P .. 'delayed', tt)
   -- Rule 25: what ran beside it and was dropped is not told as not executed.
-  if ARGV[at + 17] == '1' then call('HSET', key, TURN.lost, now_text .. ' ' .. fence) end
+  if ARGV[at + 18] == '1' then call('HSET', key, TURN.lost, now_text .. ' ' .. fence) end
   return 'OK'
 end
 
 local replies = {}
-for i = 1, num(ARGV[4]) do replies[i] = word_of(ask, i * 18 - 13) end
-save_inboxes(now_text, redis_ms, ARGV[3], tight)
+for i = 1, num(ARGV[6]) do replies[i] = word_of(ask, i * 19 - 12) end
+save_inboxes(now_text, redis_ms, ARGV[5], tight)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
 return replies

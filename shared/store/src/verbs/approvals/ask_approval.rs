@@ -3,6 +3,7 @@
 use tickfleet_model::{AgentId, InboxName, limits};
 
 use crate::keys::{Queue, TurnName};
+use crate::script::args::Args;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::verbs::parked::Parked;
@@ -29,8 +30,11 @@ pub struct AskApproval {
     pub agent: AgentId,
     /// The tool, and its version.
     pub tool: (String, String),
-    /// The arguments without secrets, JSON, within the bound for people.
+    /// The arguments that the call runs with, JSON, for whoever decides.
     pub arguments: String,
+    /// Their short form for lists, notices and whoever may not decide, JSON: without secrets, within a bound. None if that is
+    /// the same.
+    pub short: Option<String>,
     /// What asks, JSON: a list of `place` and `why`.
     pub why: String,
     /// Who has to agree (see `tickfleet_model::approval::demands_text`).
@@ -50,8 +54,25 @@ pub enum Asked {
     Parked(Parked),
     /// It was decided meanwhile: nothing was written.
     Decided,
-    /// Too many of the tenant's approvals wait: nothing was written.
+    /// Too many approvals wait (see [`ApprovalsFull`]): nothing was written.
     Full,
+}
+
+/// The bound that keeps people from being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApprovalsFull {
+    /// [`limits::APPROVALS_WAITING_MAX`] approvals of the tenant wait.
+    Tenant,
+    /// [`limits::APPROVALS_WAITING_OF_AGENT_MAX`] approvals of the agent wait.
+    Agent,
+    /// The arguments of those that wait have [`limits::APPROVALS_WAITING_BYTES_MAX`] bytes.
+    Bytes,
+}
+
+/// The bounds on approvals that wait, as scripts are given them.
+pub(super) fn bounds(args: &mut Args) {
+    args.show(limits::APPROVALS_WAITING_MAX).show(limits::APPROVALS_WAITING_OF_AGENT_MAX);
+    args.show(limits::APPROVALS_WAITING_BYTES_MAX);
 }
 
 impl Store {
@@ -61,12 +82,14 @@ impl Store {
     /// [`StoreError`]; the same may be asked again.
     pub async fn ask_approval(&self, calls: &[AskApproval]) -> Result<Vec<Asked>, StoreError> {
         let mut args = self.args();
-        args.show(limits::APPROVALS_WAITING_MAX).show(self.options.reply_retain_ms).show(calls.len());
+        bounds(&mut args);
+        args.show(self.options.reply_retain_ms).show(calls.len());
         for call in calls {
             args.show(&call.name.tenant).show(&call.name.turn).text(call.fence.as_str()).show(&call.queue);
             args.show(call.position).text(call.id.as_str()).text(call.binding.as_str()).maybe(call.expires_ms);
             args.show(&call.agent).text(call.tool.0.as_str()).text(call.tool.1.as_str());
-            args.text(call.arguments.as_str()).text(call.why.as_str()).text(call.demands.as_str());
+            args.text(call.arguments.as_str()).text(call.short.as_deref().unwrap_or_default());
+            args.text(call.why.as_str()).text(call.demands.as_str());
             args.text(call.may_narrow.as_str()).maybe(call.early.as_ref().map(|(inbox, _)| inbox));
             args.text(call.early.as_ref().map_or("", |(_, reply)| reply.as_str())).flag(call.beside);
         }

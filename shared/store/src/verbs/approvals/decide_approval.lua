@@ -4,13 +4,13 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 tenant · 3 approval · 4 who · 5 that one's roles, with commas · 6 approve or deny · 7 why ·
 --       8 what is changed of the arguments JSON, or '' · 9 what was changed of them when that one looked, likewise ·
---       10 audit entry, JSON whose last object and itself are still open
+--       10 audit entry, JSON whose last object and itself are still open · 11 what is changed, without secrets, for notices
 -- reply {OK, state, approvers that are missing still} · UNKNOWN · OWN (the agent's own call) · ROLE (not one of those who
 --       may) · {ENDED, state} (decided, expired, or taken by its call before) · GONE (its call is over, or another one by
 --       now) · CHANGED (the arguments are others than that one has looked at) · AGAIN (that one has agreed already)
 -- effect HSET approval, ZREM asked, XADD approvals and audit, ZADD timers
 local now = shard_time(ARGV[1])
-local tenant, id, who, own_roles, verdict, why, narrowed, seen, entry = unpack(ARGV, 2, 10)
+local tenant, id, who, own_roles, verdict, why, narrowed, seen, entry, shown = unpack(ARGV, 2, 11)
 local record = approval_key(tenant .. ':' .. id)
 local state, about, agent, demands, until_ms, expires_ms, changed = unpack(call('HMGET', record, APPROVAL.state,
   APPROVAL.call, APPROVAL.agent, APPROVAL.demands, APPROVAL.until_ms, APPROVAL.expires_ms, APPROVAL.narrowed))
@@ -80,6 +80,7 @@ if not may_decide() then return { 'ROLE' } end
 if verdict == 'deny' then
   call('HSET', record, APPROVAL.state, 'denied', APPROVAL.ended_ms, string.format('%d', now), APPROVAL.ended_by, who,
     APPROVAL.ended_why, why)
+  call('HDEL', record, APPROVAL.exact)
   call('PEXPIRE', record, string.format('%d', math.max(num(deadline) - now, 0) + approval_kept()))
   waits_no_more(tenant, id)
   tell_approval(tenant, id, 'denied', about, now, 'by', who, 'reason', why)
@@ -108,6 +109,6 @@ if left <= 0 then
 end
 left = math.max(left, 0)
 tell_approval(tenant, id, state == 'approved' and 'approved' or 'agreed', about, now, 'by', who, 'reason', why, 'missing', left,
-  'changed', narrowed)
+  'changed', shown)
 audit(state, left)
 return { 'OK', state, tostring(left) }

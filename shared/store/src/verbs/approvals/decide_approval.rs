@@ -27,6 +27,8 @@ pub struct Decision<'a> {
     pub narrowed: &'a str,
     /// What was changed of them when that one looked, likewise.
     pub seen: &'a str,
+    /// What is changed of the arguments, without secrets, for notices.
+    pub shown: &'a str,
     /// For the audit log: a JSON object whose last member is an object, both still open.
     pub entry: &'a str,
 }
@@ -67,7 +69,7 @@ impl Store {
         let mut args = self.args();
         args.show(decision.tenant).text(decision.id).text(decision.by).text(roles.join(","));
         args.text(if decision.agrees { "approve" } else { "deny" }).text(decision.reason);
-        args.text(decision.narrowed).text(decision.seen).text(decision.entry);
+        args.text(decision.narrowed).text(decision.seen).text(decision.entry).text(decision.shown);
         let value = self.run(Verb::DecideApproval, args).await?;
         decided(&value)
     }

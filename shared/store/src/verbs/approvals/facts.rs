@@ -7,7 +7,7 @@ use crate::keys::TurnName;
 use crate::records::schema::{approval, turn};
 use crate::records::turn::whole;
 use crate::{Store, StoreError};
-use tickfleet_model::{TenantId, TurnId};
+use tickfleet_model::TenantId;
 
 /// A person's consent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +35,14 @@ pub struct ApprovalFacts {
     pub tool: String,
     /// Its version.
     pub version: String,
-    /// The arguments without secrets, JSON.
-    pub arguments: String,
+    /// The arguments for lists and whoever may not decide, JSON: without secrets, within a bound.
+    pub short: String,
+    /// True if these are not the arguments of the call: secrets were taken out, or they were cut.
+    pub is_abridged: bool,
+    /// The arguments that the call runs with, JSON; none in lists, and of an approval that has ended, if `short` differs.
+    pub exact: Option<String>,
+    /// Bytes of the arguments that the call runs with.
+    pub bytes: u64,
     /// What asks, JSON: a list of `place` and `why`.
     pub why: String,
     /// Who has to agree: for each thing that asks, how many, and of which roles; no role stands for any.
@@ -75,8 +81,10 @@ impl ApprovalFacts {
         let denied = text(approval::ENDED_BY).zip(text(approval::ENDED_WHY));
         let mut number = |field: &str| text(field).as_deref().and_then(whole);
         let (asked_ms, until_ms) = (number(approval::ASKED_MS), number(approval::UNTIL_MS));
-        let ended_ms = number(approval::ENDED_MS);
+        let (ended_ms, bytes) = (number(approval::ENDED_MS), number(approval::BYTES));
+        let (is_abridged, exact) = (fields.contains_key(approval::ABRIDGED), fields.remove(approval::EXACT));
         let mut text = |field: &str| fields.remove(field).unwrap_or_default();
+        let short = text(approval::ARGUMENTS);
         Some(Self {
             id: id.to_owned(),
             state,
@@ -84,7 +92,10 @@ impl ApprovalFacts {
             agent: text(approval::AGENT),
             tool: text(approval::TOOL),
             version: text(approval::VERSION),
-            arguments: text(approval::ARGUMENTS),
+            exact: exact.or_else(|| (!is_abridged).then(|| short.clone())),
+            short,
+            is_abridged,
+            bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
             why: text(approval::WHY),
             demands: demands.split(';').filter_map(demand).collect(),
             may_narrow: text(approval::MAY_NARROW),
@@ -96,15 +107,45 @@ impl ApprovalFacts {
             votes,
         })
     }
-
-    /// The turn of its call, and its position there; none where a foreign writer has left something else.
-    #[must_use]
-    pub fn place(&self, tenant: &TenantId) -> Option<(TurnName, usize)> {
-        let (turn, position) = self.call.rsplit_once('/')?;
-        let turn = TurnId::new(turn).ok()?;
-        Some((TurnName { tenant: tenant.clone(), turn }, position.parse().ok()?))
-    }
 }
+
+/// A consent that a call has taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedConsent {
+    /// The call's position in its turn.
+    pub position: usize,
+    /// The approval.
+    pub id: String,
+    /// Who has agreed.
+    pub by: Vec<String>,
+    /// What was changed of the arguments, JSON: pointer to value; empty if nothing was.
+    pub narrowed: String,
+}
+
+/// What lists show of a record, beside what people have said. The exact arguments are left out: they may be long.
+const LISTED: [&str; 17] = [
+    approval::STATE,
+    approval::CALL,
+    approval::AGENT,
+    approval::TOOL,
+    approval::VERSION,
+    approval::ARGUMENTS,
+    approval::ABRIDGED,
+    approval::BYTES,
+    approval::WHY,
+    approval::DEMANDS,
+    approval::MAY_NARROW,
+    approval::NARROWED,
+    approval::ASKED_MS,
+    approval::UNTIL_MS,
+    approval::ENDED_MS,
+    approval::ENDED_BY,
+    approval::ENDED_WHY,
+];
+/// The names of the fields with what people have said: no other field has a colon.
+const WORDS: &str = "?:*";
+/// Fields of a record that one look for people's words goes through: all that it may have.
+const FIELDS_MAX: usize = 1_000;
 
 /// Tenants that are asked for one approval in one round trip.
 const TENANTS_TOGETHER: usize = 1_000;
@@ -124,6 +165,23 @@ impl Store {
         let command = redis::cmd("HGETALL").arg(self.keys.key(format_args!("approval:{tenant}:{id}"))).to_owned();
         let fields: HashMap<String, String> = self.connection.query(Question::Approvals, &command).await?;
         Ok(ApprovalFacts::read(id, fields))
+    }
+
+    /// The consent that the last call of a turn that people were asked about has taken; none if it has taken none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn used_consent(&self, turn: &TurnName) -> Result<Option<UsedConsent>, StoreError> {
+        let command = redis::cmd("HGET").arg(self.keys.turn(turn)).arg(turn::APPROVAL).to_owned();
+        let id: Option<String> = self.connection.query(Question::Approvals, &command).await?;
+        let Some(id) = id else { return Ok(None) };
+        let found = self.approval(&turn.tenant, &id).await?.filter(|found| found.state == "used");
+        Ok(found.and_then(|found| {
+            let (of, position) = found.call.rsplit_once('/')?;
+            let position = position.parse().ok().filter(|_| of == turn.turn.as_str())?;
+            let by = found.votes.into_iter().map(|vote| vote.by).collect();
+            Some(UsedConsent { position, id, by, narrowed: found.narrowed })
+        }))
     }
 
     /// The approval of this id, whichever of these tenants it is of; none where no one of them has it. It is looked for at
@@ -181,12 +239,18 @@ impl Store {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let mut pipe = redis::pipe();
+        let key = |id: &String| self.keys.key(format_args!("approval:{tenant}:{id}"));
+        let (mut fields, mut said) = (redis::pipe(), redis::pipe());
         for id in ids {
-            pipe.cmd("HGETALL").arg(self.keys.key(format_args!("approval:{tenant}:{id}")));
+            fields.cmd("HMGET").arg(key(id)).arg(&LISTED);
+            said.cmd("HSCAN").arg(key(id)).arg(0).arg("MATCH").arg(WORDS).arg("COUNT").arg(FIELDS_MAX);
         }
-        let found: Vec<HashMap<String, String>> = self.connection.pipeline(Question::Approvals, &pipe).await?;
-        let read = ids.iter().zip(found).filter_map(|(id, fields)| ApprovalFacts::read(id, fields));
+        let fields: Vec<Vec<Option<String>>> = self.connection.pipeline(Question::Approvals, &fields).await?;
+        let said: Vec<(String, HashMap<String, String>)> = self.connection.pipeline(Question::Approvals, &said).await?;
+        let read = ids.iter().zip(fields).zip(said).filter_map(|((id, fields), (_, said))| {
+            let known = LISTED.iter().zip(fields).filter_map(|(field, text)| Some(((*field).to_owned(), text?)));
+            ApprovalFacts::read(id, known.chain(said).collect())
+        });
         let waiting: Vec<ApprovalFacts> = read.filter(|facts| facts.state == "waiting").collect();
         let mut pipe = redis::pipe();
         for facts in &waiting {
@@ -199,17 +263,5 @@ impl Store {
         let asked: Vec<Option<String>> = self.connection.pipeline(Question::Approvals, &pipe).await?;
         let waits = waiting.into_iter().zip(asked).filter(|(facts, asked)| asked.as_ref() == Some(&facts.id));
         Ok(waits.map(|(facts, _)| facts).collect())
-    }
-
-    /// The arguments of a call as its turn has them, while that is under way.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn arguments_of(&self, turn: &TurnName, position: usize) -> Result<Option<String>, StoreError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(self.keys.turn(turn)).arg(format!("{}{position}", turn::CALL));
-        let call: Option<String> = self.connection.query(Question::Approvals, &command).await?;
-        let call = call.and_then(|call| serde_json::from_str::<tickfleet_model::Call>(&call).ok());
-        Ok(call.map(|call| call.arguments))
     }
 }

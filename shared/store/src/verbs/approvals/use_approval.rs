@@ -1,7 +1,8 @@
 //! What people have said about a call; a consent is taken by the call that it is for.
 
-use tickfleet_model::limits;
+use tickfleet_model::AgentId;
 
+use super::ask_approval::{ApprovalsFull, bounds};
 use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
@@ -22,6 +23,10 @@ pub struct UseApproval {
     pub binding: String,
     /// True if a consent is taken; false if it is only looked at, for something else may still stop the call.
     pub takes: bool,
+    /// The agent that calls.
+    pub agent: AgentId,
+    /// Bytes of the arguments that people would be asked about.
+    pub bytes: usize,
 }
 
 /// What people have said about a call.
@@ -48,8 +53,8 @@ pub enum Consent {
     /// Nobody was asked about this very call. With the approval that was asked for before, when the call was another one,
     /// and its state.
     None(Option<(String, String)>),
-    /// Nobody can be asked: too many of the tenant's approvals wait.
-    Full,
+    /// Nobody can be asked: too many approvals wait.
+    Full(ApprovalsFull),
     /// Another call has this id.
     Others,
     /// Somebody else holds the turn now.
@@ -63,10 +68,12 @@ impl Store {
     /// [`StoreError`]; the same may be asked again.
     pub async fn use_approval(&self, calls: &[UseApproval]) -> Result<Vec<Consent>, StoreError> {
         let mut args = self.args();
-        args.show(limits::APPROVALS_WAITING_MAX).show(calls.len());
+        bounds(&mut args);
+        args.show(calls.len());
         for call in calls {
             args.show(&call.name.tenant).show(&call.name.turn).text(call.fence.as_str()).show(call.position);
             args.text(call.id.as_str()).text(call.binding.as_str()).flag(call.takes);
+            args.show(&call.agent).show(call.bytes);
         }
         let mut reply = self.ask(Verb::UseApproval, args).await?;
         reply.rest().iter().map(consent).collect()
@@ -89,7 +96,9 @@ fn consent(value: &redis::Value) -> Result<Consent, StoreError> {
         ["WAITS"] => Consent::Waits,
         ["NONE", "", _] => Consent::None(None),
         ["NONE", before, state] => Consent::None(Some((before.to_owned(), state.to_owned()))),
-        ["FULL"] => Consent::Full,
+        ["FULL", "tenant"] => Consent::Full(ApprovalsFull::Tenant),
+        ["FULL", "agent"] => Consent::Full(ApprovalsFull::Agent),
+        ["FULL", "bytes"] => Consent::Full(ApprovalsFull::Bytes),
         ["OTHERS"] => Consent::Others,
         ["STALE"] => Consent::Stale,
         _ => return Err(unexpected(Verb::UseApproval.as_str(), value)),

@@ -22,6 +22,7 @@ fn question(held: &Held, id: &str, demands: &str) -> AskApproval {
         agent: AgentId::new("kelly").unwrap(),
         tool: ("pay".into(), "1.0.0".into()),
         arguments: "{}".into(),
+        short: None,
         why: "[]".into(),
         demands: demands.into(),
         may_narrow: r#"["/a"]"#.into(),
@@ -50,6 +51,8 @@ fn of(held: &Held) -> UseApproval {
         id: ID.into(),
         binding: format!("binding of {ID}"),
         takes: true,
+        agent: AgentId::new("kelly").unwrap(),
+        bytes: 2,
     }
 }
 
@@ -70,6 +73,7 @@ async fn says(shard: &Shard, who: &str, id: &str, (narrowed, seen): (&str, &str)
         reason: "",
         narrowed,
         seen,
+        shown: narrowed,
         entry: r#"{"meta":{"a":1"#,
     };
     shard.store.decide_approval(&decision).await.unwrap()
@@ -152,6 +156,48 @@ async fn changed(shard: &Shard) -> Result<(), String> {
     let other = says(shard, "+bob", ID, (narrowed, "")).await;
     same("who agreed to others has not agreed to these", other, counts("waiting", 1))?;
     same("nobody agrees unseen", said(shard, "+ann").await, Decided::Changed)
+}
+
+/// Guards of the bounds on what waits, and what is missed without each. `count` of these agents' approvals wait, each with
+/// arguments of so many bytes.
+type Crowd = (&'static str, &'static str, &'static [(&'static str, u64, usize)]);
+const CROWDS: [Crowd; 3] = [
+    (
+        "if of_agent >= num(most_of_agent) then return 'agent' end",
+        "",
+        &[("kelly", limits::APPROVALS_WAITING_OF_AGENT_MAX, 2)],
+    ),
+    (
+        "if held > num(most_bytes) then return 'bytes' end",
+        "",
+        &[("fran", limits::APPROVALS_WAITING_OF_AGENT_MAX + 9, limits::APPROVAL_ARGUMENTS_BYTES_MAX)],
+    ),
+    ("if count >= num(most_of_tenant) then return 'tenant' end", "", &[("fran", limits::APPROVALS_WAITING_MAX, 2)]),
+];
+
+#[tokio::test]
+async fn one_agent_and_long_arguments_leave_room_for_others() {
+    for (guard, without, crowd) in CROWDS {
+        for (scripts, expected) in [
+            (Scripts::embedded(), Asked::Full),
+            (Scripts::embedded().sabotage(guard, without).unwrap(), Asked::Parked(Parked::Ok)),
+        ] {
+            let shard = Shard::new(RedisOptions::default(), scripts).await;
+            let held = shard.leased(1).await.remove(0);
+            let (mut redis, mut pipe, keys) = (shard.server.connection().await, redis::pipe(), shard.store.keys());
+            for (agent, count, bytes) in crowd {
+                for number in 0..*count {
+                    let id = format!("{agent}-{number}");
+                    pipe.zadd(keys.key("asked:acme"), &id, START_MS + 60_000).ignore();
+                    let record = keys.key(format_args!("approval:acme:{id}"));
+                    pipe.hset_multiple(record, &[("ag", (*agent).to_owned()), ("an", bytes.to_string())]).ignore();
+                }
+            }
+            let () = pipe.query_async(&mut redis).await.unwrap();
+            let asked = shard.store.ask_approval(&[question(&held, ID, "1:")]).await.unwrap();
+            assert_eq!(asked, [expected], "{guard}");
+        }
+    }
 }
 
 /// A call that has begun, one asked about before as another, and one too many.

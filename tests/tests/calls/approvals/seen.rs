@@ -1,0 +1,92 @@
+//! What people see of the arguments that they decide about: all of them, exactly. Lists and notices have a short form.
+
+use serde_json::json;
+use tickfleet_client::Client;
+use tickfleet_model::limits;
+use tickfleet_tests::fleet::Fleet;
+use tickfleet_tests::inspect::outcomes;
+
+use super::{Bank, Word, acme, approve, asked, of, pay};
+
+/// What the stream for those who look on says in this field, entry by entry.
+async fn notices(fleet: &Fleet, name: &str) -> Vec<String> {
+    let found: Vec<(String, Vec<String>)> = fleet.ask("XRANGE", "approvals:acme", &["-", "+"]).await;
+    let field = |fields: &[String]| fields.iter().skip_while(|field| *field != name).nth(1).cloned();
+    found.iter().filter_map(|(_, fields)| field(fields)).collect()
+}
+
+#[tokio::test]
+async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_what_is_missing() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.gated(of(2, &[]))).await;
+    let client = Client::over(vec![fleet.store.clone()]);
+    let secret = "correct-horse-battery";
+    // What matters stands in the middle, where a short form has nothing, and looks like a secret.
+    let to = format!("{}, or rather eve with password={secret}, {}", "kim ".repeat(3_000), "kim ".repeat(3_000));
+    let written = format!(r#"{{"to": "{to}",  "amount": 7e2}}"#);
+    let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": written}}]);
+    fleet.submit_turn(json!({"tool_calls": call})).await;
+    let listed = asked(&fleet).await;
+    assert!(!listed.arguments_exact && listed.arguments.get().len() <= limits::APPROVAL_SHORT_BYTES_MAX);
+    assert!(!listed.arguments.get().contains("eve") && !listed.arguments.get().contains(secret));
+    for by in ["ann", "bob"] {
+        let seen = client.approval(&acme(), &listed.id).await.unwrap().unwrap();
+        assert!(seen.arguments_exact && seen.arguments_bytes == seen.arguments.get().len() as u64);
+        let shown = seen.arguments.get();
+        assert!(shown == json!({"to": to, "amount": 700}).to_string(), "as the tool gets them: {shown}");
+        approve(&fleet, by, &listed.id).await;
+    }
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["to"]), (vec!["ok"], &json!(to)));
+    // Whoever only looks on has seen no secret, and its record has none any more.
+    let told = notices(&fleet, "arguments").await;
+    assert!(
+        told.iter().all(|told| !told.contains(secret) && told.len() <= limits::APPROVAL_SHORT_BYTES_MAX),
+        "{told:?}"
+    );
+    assert_eq!(
+        (notices(&fleet, "abridged").await, notices(&fleet, "bytes").await),
+        (vec!["1".to_owned()], vec![listed.arguments_bytes.to_string()])
+    );
+    let record: Vec<String> = fleet.ask("HVALS", &format!("approval:acme:{}", listed.id), &[]).await;
+    assert!(!record.iter().any(|value| value.contains(secret)), "{record:?}");
+    let ended = client.approval(&acme(), &listed.id).await.unwrap().unwrap();
+    assert!(!ended.arguments_exact && ended.state == "used");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    let most = limits::APPROVAL_ARGUMENTS_BYTES_MAX;
+    let frame = json!({"to": "", "amount": 700}).to_string().len();
+    let call = |bytes: usize, amount: u32| ("pay", json!({"to": "x".repeat(bytes - frame), "amount": amount}));
+    fleet.submit(&[call(most + 1, 700), call(most + 1, 400)]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["invalid_arguments", "ok"], "what needs nobody's consent may be long: {reply}");
+    let error = &reply["results"][0]["error"];
+    assert_eq!(error["details"], json!({"bytes": most + 1, "bytes_max": most}), "{reply}");
+    assert!(error["message"].as_str().unwrap().contains("may have 65536 bytes at most; these have 65537"), "{reply}");
+    assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
+    // One byte less is shown, and denied.
+    fleet.submit(&[call(most, 700)]).await;
+    let shown = asked(&fleet).await;
+    let seen = Client::over(vec![fleet.store.clone()]).approval(&acme(), &shown.id).await.unwrap().unwrap();
+    assert!(seen.arguments_exact && seen.arguments.get().len() == most);
+    Word { agrees: false, ..Word::yes("ann") }.about(&fleet, &shown.id).await.unwrap();
+    assert_eq!((outcomes(&fleet.reply().await), bank.paid()), (vec!["approval_refused"], 1));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_approver_changes_is_told_without_secrets() {
+    let bank = Bank::default();
+    let mut fleet = Fleet::start(bank.ruled()).await;
+    fleet.submit(&[pay(700)]).await;
+    let id = asked(&fleet).await.id;
+    Word { set: &[("/amount", "400")], ..Word::yes("ann") }.about(&fleet, &id).await.unwrap();
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    assert_eq!(notices(&fleet, "changed").await, [r#"{"/amount":400}"#]);
+    fleet.stop().await;
+}

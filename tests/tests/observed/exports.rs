@@ -1,0 +1,52 @@
+//! An export goes on in its file, and in no other fleet's.
+
+use std::collections::BTreeMap;
+
+use tickfleet_client::audit::{Export, ExportRange, Resume};
+use tickfleet_proof::lines::Header;
+use tickfleet_store::Store;
+use tickfleet_tests::fleet::{Fleet, Plan};
+
+/// Writes so many entries of this fleet.
+async fn write(fleet: &Fleet, of: &str, entries: usize) {
+    for number in 0..entries {
+        let text = format!(r#"{{"tenant":"acme","message":"{of} {number}"}}"#);
+        let _: String = fleet.ask("XADD", "audit", &["*", "audit", &text]).await;
+    }
+}
+
+/// What there is in the file of an export that is made now.
+async fn exported(stores: &[Store], header: &Header) -> Resume {
+    let mut file = Vec::new();
+    Export::new(stores, ExportRange::default(), Resume::default(), &mut file).write(header).await.unwrap();
+    let mut resume = Resume::default();
+    for line in String::from_utf8(file).unwrap().lines() {
+        resume.take(line);
+    }
+    resume
+}
+
+#[tokio::test]
+async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() {
+    let plan = || Plan { schedulers: 0, workers: 0, ..Plan::default() };
+    let (ours, theirs) = (Fleet::start(plan()).await, Fleet::start(plan()).await);
+    let header = Header { fleet: ours.store.options().namespace.clone(), keys: BTreeMap::new(), ..Header::default() };
+    let stores = [ours.store.clone()];
+    write(&ours, "ours", 3).await;
+    write(&theirs, "theirs", 3).await;
+    // Theirs is older than what this fleet has, or newer: neither is in its log.
+    let other = exported(&[theirs.store.clone()], &header).await;
+    write(&ours, "ours", 3).await;
+    let own = exported(&stores, &header).await;
+    own.check(&stores, &header).await.unwrap();
+    write(&theirs, "theirs", 3).await;
+    let newer = exported(&[theirs.store.clone()], &header).await;
+    for other in [other, newer] {
+        let refused = other.check(&stores, &header).await.unwrap_err().to_string();
+        assert!(refused.contains("is not in the log of this fleet: write to another file"), "{refused}");
+    }
+    // What was exported before the log was trimmed goes on.
+    write(&ours, "ours", 2).await;
+    let _: u64 = ours.ask("XTRIM", "audit", &["MAXLEN", "1"]).await;
+    own.check(&stores, &header).await.unwrap();
+}
