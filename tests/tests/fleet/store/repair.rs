@@ -64,6 +64,25 @@ fn name(text: &str) -> TurnName {
 }
 
 #[tokio::test]
+async fn bytes_that_no_turn_has_are_found_and_mended() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("a", 3)]).await;
+    let bytes = async || w.redis::<i64>(&["HGET", "tenant:acme", "by"]).await;
+    let counted = bytes().await;
+    assert!(counted > 0 && w.mended().await.is_empty());
+    w.redis::<i64>(&["HINCRBY", "tenant:acme", "by", "1000"]).await;
+    let found = w.store.faults(None).await.unwrap().found;
+    assert_eq!(
+        found.iter().map(|found| (found.fault, found.mended)).collect::<Vec<_>>(),
+        [(Fault::TenantMiscounted, false)]
+    );
+    let more = &found[0].more;
+    assert!(more.contains(&format!("bytes {}, counted {counted}", counted + 1_000)), "{more}");
+    assert_eq!(w.mended().await, [self::found(Fault::TenantMiscounted, "acme", true)]);
+    assert_eq!((bytes().await, w.mended().await), (counted, Vec::new()));
+}
+
+#[tokio::test]
 async fn an_id_whose_message_is_gone_is_free_after_the_mend() {
     let w = World::new().await;
     let submission = Submission {
