@@ -53,6 +53,11 @@ impl Decider {
         &self.policy
     }
 
+    /// The policy and tools in force here.
+    pub(crate) fn active(&self) -> Arc<ActivePolicy> {
+        self.active.load()
+    }
+
     /// Returns what a call costs at admission, where 1 is one without limits: each may have to be looked at, and of eight
     /// about one meets a call.
     pub(crate) fn cost_of_call(&self) -> usize {

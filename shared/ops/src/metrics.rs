@@ -327,6 +327,12 @@ impl Metrics {
         }
     }
 
+    /// A call ended that no worker ran. `tool` is its name if the configuration knows it.
+    pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
+        let tool = self.tools.known_label(tool);
+        self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
+    }
+
     /// A try failed and will be repeated.
     pub fn retried(&self, reason: &'static str) {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
