@@ -140,8 +140,9 @@ impl Lease {
 
     /// Takes over what a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
     async fn heard(&self, beat: &Beat) {
+        let ahead_ms = beat.now_ms - self.clock.now_ms();
         self.clock.set(beat.now_ms);
-        self.decider.heard(beat);
+        self.decider.heard(beat, ahead_ms);
         // What is missed here is noticed by the script that decides.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");

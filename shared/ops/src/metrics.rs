@@ -125,6 +125,7 @@ pub struct Metrics {
     server: ServerMetrics,
     policy_stale: IntCounter,
     clock_steps: IntCounter,
+    clock_jumps: IntCounter,
     epoch_changes: IntCounter,
     state_lost: IntCounter,
     loop_progress: GaugeVec,
@@ -199,6 +200,7 @@ impl Metrics {
             server: ServerMetrics::made(&make)?,
             policy_stale: make.counter(&c::POLICY_STALE)?,
             clock_steps: make.counter(&c::CLOCK_STEPS)?,
+            clock_jumps: make.counter(&c::CLOCK_JUMPS)?,
             epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
             state_lost: make.counter(&c::STATE_LOST)?,
             loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
@@ -401,6 +403,11 @@ impl Metrics {
     /// The clock of Redis stepped back.
     pub fn clock_stepped(&self) {
         self.clock_steps.inc();
+    }
+
+    /// The clock of Redis jumped ahead.
+    pub fn clock_jumped(&self) {
+        self.clock_jumps.inc();
     }
 
     /// Another Redis answers than before.
