@@ -587,7 +587,8 @@ mod tests {
         assert_eq!(ran(lost.clone()), [true, false, false]);
 
         // A dialect shows `crm.find` as `crm_x2E_find`: whoever ends the call, the log has one name for the tool.
-        let spelled = (0..3).map(|_| r#"{"tool":"crm_x2E_find","arguments":"{}"}"#.to_owned()).collect();
+        let call = Call { provider_id: None, tool: "crm_x2E_find".into(), arguments: "{}".into() };
+        let spelled = vec![serde_json::to_string(&call).unwrap(); 3];
         let spelling = ("crm_x2E_find".to_owned(), "crm.find".to_owned());
         let known_tools = KnownTools::new([("crm.find".to_owned(), ToolTraits::default())].into(), [spelling].into());
         let policy = Policy { known_tools: Arc::new(known_tools), ..Policy::default() };
