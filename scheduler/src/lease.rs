@@ -50,6 +50,9 @@ impl Lease {
         if made > 0 {
             tracing::info!(made, "streams and groups were made");
         }
+        if let Err(error) = self.store.load_lent_scripts().await {
+            tracing::debug!(%error, "the scripts of producers and exporters are loaded later");
+        }
         let consumer = tickfleet_store::incarnation("s", &self.name);
         self.decider.take_name(&consumer);
         let (mut waits, mut silent_since) = (false, None);
