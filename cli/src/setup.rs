@@ -281,11 +281,6 @@ impl Setup {
         &self.configuration.settings
     }
 
-    /// The name of a tool, given its name or its id: what is stored and listed goes by names.
-    pub(crate) fn tool_name(&self, given: &str) -> String {
-        self.configuration.tool_name(given).to_owned()
-    }
-
     /// Redis' URL with its password masked.
     pub(crate) fn shown_url(&self) -> String {
         RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())

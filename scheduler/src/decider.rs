@@ -53,6 +53,11 @@ impl Decider {
         &self.policy
     }
 
+    /// The policy and tools in force here.
+    pub(crate) fn active(&self) -> Arc<ActivePolicy> {
+        self.active.load()
+    }
+
     /// Returns what a call costs at admission, where 1 is one without limits: each may have to be looked at, and of eight
     /// about one meets a call.
     pub(crate) fn cost_of_call(&self) -> usize {
@@ -69,8 +74,10 @@ impl Decider {
         }
     }
 
-    /// Reports what a heartbeat tells of Redis: steps of its clock, a restart.
-    pub(crate) fn heard(&self, beat: &Beat) {
+    /// Reports what a heartbeat tells of Redis: steps of its clock, a restart. `ahead_ms` is how far shard time is ahead of
+    /// what passed on this process' own clock since the heartbeat before.
+    pub(crate) fn heard(&self, beat: &Beat, ahead_ms: i64) {
+        self.policy.saw_jump(ahead_ms, &self.metrics);
         self.policy.saw_steps(beat.clock_steps, &self.metrics);
         self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
     }

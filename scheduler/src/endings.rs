@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::report;
-use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
+use tickfleet_model::{Call, limits};
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_store::{EndReason, Ending, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError};
 
@@ -74,7 +74,7 @@ impl Endings {
             true => self.store.used_consent(&ending.name).await?,
             false => None,
         };
-        let rendered = report::ending(&self.decider.report(), ending, consent.as_ref(), now_ms);
+        let rendered = report::ending(&self.decider.report(), &self.decider.active().policy, ending, consent.as_ref(), now_ms);
         if let Err(problem) = &rendered {
             tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
         }
@@ -111,8 +111,12 @@ impl Endings {
             }
             let redactor = Redactor::default();
             let outcome = |position| report::ended_call(ending, position, "", &redactor).0;
+            let active = self.decider.active();
+            let mut calls = ending.calls.iter();
             for position in ending.first..ending.upto {
-                self.metrics.call_ended("", outcome(position), None);
+                let call: Option<Call> = calls.next().and_then(|blob| serde_json::from_str(blob).ok());
+                let tool = call.as_ref().and_then(|call| active.policy.tool_name(&call.tool));
+                self.metrics.call_not_run(tool, outcome(position));
             }
             if let Some(limit) = &ending.limit {
                 let calls = ending.upto.saturating_sub(ending.first) as u64;

@@ -55,6 +55,10 @@ impl House {
         let (mut pruned, mut streams) = (PruneAt::default(), 0);
         let mut sweep = Sweep::default();
         loop {
+            // A server that has restarted has forgotten them.
+            if let Err(error) = self.store.load_lent_scripts().await {
+                tracing::debug!(%error, "the scripts of producers and exporters could not be loaded");
+            }
             match self.store.prune(&pruned).await {
                 Ok(next) => pruned = next,
                 Err(error) => tracing::debug!(%error, "budgets could not be pruned"),

@@ -50,6 +50,9 @@ impl Lease {
         if made > 0 {
             tracing::info!(made, "streams and groups were made");
         }
+        if let Err(error) = self.store.load_lent_scripts().await {
+            tracing::debug!(%error, "the scripts of producers and exporters are loaded later");
+        }
         let consumer = tickfleet_store::incarnation("s", &self.name);
         self.decider.take_name(&consumer);
         let (mut waits, mut silent_since) = (false, None);
@@ -140,8 +143,9 @@ impl Lease {
 
     /// Takes over what a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
     async fn heard(&self, beat: &Beat) {
+        let ahead_ms = beat.now_ms - self.clock.now_ms();
         self.clock.set(beat.now_ms);
-        self.decider.heard(beat);
+        self.decider.heard(beat, ahead_ms);
         // What is missed here is noticed by the script that decides.
         if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");

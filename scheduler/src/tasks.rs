@@ -320,7 +320,7 @@ impl TaskQueues {
             Some(Settled::Done) => {
                 self.endings.turn_ended(held.meta.submitted());
                 // No tool of ours did it.
-                self.metrics.call_ended("", result.outcome, None);
+                self.metrics.call_not_run(None, result.outcome);
             }
             Some(Settled::Stale | Settled::Gap) => self.metrics.fenced("finish"),
             Some(Settled::Laned | Settled::Continue | Settled::Cancelled | Settled::Already) | None => {}

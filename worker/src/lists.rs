@@ -117,6 +117,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> ToolLists {
             shared.add(tenant, agent, &may.iter().map(|tool| &tool.spec).collect::<Vec<_>>());
         }
     }
+    shared.made.names = config.registry.names_by_id();
     shared.made
 }
 

@@ -93,7 +93,10 @@ pub trait Desk: Send + Sync {
     fn approver<'a>(&'a self, name: &'a str) -> Told<'a, Option<BTreeSet<String>>>;
 
     /// The name of a tool, given its name or its id.
-    fn tool_name(&self, given: &str) -> String;
+    fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String>;
+
+    /// As [`Self::tool_name`], but the id of one version of a tool stays: it is switched alone.
+    fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String>;
 
     /// Says that the fleet has nothing of that name, with the nearest names; none where it has, or that cannot be known.
     fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>>;

@@ -94,7 +94,12 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
     if !on {
         known::check(setup, &client, Named::Tool(tool), output).await?;
     }
-    let changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
+    let name = known::tool_switched(setup, &client, tool).await?;
+    let mut changed = operate::switch_tool(client.stores(), &name, on, operator).await?;
+    // It may have been taken away while nobody knew what its id stands for.
+    if on && !changed && name != *tool {
+        changed = operate::switch_tool(client.stores(), tool, on, operator).await?;
+    }
     match (on, changed) {
         (true, false) => {
             let off = operate::switched_off(client.stores()).await?;

@@ -67,6 +67,8 @@ pub(crate) struct Deciding {
 
 /// A step of Redis' clock that operators should hear of, ms.
 const LARGE_STEP_MS: i64 = 1_000;
+/// A jump ahead of it that operators should hear of, ms: an answer may have been long on its way.
+const LARGE_JUMP_MS: i64 = 60_000;
 
 impl PolicyClock {
     /// The slots of the workers, and who waits for a share of them.
@@ -132,6 +134,17 @@ impl PolicyClock {
         if steps > known && step_ms >= LARGE_STEP_MS {
             metrics.clock_stepped();
             tracing::error!(step_ms, "Redis' clock stepped back; shard time goes on, and is ahead of it from now on");
+        }
+    }
+
+    /// Redis has one clock, and a script cannot tell a wrong one from a pause: what it says is followed (ADR 27).
+    pub(crate) fn saw_jump(&self, ahead_ms: i64, metrics: &Metrics) {
+        if ahead_ms >= LARGE_JUMP_MS {
+            metrics.clock_jumped();
+            tracing::error!(
+                ahead_ms,
+                "Redis' clock jumped ahead, or this process stood still; windows of caps and limits may have opened early"
+            );
         }
     }
 
@@ -397,6 +410,13 @@ mod tests {
         // A small step is not worth a signal.
         clock.saw_steps((4, 20), &metrics);
         counts(1, 1);
+        // Nor is an answer that was late.
+        for ahead_ms in [-86_400_000, 0, 59_999] {
+            clock.saw_jump(ahead_ms, &metrics);
+        }
+        assert!(metrics.render().contains("tickfleet_clock_jumps_total 0"));
+        clock.saw_jump(86_400_000, &metrics);
+        assert!(metrics.render().contains("tickfleet_clock_jumps_total 1"));
     }
 
     #[test]

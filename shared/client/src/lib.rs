@@ -30,6 +30,7 @@ pub mod approvals;
 pub mod audit;
 pub mod dead;
 pub mod end_many;
+pub mod inner;
 mod model_use;
 pub mod operate;
 mod replies;

@@ -61,6 +61,8 @@ pub(super) struct Agents {
     pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Names as written, the wrong ones too: what else is wrong with an agent, it is known.
     pub(super) names: BTreeSet<String>,
+    /// False if names may be missing, as what holds them could not be read.
+    pub(super) has_all_names: bool,
 }
 
 /// What `agents.yaml` may name.
@@ -77,8 +79,12 @@ pub(super) struct Surroundings<'a> {
 /// Reads `agents.yaml`.
 pub(super) fn read(tree: &Node, known: &Surroundings<'_>, errors: &Errors) -> Agents {
     let mut agents = Agents::default();
+    let before = errors.len();
     let mut root = Section::open(tree, "", errors);
-    for (name, place, cursor) in root.required("agents").map(|c| c.members()).unwrap_or_default() {
+    let members = root.required("agents").map(|c| c.members()).unwrap_or_default();
+    root.close();
+    agents.has_all_names = errors.len() == before;
+    for (name, place, cursor) in members {
         agents.names.insert(name.to_owned());
         let id = AgentId::new(name).map_err(|error| {
             errors.push(place, &cursor.path, format!("the agent name {name:?}"), format!("a name: {error}"));
@@ -89,7 +95,6 @@ pub(super) fn read(tree: &Node, known: &Surroundings<'_>, errors: &Errors) -> Ag
             agents.policies.insert(id, policy);
         }
     }
-    root.close();
     agents
 }
 

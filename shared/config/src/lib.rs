@@ -166,19 +166,6 @@ impl Configuration {
         errors.unless_any(Some(warnings))
     }
 
-    /// The name of a tool, given its name or its id. What is neither stays as it is.
-    #[must_use]
-    pub fn tool_name<'a>(&'a self, given: &'a str) -> &'a str {
-        let declared = &self.tools.tools;
-        if declared.contains_key(given) {
-            return given;
-        }
-        let by_id = declared.iter().find(|(_, tool)| tool.id.as_deref() == Some(given)).map(|(name, _)| name.as_str());
-        // The id of one that declares none, and of those that come with the program.
-        let of_default = || given.strip_prefix("tool_").filter(|name| !name.is_empty() && !name.contains('@'));
-        by_id.or_else(of_default).unwrap_or(given)
-    }
-
     /// Forgets the text that it was read from, but for the settings': [`print()`](print()) shows no more of it. Whoever
     /// runs for long needs no more, and with many agents it takes as much memory as all the rest.
     #[must_use]
@@ -259,19 +246,21 @@ fn assemble(
 ) -> Option<Configuration> {
     let settings = trees.settings.as_ref().and_then(|tree| settings::read::settings(tree, errors));
     let mut tools = trees.tools.as_ref().map(|tree| tools::read::read(tree, sources, errors));
+    let before = errors.len();
     let servers = servers(&trees, tools.as_mut(), errors);
+    let has_all_tools = errors.len() == before && tools.as_ref().is_some_and(|tools| tools.has_all_names);
     let tools = tools.filter(|_| servers.is_some());
     // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
     let more_may_come = registers || python || sources.others_carry_out;
-    let known_tools = tools.as_ref().filter(|_| !more_may_come);
+    let known_tools = tools.as_ref().filter(|_| has_all_tools && !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
     tools::reconcile::check(tools.as_ref().map(|it| &it.file), names, trees.tools.as_ref(), errors);
     let models = trees.models.as_ref().map(|tree| models::read(tree, errors));
     let around = Surroundings { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, &around, errors));
-    let known = known(agents.as_ref(), known_tools);
+    let known = known(agents.as_ref().filter(|agents| agents.has_all_names), known_tools);
     let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, tools.as_ref(), errors));
     let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
     let limits = limits.map(|limits| limits::with_built_in(limits, settings.as_ref()));

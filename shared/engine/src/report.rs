@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::time::rfc3339;
 use tickfleet_model::approval::{Narrowed, narrow};
 use tickfleet_model::outcome::{Approved, Premises};
-use tickfleet_model::policy::{ShadowDenial, session_note};
+use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{
@@ -475,13 +475,14 @@ fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
     serde_json::from_value(plain).map_err(|_| format!("meta: {problem}"))
 }
 
-/// The settlement of calls that nobody runs. `consent` is the one that a call of the turn has taken, where one may have begun:
-/// its result names it.
+/// The settlement of calls that nobody runs. The audit log names their tools as `policy` knows them. `consent` is the one that
+/// a call of the turn has taken, where one may have begun: its result names it.
 ///
 /// # Errors
 /// The problem of the ending's data, for the log: only a foreign writer leaves such.
 pub fn ending(
     options: &ReportOptions,
+    policy: &Policy,
     ending: &Ending,
     consent: Option<&UsedConsent>,
     now_ms: i64,
@@ -512,7 +513,7 @@ pub fn ending(
             delegated: delegated(&meta),
             turn: ending.name.turn.as_str(),
             dialect: meta.dialect,
-            tool_name: None,
+            tool_name: policy.tool_name(&call.tool),
             tool_id: None,
             arguments: &call.arguments,
             result: &result,
@@ -538,6 +539,8 @@ pub fn ending(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use tickfleet_model::tool::{KnownTools, ToolTraits};
 
     use super::*;
 
@@ -579,7 +582,7 @@ mod tests {
             by: vec!["ann".into()],
             narrowed: r#"{"/amount":400}"#.into(),
         };
-        let settlement = ending(&ReportOptions::default(), &ending_of, Some(&consent), 0).unwrap();
+        let settlement = ending(&ReportOptions::default(), &Policy::default(), &ending_of, Some(&consent), 0).unwrap();
         let named = |at: usize| {
             serde_json::from_str::<serde_json::Value>(&settlement.calls[at].result).unwrap()["approval"].clone()
         };
@@ -601,13 +604,13 @@ mod tests {
 
         // The one that was begun had failed before, and the holder of the others was lost.
         let lost = Ending { tries: 2, crashes: 1, marked: Vec::new(), admitted: 3, ..ending_of };
-        let settlement = ending(&ReportOptions::default(), &lost, None, 0).unwrap();
+        let settlement = ending(&ReportOptions::default(), &Policy::default(), &lost, None, 0).unwrap();
         assert_eq!(told(&settlement), pairs(&[(unknown, 3), ("expired", 1), ("expired", 0)]));
 
         // Auditors are told that it ran only of one whose tries ended: what decides the log anew goes by it.
         let options = ReportOptions { premises: true, ..ReportOptions::default() };
         let ran = |ending_of: Ending| -> Vec<bool> {
-            let settlement = ending(&options, &ending_of, None, 0).unwrap();
+            let settlement = ending(&options, &Policy::default(), &ending_of, None, 0).unwrap();
             let ran = settlement.calls.iter().map(|call| {
                 let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
                 entry["meta"]["premises"]["ran"] == true
@@ -615,7 +618,19 @@ mod tests {
             ran.collect()
         };
         assert_eq!(ran(Ending { tries: 0, begun: None, reason: EndReason::Internal, ..lost.clone() }), [false; 3]);
-        assert_eq!(ran(lost), [true, false, false]);
+        assert_eq!(ran(lost.clone()), [true, false, false]);
+
+        // A dialect shows `crm.find` as `crm_x2E_find`: whoever ends the call, the log has one name for the tool.
+        let call = Call { provider_id: None, tool: "crm_x2E_find".into(), arguments: "{}".into() };
+        let spelled = vec![serde_json::to_string(&call).unwrap(); 3];
+        let spelling = ("crm_x2E_find".to_owned(), "crm.find".to_owned());
+        let known_tools = KnownTools::new([("crm.find".to_owned(), ToolTraits::default())].into(), [spelling].into());
+        let policy = Policy { known_tools: Arc::new(known_tools), ..Policy::default() };
+        let settlement = ending(&options, &policy, &Ending { calls: spelled, ..lost }, 0).unwrap();
+        for call in &settlement.calls {
+            let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
+            assert_eq!(entry["entity_id"], "crm.find");
+        }
     }
 
     #[test]

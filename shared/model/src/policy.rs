@@ -391,6 +391,18 @@ pub struct Policy {
     pub known_tools: Arc<KnownTools>,
 }
 
+impl Policy {
+    /// The name of the tool that a model means by `said`; none where the configuration knows no such tool.
+    #[must_use]
+    pub fn tool_name<'a>(&'a self, said: &'a str) -> Option<&'a str> {
+        let name = self.known_tools.meant(said);
+        let is_known = self.known_tools.traits(name).is_some()
+            || self.permissions.matrix.contains_key(name)
+            || META_TOOLS.contains(&name);
+        is_known.then_some(name)
+    }
+}
+
 /// The caps where neither agent nor tenant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefaultCaps {

@@ -125,6 +125,7 @@ pub struct Metrics {
     server: ServerMetrics,
     policy_stale: IntCounter,
     clock_steps: IntCounter,
+    clock_jumps: IntCounter,
     epoch_changes: IntCounter,
     state_lost: IntCounter,
     loop_progress: GaugeVec,
@@ -200,6 +201,7 @@ impl Metrics {
             server: ServerMetrics::made(&make)?,
             policy_stale: make.counter(&c::POLICY_STALE)?,
             clock_steps: make.counter(&c::CLOCK_STEPS)?,
+            clock_jumps: make.counter(&c::CLOCK_JUMPS)?,
             epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
             state_lost: make.counter(&c::STATE_LOST)?,
             loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
@@ -329,6 +331,12 @@ impl Metrics {
         }
     }
 
+    /// A call ended that no worker ran. `tool` is its name if the configuration knows it.
+    pub fn call_not_run(&self, tool: Option<&str>, outcome: Outcome) {
+        let tool = self.tools.known_label(tool);
+        self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
+    }
+
     /// A try failed and will be repeated.
     pub fn retried(&self, reason: &'static str) {
         self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
@@ -397,6 +405,11 @@ impl Metrics {
     /// The clock of Redis stepped back.
     pub fn clock_stepped(&self) {
         self.clock_steps.inc();
+    }
+
+    /// The clock of Redis jumped ahead.
+    pub fn clock_jumped(&self) {
+        self.clock_jumps.inc();
     }
 
     /// Another Redis answers than before.

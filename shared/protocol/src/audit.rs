@@ -95,14 +95,6 @@ fn message(input: &AuditInput<'_>, tool: &str) -> String {
     format!("{what}: {}", result.outcome.as_str())
 }
 
-/// The tool that an agent called, as the model named it, from the `message` of an entry whose call failed. None for
-/// tasks.
-#[must_use]
-pub fn called_tool<'a>(agent: &str, message: &'a str, outcome: &str) -> Option<&'a str> {
-    let tool = message.strip_prefix(agent)?.strip_prefix(" called ")?;
-    tool.strip_suffix(outcome)?.strip_suffix(": ")
-}
-
 fn meta(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
     let mut meta = Object::new(512 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
@@ -323,8 +315,6 @@ mod tests {
         let refused = CallResult::refused(&call, None, "send", Outcome::Denied, error);
         let entry = entry(&refused, "{not json password=x");
         assert_eq!((&entry["level"], &entry["meta"]["success"]), (&json!("error"), &json!(false)));
-        assert_eq!(called_tool("kelly", entry["message"].as_str().unwrap(), "denied"), Some("send"));
-        assert_eq!(called_tool("kelly", "kelly delegated a task to fran: denied", "denied"), None);
         let error = json!({"code": "denied", "message": "no: token=[REDACTED]", "details": {"secret": "[REDACTED]"}});
         assert_eq!(entry["meta"]["error"], error);
         assert_eq!(entry["meta"].get("result"), Some(&Value::Null));

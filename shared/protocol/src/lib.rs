@@ -33,7 +33,7 @@ mod write;
 pub use audit::act::{
     ApprovalSaid, LimitReset, OperatorAct, ShardRepair, act_entry, approval_entry, limit_reset_entry, repair_entry,
 };
-pub use audit::{AuditInput, audit_entry, called_tool};
+pub use audit::{AuditInput, audit_entry};
 pub use cut::{bounded_output, cut_output};
 pub use definitions::{define, define_strict};
 pub use dialects::{About, Definitions, RejectedCall, about, cut_off, cut_response, is_cut};

@@ -73,12 +73,86 @@ const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// What a client does with inboxes and inbound streams without a script.
 const CLIENT: &[&str] =
     &["xadd", "xlen", "hget", "xread", "xrange", "xrevrange", "xdel", "xtrim", "set", "del", "zrem"];
-/// What a client looks at of a turn or task of its own.
-const LOOKS: &[&str] = &["get", "getrange", "hgetall", "lrange", "zscore", "xpending"];
-/// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
-const CLIENT_WRITES: &[&str] = &["", "turns", "tasks", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
-const CLIENT_READS: &[&str] =
-    &["meta", "tenant:*", "turn:*", "done:*", "timers", "ready:*", "external:*", "steps:*", "tools:*", "absent"];
+
+/// Commands, and the keys that they may be used on: a selector of a user. Keys are rules without their namespace.
+struct Selector {
+    keys: &'static [&'static str],
+    commands: &'static [&'static str],
+}
+
+/// Runs the scripts that schedulers have loaded, and loads none. They are given the bare prefix, which no key has.
+const LENT_SCRIPTS: Selector = Selector { keys: &["~"], commands: &["evalsha"] };
+
+/// What producers do, by script or without: each command on the keys that it is for, and on no others.
+const PRODUCER: &[Selector] = &[
+    LENT_SCRIPTS,
+    Selector { keys: &["%W~turns", "%W~tasks"], commands: &["xadd"] },
+    // An id that is waited for; how far an inbox was read.
+    Selector { keys: &["%W~id:*", "%W~read:*"], commands: &["set"] },
+    Selector { keys: &["%W~queued"], commands: &["hset"] },
+    Selector { keys: &["%W~inboxes:*"], commands: &["zadd", "zrem", "zremrangebyscore", "pexpire"] },
+    // What was read is removed, and with it an inbox that was made for one question.
+    Selector { keys: &["%W~replies:*"], commands: &["xdel", "xtrim"] },
+    Selector { keys: &["%W~replies:*", "%W~read:*", "%W~seq:*"], commands: &["del"] },
+    Selector {
+        keys: &[
+            "%R~turns",
+            "%R~tasks",
+            "%R~queued",
+            "%R~id:*",
+            "%R~replies:*",
+            "%R~read:*",
+            "%R~seq:*",
+            "%R~inboxes:*",
+            "%R~meta",
+            "%R~tenant:*",
+            "%R~turn:*",
+            "%R~done:*",
+            "%R~timers",
+            "%R~ready:*",
+            "%R~external:*",
+            "%R~steps:*",
+            "%R~tools:*",
+            "%R~absent",
+        ],
+        commands: &[
+            "exists",
+            "get",
+            "getrange",
+            "hget",
+            "hgetall",
+            "hmget",
+            "lrange",
+            "memory|usage",
+            "xinfo|groups",
+            "xinfo|stream",
+            "xlen",
+            "xpending",
+            "xrange",
+            "xread",
+            "xrevrange",
+            "zcard",
+            "zscore",
+        ],
+    },
+];
+
+/// What exporters write: how far they have come, who exports, and which notices of approvals they have passed on.
+const EXPORTER: &[Selector] = &[
+    LENT_SCRIPTS,
+    Selector { keys: &["%W~followed"], commands: &["hset"] },
+    Selector { keys: &["%W~follower:*"], commands: &["set"] },
+    Selector { keys: &["~approvals:*"], commands: &["xgroup|create", "xreadgroup", "xack"] },
+];
+
+/// What gateways do to streams that they add to and remove nothing from.
+const GATEWAY: &[Selector] = &[Selector { keys: &["%W~audit"], commands: &["xadd"] }];
+/// Keys that gateways write without a script, or whose names their scripts make from a record: the queue of a turn, its lane.
+const GATEWAY_WRITES: &[&str] =
+    &["", "turns", "tasks", "replies:*", "read:*", "seq:*", "inboxes:*", "ready:*", "external:*", "lane:*", "held:*"];
+
+/// Verbs whose users may load no script.
+pub(crate) const LENT: [Verb; 4] = [Verb::Submit, Verb::Enqueue, Verb::Checkpoint, Verb::Notices];
 
 const SCHEDULER: &[Verb] = &[
     Verb::Submit,
@@ -239,40 +313,51 @@ impl Role {
             Self::Worker => vec![READS, SCRIPTS, CLIENT, WORKING],
             Self::Operator => vec![READS, SCRIPTS, CLIENT, OPERATING, &["multi", "exec"]],
             Self::Gateway => vec![READS, SCRIPTS, CLIENT],
-            Self::Producer => vec![SCRIPTS, CLIENT, LOOKS],
+            Self::Producer => Vec::new(),
             Self::Onlooker => vec![READS],
-            Self::Exporter => vec![READS, SCRIPTS, &["multi", "exec"]],
+            Self::Exporter => vec![READS, &["multi", "exec"]],
         }
     }
 
-    /// The commands that it may use, as rules name them.
+    /// What it may do to some keys alone.
+    const fn selectors(self) -> &'static [Selector] {
+        match self {
+            Self::Producer => PRODUCER,
+            Self::Exporter => EXPORTER,
+            Self::Gateway => GATEWAY,
+            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Onlooker => &[],
+        }
+    }
+
+    /// The commands that it may use on all of its keys, as rules name them.
     fn commands(self) -> BTreeSet<String> {
         let scripts = Scripts::embedded();
-        let of_verbs = self.verbs().into_iter().flat_map(|verb| scripts.of(verb).each().map(|s| s.source.clone()));
+        // Those of weak roles are in selectors, each with its keys.
+        let verbs = if matches!(self, Self::Producer | Self::Exporter) { Vec::new() } else { self.verbs() };
+        let of_verbs = verbs.into_iter().flat_map(|verb| scripts.of(verb).each().map(|s| s.source.clone()));
         let mut commands: BTreeSet<String> = of_verbs.flat_map(|source| called(&source)).collect();
         let plain = self.plain().into_iter().flatten().chain(CONNECTING);
         commands.extend(plain.map(ToString::to_string));
         commands
     }
 
-    /// The keys that it may use, as rules name them.
+    /// The keys on which it may use all of its commands, as rules name them.
     fn keys(self, namespace: &str) -> Vec<String> {
         let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
-        let own = || {
-            let writes = CLIENT_WRITES.iter().map(|suffix| key("", suffix));
-            let reads = CLIENT_READS.iter().map(|suffix| key("%R", suffix));
-            writes.chain(reads).collect::<Vec<_>>()
-        };
         match self {
-            // A cancel takes a turn from wherever it is.
-            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator | Self::Gateway => vec![key("", "*")],
-            Self::Producer => own(),
-            Self::Onlooker => vec![key("%R", "*")],
-            Self::Exporter => ["", "followed", "follower:*", "approvals:*"]
-                .map(|suffix| key("", suffix))
-                .into_iter()
-                .chain([key("%R", "*")])
-                .collect(),
+            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
+            // A cancel takes a turn from wherever it is, and leaves alone what no turn is made of.
+            Self::Gateway => {
+                let scripts = Scripts::embedded();
+                let sources = self.verbs().into_iter().flat_map(|verb| scripts.of(verb).each());
+                let mut written: BTreeSet<String> = sources.flat_map(|script| key_families(&script.source)).collect();
+                written.extend(GATEWAY_WRITES.iter().map(ToString::to_string));
+                written.retain(|family| family != "audit");
+                let written = written.iter().map(|suffix| key("", suffix));
+                written.chain([key("%R", "*")]).collect()
+            }
+            Self::Producer => Vec::new(),
+            Self::Onlooker | Self::Exporter => vec![key("%R", "*")],
         }
     }
 
@@ -283,8 +368,29 @@ impl Role {
         let mut rules = self.keys(namespace);
         rules.extend(["resetchannels".to_owned(), "-@all".to_owned()]);
         rules.extend(self.commands().into_iter().map(|command| format!("+{command}")));
+        rules.extend(self.selectors().iter().map(|selector| selector.rule(namespace)));
         rules
     }
+}
+
+impl Selector {
+    /// The selector as a rule of a user in `namespace`.
+    fn rule(&self, namespace: &str) -> String {
+        let key = |rule: &&str| {
+            let (mode, suffix) = rule.split_once('~').unwrap_or(("", rule));
+            format!("{mode}~{{{namespace}:*}}:{suffix}")
+        };
+        let commands = self.commands.iter().map(|command| format!("+{command}"));
+        let parts: Vec<String> = self.keys.iter().map(key).chain(commands).collect();
+        format!("({})", parts.join(" "))
+    }
+}
+
+/// The keys that a script names, as patterns behind the prefix: `turn:*`. Those that it makes from what it reads are not
+/// among them.
+fn key_families(source: &str) -> BTreeSet<String> {
+    let named = source.split("P .. '").skip(1).filter_map(|rest| rest.split('\'').next());
+    named.map(|family| if family.ends_with(':') { format!("{family}*") } else { family.to_owned() }).collect()
 }
 
 /// The commands that a script calls.
@@ -352,14 +458,41 @@ mod tests {
         }
         assert!(scripts.of(Verb::Beat).usual.source.contains("'last_ms', string.format"));
         for role in [Role::Producer, Role::Onlooker, Role::Exporter] {
-            let writes = |key: &String| key.starts_with('~') && (key.ends_with(":meta") || key.ends_with(":*"));
-            let known = |key: &String| {
-                ["id:*", "replies:*", "read:*", "seq:*", "inboxes:*", "follower:*", "approvals:*"]
-                    .iter()
-                    .any(|suffix| key.ends_with(suffix))
-            };
-            let found: Vec<String> = role.keys("t").into_iter().filter(|key| writes(key) && !known(key)).collect();
-            assert!(found.is_empty(), "{role:?} may write {found:?}");
+            let selected = role.selectors().iter().flat_map(|selector| selector.keys).map(ToString::to_string);
+            let mut keys = role.keys("t").into_iter().chain(selected);
+            let found = keys.find(|key| !key.starts_with("%R") && (key.ends_with("meta") || key.ends_with("~*")));
+            assert_eq!(found, None, "{role:?} may write it");
+        }
+    }
+
+    #[test]
+    fn weak_roles_may_do_what_their_scripts_do_and_load_none() {
+        let scripts = Scripts::embedded();
+        for role in [Role::Producer, Role::Exporter] {
+            let selected = role.selectors().iter().flat_map(|selector| selector.commands).map(ToString::to_string);
+            let may: BTreeSet<String> = role.commands().into_iter().chain(selected).collect();
+            assert!(!may.contains("script|load") && !may.contains("eval"), "{role:?}");
+            for verb in role.verbs() {
+                assert!(LENT.contains(&verb), "schedulers load {} for {role:?}", verb.as_str());
+                let sources: Vec<_> = scripts.of(verb).each().map(|script| script.source.clone()).collect();
+                let needed: BTreeSet<String> = sources.iter().flat_map(|source| called(source)).collect();
+                let missing: Vec<_> = needed.difference(&may).collect();
+                assert!(missing.is_empty(), "{role:?} lacks {missing:?} for {}", verb.as_str());
+            }
+        }
+    }
+
+    #[test]
+    fn a_gateway_writes_no_key_that_only_others_write() {
+        let keys = Role::Gateway.keys("t");
+        let may_write = |key: &str| keys.iter().any(|rule| rule == &format!("~{{t:*}}:{key}"));
+        for key in ["turn:*", "timers", "pauses", "drains", "ready:*"] {
+            assert!(may_write(key), "{key}: {keys:?}");
+        }
+        for key in
+            ["*", "audit", "seals", "seal_heads", "beats", "policies", "grant:*", "kb:*", "memories:*", "followed"]
+        {
+            assert!(!may_write(key), "{key}");
         }
     }
 

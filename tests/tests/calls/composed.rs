@@ -8,10 +8,11 @@ use futures::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_client::inner::inner_calls;
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::retry::Ladder;
-use tickfleet_model::{AgentId, Effect, Policy};
-use tickfleet_store::StoreOptions;
+use tickfleet_model::{AgentId, Effect, Outcome, Policy};
+use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
@@ -80,6 +81,15 @@ async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer
         fleet.audits().await.iter().map(|audit| audit["meta"]["turn"].as_str().unwrap().to_owned()).collect();
     turns.sort();
     assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
+
+    // As `explain` shows them; not where another agent took their ids.
+    let name = TurnName::parse("acme:t1").unwrap();
+    let inner = inner_calls(&fleet.store, &name, "kelly", 0..1).await.unwrap();
+    let shown: Vec<_> = inner.iter().map(|call| (call.id.as_str(), call.tool.as_deref(), call.outcome)).collect();
+    let ok = Some(Outcome::Ok);
+    assert_eq!(shown, [("t1.0.call-1", Some("echo"), ok), ("t1.0.call-2", Some("post"), ok)]);
+    assert!(inner.iter().all(|call| call.attempts == 1 && call.duration_ms.is_some() && call.inner.is_empty()));
+    assert!(inner_calls(&fleet.store, &name, "ada", 0..1).await.unwrap().is_empty());
     fleet.no_more_replies().await;
     fleet.stop().await;
 }

@@ -63,7 +63,8 @@ fn refused<T: std::fmt::Debug>(what: &str, answer: Result<T, StoreError>) {
     let error = answer.expect_err(what);
     let said = error.to_string();
     let by_acl =
-        ["NOPERM", "ACL failure in script", "The user executing the script", "no permissions", "No permissions"];
+        // The last one: a script that nobody has loaded, and that the user may not load.
+        ["NOPERM", "ACL failure in script", "The user executing the script", "no permissions", "No permissions", "No matching script"];
     assert!(by_acl.iter().any(|words| said.contains(words)), "{what}: {said}");
 }
 
@@ -125,6 +126,127 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
     }
     let gone = redis::cmd("DEL").arg(fleet.store.keys().turn(&name)).to_owned();
     let () = gone.query_async(&mut connection).await.unwrap();
+    let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
+    fleet.stop().await;
+}
+
+/// What would destroy or forge others' work, or stop the server. In the place of `P:` stands the prefix of the shard.
+const ATTACKS: [&str; 58] = [
+    "DEL P:turns",
+    "UNLINK P:turns",
+    "DEL P:tasks",
+    "XTRIM P:turns MAXLEN 0",
+    "XTRIM P:tasks MINID 9999999999999-0",
+    "XDEL P:turns 1-1",
+    "XSETID P:turns 9999999999999-0",
+    "XGROUP DESTROY P:turns workers",
+    "XGROUP SETID P:turns workers $",
+    "XGROUP DELCONSUMER P:turns workers s-a",
+    "XREADGROUP GROUP workers mine COUNT 1 STREAMS P:turns >",
+    "XCLAIM P:turns workers mine 0 1-1",
+    "XACK P:turns workers 1-1",
+    "PEXPIRE P:turns 1",
+    "EXPIRE P:turns 1",
+    "RENAME P:turns P:id:acme:mine",
+    "RENAME P:id:acme:mine P:turns",
+    "COPY P:id:acme:mine P:done:acme:t1 REPLACE",
+    "RESTORE P:done:acme:t1 0 x",
+    "SET P:turns x",
+    "XADD P:replies:acme:box * seq 1 reply {}",
+    "XADD P:ready:normal * turn acme:t1",
+    "XADD P:audit * entry {}",
+    "XADD P:dead * message {}",
+    "XADD P:approvals:acme * event approved",
+    "DEL P:audit",
+    "XTRIM P:audit MAXLEN 0",
+    "XDEL P:audit 1-1",
+    "DEL P:turn:acme:t1",
+    "HSET P:turn:acme:t1 dn 1",
+    "HDEL P:turn:acme:t1 dn",
+    "SET P:done:acme:t1 x",
+    "DEL P:done:acme:t1",
+    "DEL P:meta",
+    "HSET P:meta pressure 1",
+    "HINCRBY P:meta offset_ms 86400000",
+    "DEL P:timers",
+    "ZADD P:timers 0 t:acme:t1",
+    "ZREM P:timers t:acme:t1",
+    "DEL P:budgets",
+    "HSET P:tenant:acme q 0",
+    "HDEL P:queued acme:t1",
+    "HSET P:approval:acme:a1 st approved",
+    "HSET P:beats s-a 0",
+    "DEL P:seals",
+    "HSET P:seal_heads acme x",
+    "HDEL P:followed mine",
+    "DEL P:followed",
+    "EVAL return(1) 0",
+    "SCRIPT LOAD while(true)do(end)",
+    "SCRIPT FLUSH",
+    "SCRIPT KILL",
+    "FUNCTION FLUSH",
+    "FLUSHALL",
+    "FLUSHDB",
+    "CONFIG SET maxmemory 1",
+    "ACL SETUSER mine on",
+    "SHUTDOWN NOSAVE",
+];
+/// The same for a gateway, which pauses, cancels and replays.
+const ATTACKS_OF_GATEWAYS: [&str; 16] = [
+    "DEL P:audit",
+    "XTRIM P:audit MAXLEN 0",
+    "XDEL P:audit 1-1",
+    "DEL P:seals",
+    "HSET P:seal_heads acme x",
+    "HSET P:beats s-a 0",
+    "HSET P:policies h:s-a x",
+    "SET P:grant:x stolen",
+    "DEL P:kb:acme",
+    "HSET P:memories:acme:kelly m x",
+    "HSET P:followed mine x",
+    "RENAME P:turns P:tasks",
+    "FLUSHALL",
+    "CONFIG SET maxmemory 1",
+    "ACL SETUSER mine on",
+    "SHUTDOWN NOSAVE",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weak_roles_destroy_forge_and_stop_nothing() {
+    let mut fleet = Fleet::start(Plan { users: true, ..Plan::default() }).await;
+    fleet.submit_turn(json!({"turn_id": "t1", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    let prefix = fleet.store.keys().key("");
+    let before = keys(&mut fleet.server.connection().await).await;
+    for (role, attacks) in [
+        ("producer", &ATTACKS[..]),
+        ("exporter", &ATTACKS[..]),
+        ("onlooker", &ATTACKS[..]),
+        ("gateway", &ATTACKS_OF_GATEWAYS[..]),
+    ] {
+        let mut connection = connected(&fleet.url_of(role)).await;
+        for attack in attacks {
+            let words: Vec<String> = attack.split(' ').map(|word| word.replace("P:", &prefix)).collect();
+            let mut command = redis::cmd(&words[0]);
+            command.arg(&words[1..]);
+            let answer = command.query_async::<redis::Value>(&mut connection).await;
+            assert_eq!(
+                answer.as_ref().err().and_then(redis::RedisError::code),
+                Some("NOPERM"),
+                "{role}: {attack}: {answer:?}"
+            );
+        }
+    }
+    assert_eq!(keys(&mut fleet.server.connection().await).await, before);
+
+    // What a producer is for goes on where the server has forgotten the scripts, and nobody has loaded them again.
+    let mut connection = fleet.server.connection().await;
+    let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+    let client = Client::connect(&fleet.url_of("producer"), fleet.plan().store.clone()).await.unwrap();
+    let call = json!({"name": "echo", "arguments": {"text": "hi"}});
+    let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "turn_id": "t2", "calls": [call]});
+    client.submit(parse_turn(turn.to_string().as_bytes()).unwrap()).await.unwrap();
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
     let () = redis::cmd("ACL").arg("LOG").arg("RESET").query_async(&mut connection).await.unwrap();
     fleet.stop().await;
 }

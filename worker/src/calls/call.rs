@@ -231,7 +231,7 @@ impl Calls {
         let result = trying.ended(reason, past);
         // What has never run is counted where it is rendered.
         if result.attempts > 0 {
-            self.metrics.call_ended(&trying.call.tool, result.outcome, None);
+            self.metrics.call_ended(trying.tool_name(), result.outcome, None);
         }
         Disposition::Ended(result, Vec::new())
     }
@@ -368,7 +368,7 @@ impl Calls {
                 result.attempts = trying.attempt;
                 // What is to be found out is counted when it has been.
                 if result.outcome != Outcome::OutcomeUnknown || tool.spec.reconcile.is_none() {
-                    self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
+                    self.metrics.call_ended(trying.tool_name(), result.outcome, Some(took));
                 }
                 Disposition::Ended(result, shadow)
             }

@@ -140,9 +140,10 @@ impl Pipeline {
             beside,
             why: resting.why,
         };
+        let tool = config.registry.resolve(&resting.over.tool).map_or(&resting.over.tool, |tool| &tool.spec.name);
         match self.outbox.rest(rest).await {
             Some(Rested::Over) => {
-                self.calls.gave_up_resting(&resting.over);
+                self.calls.gave_up_resting(tool, &resting.over);
                 let rendered = self.render(config, &holding.slice, holding.results.len(), (&resting.over, &[]));
                 holding.results.push(rendered);
                 return Some(holding);
@@ -153,7 +154,7 @@ impl Pipeline {
             }
             Some(Rested::Parked(Parked::Stale | Parked::Gap)) => self.metrics.fenced("rest"),
             Some(Rested::Parked(Parked::Ok | Parked::Already)) => {
-                self.metrics.breaker(&resting.over.tool, BreakerEvent::Waited);
+                self.metrics.breaker(tool, BreakerEvent::Waited);
             }
             None => {}
         }

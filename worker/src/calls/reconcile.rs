@@ -73,7 +73,7 @@ impl Calls {
             }
         };
         if ended.attempts > 0 {
-            self.metrics.call_ended(&trying.call.tool, ended.outcome, None);
+            self.metrics.call_ended(trying.tool_name(), ended.outcome, None);
         }
         Disposition::Ended(Box::new(ended), shadow)
     }

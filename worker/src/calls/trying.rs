@@ -98,6 +98,11 @@ impl Disposition {
 }
 
 impl Trying<'_> {
+    /// The name of its tool, however the model spells it.
+    pub(crate) fn tool_name(&self) -> &str {
+        self.config.registry.resolve(&self.call.tool).map_or(&self.call.tool, |tool| &tool.spec.name)
+    }
+
     /// The span of this try.
     pub(crate) fn span(&self) -> Span {
         tracing::debug_span!(

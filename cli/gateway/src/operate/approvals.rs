@@ -72,7 +72,7 @@ pub(crate) async fn list(
     let wanted = query(wanted)?;
     let filter = ApprovalFilter {
         agent: optional("agent", wanted.agent)?,
-        tool: wanted.tool.filter(|tool| !tool.is_empty()).map(|tool| shared.desk.tool_name(&tool)),
+        tool: super::tool_wanted(&shared, wanted.tool).await?,
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED, APPROVALS_LISTED_MAX)?,
     };

@@ -76,7 +76,7 @@ pub(crate) async fn search(
     let asked = AuditQuery {
         tenant: tenant.clone(),
         agent: given(wanted.agent),
-        tool: given(wanted.tool).map(|tool| shared.desk.tool_name(&tool)),
+        tool: super::tool_wanted(&shared, wanted.tool).await?,
         outcome: given(wanted.outcome),
         text: given(wanted.text),
         found_max: within("limit", wanted.limit, FOUND.0, FOUND.1)?,

@@ -97,13 +97,13 @@ pub(crate) async fn list(
 ) -> Result<Json<Page>, Problem> {
     operator.may(Verb::View)?;
     let now_ms = super::views::now_ms(&shared).await?;
-    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms)?;
+    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms).await?;
     let page = dead::list(shared.client.stores(), &filter, from).await?;
     Ok(Json(Page { dead: page.dead, read: page.read, next: page.next.map(|next| next.to_string()), now_ms }))
 }
 
 impl Wanted {
-    fn filter(self, shared: &Shared, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
+    async fn filter(self, shared: &Shared, operator: &Operator, now_ms: i64) -> Result<(DeadFilter, DeadAt), Problem> {
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let filter = DeadFilter {
             kind: self.kind.map(|kind| match kind {
@@ -113,7 +113,7 @@ impl Wanted {
             }),
             tenant: operator.within(self.tenant)?,
             agent: optional("agent", self.agent)?,
-            tool: given(self.tool).map(|tool| shared.desk.tool_name(&tool)),
+            tool: super::tool_wanted(shared, self.tool).await?,
             cause: given(self.cause),
             error: given(self.error),
             told: given(self.told),
@@ -160,7 +160,7 @@ pub(crate) async fn causes(
 ) -> Result<Json<CausesPage>, Problem> {
     operator.may(Verb::View)?;
     let now_ms = super::views::now_ms(&shared).await?;
-    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms)?;
+    let (filter, from) = query(wanted)?.filter(&shared, &operator, now_ms).await?;
     let mut found = Causes::default();
     let next = dead::causes(shared.client.stores(), &filter, from, &mut found).await?;
     let (read, others) = (found.read, found.others);

@@ -249,8 +249,11 @@ mod tests {
         fn approver<'a>(&'a self, _: &'a str) -> Told<'a, Option<BTreeSet<String>>> {
             async { Ok(None) }.boxed()
         }
-        fn tool_name(&self, given: &str) -> String {
-            given.to_owned()
+        fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+            async { Ok(given.to_owned()) }.boxed()
+        }
+        fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+            async { Ok(given.to_owned()) }.boxed()
         }
         fn unknown<'a>(&'a self, _: Named<'a>) -> Told<'a, Option<String>> {
             async { Ok(None) }.boxed()

@@ -72,6 +72,17 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/v1/operate/audit", get(audit::search))
 }
 
+/// The name of the tool that a filter gives by its name or id; none where it gives none.
+///
+/// # Errors
+/// 503.
+async fn tool_wanted(shared: &Shared, given: Option<String>) -> Result<Option<String>, Problem> {
+    match given.filter(|tool| !tool.is_empty()) {
+        Some(tool) => Ok(Some(shared.desk.tool_name(&tool).await?)),
+        None => Ok(None),
+    }
+}
+
 /// The holder of a key that is good. What it is for, each verb asks.
 #[derive(Debug)]
 pub(crate) struct Operator {

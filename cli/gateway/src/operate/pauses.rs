@@ -128,7 +128,8 @@ pub(crate) async fn pause(
     let set = match &who {
         Whose::Caller(who) => operate::pause(shared.client.store(&who.tenant), who, by).await?,
         Whose::Tool(tool) => {
-            let set = operate::pause_tool(shared.client.stores(), tool, by).await?;
+            let tool = PausedTool { tool: shared.desk.tool_switched(&tool.tool).await?, ..tool.clone() };
+            let set = operate::pause_tool(shared.client.stores(), &tool, by).await?;
             return match set.not_everywhere() {
                 Some(where_not) => Err(Problem::conflict(where_not)),
                 None => Ok(Json(Done { changed: set.changed })),
@@ -161,7 +162,16 @@ pub(crate) async fn resume(
     let by = Who { by: operator.by(), reason: &reason, redactor: &redactor };
     let set = match &who {
         Whose::Caller(who) => operate::resume(shared.client.store(&who.tenant), who, by).await?,
-        Whose::Tool(tool) => operate::resume_tool(shared.client.stores(), tool, by).await?,
+        Whose::Tool(given) => {
+            let tool = PausedTool { tool: shared.desk.tool_switched(&given.tool).await?, ..given.clone() };
+            match operate::resume_tool(shared.client.stores(), &tool, by).await? {
+                // It may have been paused while nobody knew what its id stands for.
+                set if set != PauseSet::Ok && tool != *given => {
+                    operate::resume_tool(shared.client.stores(), given, by).await?
+                }
+                set => set,
+            }
+        }
     };
     // What is paused may be configured no longer.
     if set != PauseSet::Ok {

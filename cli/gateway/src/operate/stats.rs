@@ -87,7 +87,7 @@ pub(crate) async fn show(
     let (counted_upto_ms, more, gap) = (counted.upto_ms, counted.more, counted.gap);
     let mut told = Told { rows: Vec::new(), models: None, counted_upto_ms, more, gap, now_ms };
     let today = now_ms.div_euclid(DAY_MS);
-    let tool = wanted.tool.filter(|tool| !tool.is_empty()).map(|tool| shared.desk.tool_name(&tool));
+    let tool = super::tool_wanted(&shared, wanted.tool).await?;
     let agent = agent.map(|agent| agent.to_string());
     let asked = StatsQuery { tenant, agent, tool, from_day: today - days + 1, until_day: today, by };
     told.rows = stats(shared.client.stores(), &asked).await?;

@@ -117,6 +117,11 @@ async fn switch(
     }
     let redactor = shared.desk.redactor();
     let by = Who { by: operator.by(), reason: because(&which.reason)?, redactor: &redactor };
-    let changed = operate::switch_tool(shared.client.stores(), &which.tool, on, by).await?;
+    let name = shared.desk.tool_switched(&which.tool).await?;
+    let mut changed = operate::switch_tool(shared.client.stores(), &name, on, by).await?;
+    // It may have been taken away while nobody knew what its id stands for.
+    if on && !changed && name != which.tool {
+        changed = operate::switch_tool(shared.client.stores(), &which.tool, on, by).await?;
+    }
     Ok(Json(Done { changed }))
 }

@@ -106,7 +106,7 @@ pub(crate) async fn list(
     let filter = TurnFilter {
         tenant: operator.within(wanted.tenant)?,
         agent: optional("agent", wanted.agent)?,
-        tool: wanted.tool.filter(|tool| !tool.is_empty()).map(|tool| shared.desk.tool_name(&tool)),
+        tool: super::tool_wanted(&shared, wanted.tool).await?,
         state: wanted.state.map(Into::into),
         older_than: wanted.older_than_s.map(|seconds| Duration::from_secs(seconds.into())),
         limit: within("limit", wanted.limit, LISTED.0, LISTED.1)?,

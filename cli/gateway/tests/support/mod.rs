@@ -40,8 +40,12 @@ impl Desk for PlainDesk {
         away()
     }
 
-    fn tool_name(&self, given: &str) -> String {
-        given.to_owned()
+    fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        async { Ok(given.to_owned()) }.boxed()
+    }
+
+    fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        async { Ok(given.to_owned()) }.boxed()
     }
 
     fn explain<'a>(&'a self, _: Option<&'a TenantId>, _: &'a str) -> Told<'a, Box<RawValue>> {

@@ -190,7 +190,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     };
     let filter = ApprovalFilter {
         agent: args.agent.clone(),
-        tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
+        tool: crate::commands::operate::known::tool_wanted(setup, client, args.tool.as_deref()).await?,
         older_than: args.older_than,
         limit: args.limit,
     };

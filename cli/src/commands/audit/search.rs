@@ -6,6 +6,7 @@ use serde_json::Value;
 use tickfleet_client::audit::{AuditQuery, Found};
 use tickfleet_model::TenantId;
 
+use crate::commands::operate::known;
 use crate::failure::Failure;
 use crate::output::time_format::Past;
 use crate::output::{Output, lines, short, table};
@@ -62,6 +63,7 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
     let client = setup.client().await?;
     let at = args.cursor.as_ref().map(|cursor| cursor.split_once(':').ok_or(cursor)).transpose();
     let at = at.map_err(|cursor| Failure::usage(format!("--cursor {cursor:?}: expected SHARD:ENTRY")))?;
+    let tool = known::tool_wanted(setup, &client, args.tool.as_deref()).await?;
     let mut searched = Searched { entries: Vec::new(), read: 0, cursors: Vec::new() };
     for store in client.stores() {
         let number = store.shard().to_string();
@@ -74,7 +76,7 @@ pub(super) async fn run(setup: &Setup, args: &Search, output: &Output) -> Result
         let query = AuditQuery {
             tenant: args.tenant.clone(),
             agent: args.agent.clone(),
-            tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
+            tool: tool.clone(),
             outcome: args.outcome.clone(),
             text: args.text.clone(),
             from_ms: args.since.map(|since| since.at(now_ms)),

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
+use tickfleet_client::inner::{InnerCall, inner_calls};
 use tickfleet_client::tasks::TaskStory;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
@@ -35,7 +36,7 @@ Examples:
   tickfleet explain demo:order-17 --since 2026-11-22T10:00:00Z --until 2026-11-22T11:00:00Z
 
 The output covers admission with its counters, waits with their causes and ends, failed attempts, crashes,
-outcomes and audit entries. Records of finished turns are kept for retention.records, audit entries for
+outcomes, calls of other tools and audit entries. Records of finished turns are kept for retention.records, audit entries for
 retention.audit. Without a record, the command searches the audit log: an id made by the fleet contains the
 time to search, an id of your own needs --since.")]
 pub(crate) struct Explain {
@@ -135,6 +136,9 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
+    /// The calls that its calls made of other tools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    inner_calls: Vec<InnerCall>,
     /// Of a task that a model carries out: its steps, what it waits for, the tasks below it.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<TaskStory>,
@@ -227,6 +231,10 @@ async fn gather(
         story.audit = audit::of_story(pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
     }
     record::describe_by_audit(&mut story);
+    if let Some(agent) = &story.agent {
+        let positions = asked.position.map_or(0..story.calls, |position| position..position + 1);
+        story.inner_calls = inner_calls(client.store(&name.tenant), &name, agent, positions).await?;
+    }
     if story.is_task {
         let told = client.task(&name).await?;
         story.task = told.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());

@@ -198,6 +198,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         crashes: 0,
         ended_because: None,
         cancel_asked: None,
+        inner_calls: Vec::new(),
         refusal: None,
         results: Vec::new(),
         task: None,

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use tickfleet_client::inner::InnerCall;
 use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_model::CallResult;
 use tickfleet_store::{AdmissionNote, EndReason, FailedTry, RestNote};
@@ -41,7 +42,41 @@ pub(super) fn tell(story: &Story, output: &Output) -> String {
 
 /// The steps, rules and consents, a line each.
 pub(super) fn told(story: &Story) -> Vec<String> {
-    life(story).into_iter().chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
+    let inner = inner(&story.inner_calls);
+    life(story).into_iter().chain(inner).chain(rules(story)).chain(consents(story)).chain(beside(story)).collect()
+}
+
+/// The calls that calls made, each below the call that made it.
+fn inner(calls: &[InnerCall]) -> Vec<String> {
+    fn tell(call: &InnerCall, depth: usize, lines: &mut Vec<String>) {
+        let tool = call.tool.as_deref().unwrap_or("a tool");
+        let tries = match call.attempts {
+            1 => "1 try".to_owned(),
+            tries => format!("{tries} tries"),
+        };
+        let how = match (call.outcome, call.duration_ms) {
+            (Some(outcome), Some(took)) => {
+                format!("{}, {tries}, {}", outcome.as_str(), span(i64::try_from(took).unwrap_or(i64::MAX)))
+            }
+            (Some(outcome), None) => format!("{}, {tries}", outcome.as_str()),
+            (None, _) if call.tool.is_some() => format!("under way, {tries} so far"),
+            (None, _) => "ended; its record was not kept".to_owned(),
+        };
+        let why = call.error.as_ref().map(|why| format!(": {}", short(why, 120))).unwrap_or_default();
+        lines.push(format!("{}{} called {tool}: {how}{why}", "  ".repeat(depth), call.id));
+        for inner in &call.inner {
+            tell(inner, depth + 1, lines);
+        }
+    }
+    let mut lines = Vec::new();
+    let mut made_by = None;
+    for call in calls {
+        if made_by.replace(call.made_by) != Some(call.made_by) {
+            lines.push(format!("Call /{} called other tools:", call.made_by));
+        }
+        tell(call, 1, &mut lines);
+    }
+    lines
 }
 
 /// The audit entries, and whether there may be more.
@@ -450,6 +485,10 @@ fn plural(count: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_model::{Outcome, TurnId};
+
     use super::*;
 
     #[test]
@@ -457,6 +496,34 @@ mod tests {
         assert_eq!(
             [plural(1, "call"), plural(2, "failed try"), plural(0, "call")],
             ["1 call", "2 failed tries", "0 calls"]
+        );
+    }
+
+    #[test]
+    fn calls_that_calls_made_stand_below_them() {
+        let call = |id: &str, made_by, tool: &str, outcome: Option<Outcome>, inner| InnerCall {
+            made_by,
+            id: TurnId::new(id).unwrap(),
+            tool: Some(tool.to_owned()),
+            outcome,
+            attempts: 1 + u32::from(outcome.is_none()),
+            duration_ms: outcome.map(|_| 12),
+            error: outcome.filter(|outcome| !outcome.is_success()).map(|_| "No stock.".to_owned()),
+            inner,
+        };
+        let deep = call("t.1.call-1.0.call-1", 0, "look", Some(Outcome::Permanent), Vec::new());
+        let told = inner(&[
+            call("t.1.call-1", 1, "order", Some(Outcome::Ok), vec![deep]),
+            call("t.1.call-2", 1, "mail", None, Vec::new()),
+        ]);
+        assert_eq!(
+            told,
+            [
+                "Call /1 called other tools:",
+                "  t.1.call-1 called order: ok, 1 try, 12 ms",
+                "    t.1.call-1.0.call-1 called look: permanent, 1 try, 12 ms: No stock.",
+                "  t.1.call-2 called mail: under way, 2 tries so far",
+            ]
         );
     }
 

@@ -215,8 +215,20 @@ impl Desk for HereDesk {
         .boxed()
     }
 
-    fn tool_name(&self, given: &str) -> String {
-        self.setup.load().configuration.tool_name(given).to_owned()
+    fn tool_name<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        async move {
+            let setup = self.known().await;
+            known::tool_name(&setup, &self.client, given).await.map_err(refused)
+        }
+        .boxed()
+    }
+
+    fn tool_switched<'a>(&'a self, given: &'a str) -> Told<'a, String> {
+        async move {
+            let setup = self.known().await;
+            known::tool_switched(&setup, &self.client, given).await.map_err(refused)
+        }
+        .boxed()
     }
 
     fn unknown<'a>(&'a self, named: Named<'a>) -> Told<'a, Option<String>> {

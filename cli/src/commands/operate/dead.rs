@@ -11,7 +11,7 @@ use tickfleet_client::operate::Operator;
 use tickfleet_model::{AgentId, TenantId, limits};
 
 use crate::commands::limits::{by_environment, reason, who};
-use crate::commands::operate::causes;
+use crate::commands::operate::{causes, known};
 use crate::failure::Failure;
 use crate::output::time_format::{Past, from_now};
 use crate::output::{Mood, Output, lines, short, table};
@@ -170,8 +170,8 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 impl Filter {
-    fn wanted(&self, setup: &Setup, now_ms: i64, limit: usize) -> DeadFilter {
-        DeadFilter {
+    async fn wanted(&self, setup: &Setup, client: &Client, now_ms: i64, limit: usize) -> Result<DeadFilter, Failure> {
+        Ok(DeadFilter {
             kind: self.kind.map(|kind| match kind {
                 KindArg::Letter => Kind::Letter,
                 KindArg::Call => Kind::Call,
@@ -179,7 +179,7 @@ impl Filter {
             }),
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: self.tool.as_deref().map(|tool| setup.tool_name(tool)),
+            tool: known::tool_wanted(setup, client, self.tool.as_deref()).await?,
             cause: self.cause.clone(),
             error: self.error.clone(),
             told: self.told.clone(),
@@ -187,7 +187,7 @@ impl Filter {
             from_ms: self.since.map(|since| since.at(now_ms)),
             until_ms: self.until.map(|until| until.at(now_ms)),
             limit,
-        }
+        })
     }
 
     const fn is_empty(&self) -> bool {
@@ -255,7 +255,7 @@ struct Listed<'a> {
 
 async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
     let now_ms = now_ms(client).await?;
-    let filter = args.filter.wanted(setup, now_ms, args.limit);
+    let filter = args.filter.wanted(setup, client, now_ms, args.limit).await?;
     if args.by_cause {
         return causes::show(client, &filter, now_ms, output).await;
     }
@@ -351,7 +351,7 @@ async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, outpu
     for store in client.stores() {
         began_ms = store.now_ms().await?.max(began_ms);
     }
-    let mut filter = wish.filter.wanted(setup, now_ms(client).await?, LISTED);
+    let mut filter = wish.filter.wanted(setup, client, now_ms(client).await?, LISTED).await?;
     filter.until_ms.get_or_insert(began_ms + 1);
     let mut from = Some(DeadAt::default());
     while let Some(at) = from {

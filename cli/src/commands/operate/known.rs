@@ -4,7 +4,7 @@
 //! The configuration here counts only if it is the one in force: an operator's machine may have another one, and an emergency
 //! must not fail for that.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tickfleet_client::Client;
 use tickfleet_gateway::Named;
@@ -64,8 +64,15 @@ pub(crate) async fn unknown(setup: &Setup, client: &Client, named: Named<'_>) ->
             of("tenant", tenant.as_str(), &tenants).or(agent)
         }
         Named::Tool(tool) => {
-            let known = tools(setup);
-            let known: BTreeSet<&str> = known.iter().map(String::as_str).collect();
+            let tools = ToolNames::read(setup, client).await?;
+            let ids = tools.ids.keys().map(String::as_str);
+            let known: BTreeSet<&str> = tools
+                .names
+                .iter()
+                .map(String::as_str)
+                .chain(ids)
+                .chain(tools.disabled.iter().map(String::as_str))
+                .collect();
             // Of an id, the version says nothing about whether there is such a tool.
             let name = tool.split_once('@').map_or(tool, |(name, _)| name);
             // Versions of a tool have ids of their own, which begin with the tool's.
@@ -108,17 +115,103 @@ pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failu
     }
 }
 
-/// The names and ids of the tools that the fleet may call.
-fn tools(setup: &Setup) -> BTreeSet<String> {
-    let configuration = &setup.configuration;
-    let permissions = &configuration.policy.permissions;
-    let names = permissions.matrix.keys().chain(&permissions.disabled_tools).chain(configuration.tools.tools.keys());
-    let names = names.map(String::as_str).chain(META_TOOLS.iter().copied());
-    let own = setup.extensions.tools.iter().map(|tool| tool.spec().name.clone());
-    let names: BTreeSet<String> = names.map(str::to_owned).chain(own).collect();
-    let ids: Vec<String> = names.iter().map(|name| format!("{TOOL_ID}{name}")).collect();
-    let declared = configuration.tools.tools.values().filter_map(|tool| tool.id.clone());
-    names.into_iter().chain(ids).chain(declared).collect()
+/// The name of the tool that somebody means by its name or its id, for filters: what is stored and listed goes by names.
+/// An id of one version stands for the tool.
+///
+/// # Errors
+/// Redis.
+pub(crate) async fn tool_name(setup: &Setup, client: &Client, given: &str) -> Result<String, Failure> {
+    Ok(ToolNames::read(setup, client).await?.name(given))
+}
+
+/// As [`tool_name`], of an option that need not be given.
+///
+/// # Errors
+/// Redis.
+pub(crate) async fn tool_wanted(
+    setup: &Setup,
+    client: &Client,
+    given: Option<&str>,
+) -> Result<Option<String>, Failure> {
+    match given {
+        Some(given) => Ok(Some(tool_name(setup, client, given).await?)),
+        None => Ok(None),
+    }
+}
+
+/// The spelling by which a tool is switched or paused: its name, also where its id was given. An id of one version stays,
+/// as it stands for that version alone.
+///
+/// # Errors
+/// Redis.
+pub(crate) async fn tool_switched(setup: &Setup, client: &Client, given: &str) -> Result<String, Failure> {
+    Ok(ToolNames::read(setup, client).await?.switched(given))
+}
+
+/// The tools that the fleet may call: those of the configuration, and those that workers have published.
+#[derive(Debug, Default)]
+struct ToolNames {
+    names: BTreeSet<String>,
+    /// By id: the name, or `<name>@<version>`.
+    ids: BTreeMap<String, String>,
+    /// Names or ids that the configuration disables.
+    disabled: BTreeSet<String>,
+}
+
+impl ToolNames {
+    async fn read(setup: &Setup, client: &Client) -> Result<Self, Failure> {
+        let mut tools = Self::configured(setup);
+        for store in client.stores() {
+            let published = store.tool_names().await?;
+            if !published.is_empty() {
+                tools.add(published);
+                break;
+            }
+        }
+        Ok(tools)
+    }
+
+    fn configured(setup: &Setup) -> Self {
+        let configuration = &setup.configuration;
+        let (permissions, declared) = (&configuration.policy.permissions, &configuration.tools.tools);
+        let names = permissions.matrix.keys().map(String::as_str).chain(META_TOOLS.iter().copied());
+        let mut tools = Self {
+            names: names.map(str::to_owned).collect(),
+            disabled: permissions.disabled_tools.clone(),
+            ..Self::default()
+        };
+        let of_program = setup.extensions.tools.iter().map(|tool| (tool.spec().id.clone(), tool.spec().name.clone()));
+        let of_files = declared
+            .iter()
+            .map(|(name, tool)| (tool.id.clone().unwrap_or_else(|| tickfleet_config::default_id(name)), name.clone()));
+        tools.add(of_program.chain(of_files));
+        tools
+    }
+
+    fn add(&mut self, ids: impl IntoIterator<Item = (String, String)>) {
+        for (id, name) in ids {
+            self.names.insert(name.split('@').next().unwrap_or_default().to_owned());
+            self.ids.insert(id, name);
+        }
+        for name in &self.names {
+            self.ids.entry(format!("{TOOL_ID}{name}")).or_insert_with(|| name.clone());
+        }
+    }
+
+    /// The name of a tool, given its name or its id.
+    fn name(&self, given: &str) -> String {
+        let name = if self.names.contains(given) { Some(given) } else { self.ids.get(given).map(String::as_str) };
+        // The tool may be gone, and its calls are still there.
+        let of_default = || given.strip_prefix(TOOL_ID).filter(|name| !name.is_empty());
+        name.or_else(of_default).unwrap_or(given).split('@').next().unwrap_or_default().to_owned()
+    }
+
+    /// The name of a tool, given its name or its id; what is neither, or the id of one version, stays.
+    fn switched(&self, given: &str) -> String {
+        let named = self.ids.get(given).filter(|name| !self.names.contains(given) && !name.contains('@'));
+        let has_versions = |name: &str| self.ids.values().any(|known| known.starts_with(&format!("{name}@")));
+        named.filter(|name| !has_versions(name)).map_or(given, String::as_str).to_owned()
+    }
 }
 
 async fn is_in_force(setup: &Setup, client: &Client) -> Result<bool, Failure> {
@@ -137,4 +230,61 @@ fn message(kind: &str, name: &str, known: &BTreeSet<&str>) -> String {
         return format!("there is no {kind} {name:?}. There are: {}.", list(known));
     }
     format!("there is no {kind} {name:?}. The nearest: {}.", near.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools() -> ToolNames {
+        let mut tools = ToolNames::default();
+        tools.names.insert("echo".into());
+        // Of files; of a binary, an MCP server and a Python host, as a worker has published them.
+        let ids = [
+            ("payments", "pay"),
+            ("tool_tool_box", "tool_box"),
+            ("tool_find", "find"),
+            ("tool_find@2", "find@2"),
+            ("desk-7", "assign"),
+            ("tool_github_search", "github_search"),
+        ];
+        tools.add(ids.map(|(id, name)| (id.to_owned(), name.to_owned())));
+        tools
+    }
+
+    #[test]
+    fn a_tool_is_known_by_its_name_and_by_its_id_whoever_declares_it() {
+        for (given, name) in [
+            ("pay", "pay"),
+            ("payments", "pay"),
+            ("desk-7", "assign"),
+            ("tool_assign", "assign"),
+            ("tool_github_search", "github_search"),
+            ("tool_box", "tool_box"),
+            ("tool_tool_box", "tool_box"),
+            ("tool_echo", "echo"),
+            ("tool_find@2", "find"),
+            ("tool_gone", "gone"),
+            ("gone", "gone"),
+            ("tool_", "tool_"),
+        ] {
+            assert_eq!(tools().name(given), name, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_tool_is_switched_by_its_name_and_one_version_by_its_id() {
+        for (given, spelling) in [
+            ("pay", "pay"),
+            ("payments", "pay"),
+            ("desk-7", "assign"),
+            ("tool_box", "tool_box"),
+            ("tool_find", "tool_find"),
+            ("tool_find@2", "tool_find@2"),
+            // Of a tool that is not known, both could be meant.
+            ("tool_gone", "tool_gone"),
+        ] {
+            assert_eq!(tools().switched(given), spelling, "{given}");
+        }
+    }
 }

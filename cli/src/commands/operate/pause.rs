@@ -124,7 +124,8 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
         if let Some(tenant) = &args.tenant {
             known::check(setup, &client, Named::Tenant(tenant), output).await?;
         }
-        return pause_tool(setup, &client, (tool, args.tenant.as_ref()), (&by, reason), output).await;
+        let tool = known::tool_switched(setup, &client, tool).await?;
+        return pause_tool(setup, &client, (&tool, args.tenant.as_ref()), (&by, reason), output).await;
     }
     let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
@@ -152,8 +153,14 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     let (client, report) = (setup.client().await?, setup.report());
     let operator = Operator { by: &by, reason: &args.reason, redactor: &report.redactor };
     if let Some(tool) = &args.tool {
-        let paused = PausedTool { tenant: args.tenant.clone(), tool: tool.clone() };
-        let set = operate::resume_tool(client.stores(), &paused, operator).await?;
+        let name = known::tool_switched(setup, &client, tool).await?;
+        let paused = PausedTool { tenant: args.tenant.clone(), tool: name };
+        let mut set = operate::resume_tool(client.stores(), &paused, operator).await?;
+        // It may have been paused while nobody knew what its id stands for.
+        if set != PauseSet::Ok && paused.tool != *tool {
+            let by_id = PausedTool { tool: tool.clone(), ..paused.clone() };
+            set = operate::resume_tool(client.stores(), &by_id, operator).await?;
+        }
         if set != PauseSet::Ok {
             known::check(setup, &client, Named::Tool(tool), output).await?;
         }

@@ -11,6 +11,7 @@ use tickfleet_client::usage::{ModelUse, UseTotal, add_use};
 use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, TenantId};
 
+use crate::commands::operate::known;
 use crate::commands::usage::zones;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -141,7 +142,7 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     let query = StatsQuery {
         tenant: args.tenant.clone(),
         agent: args.agent.as_ref().map(ToString::to_string),
-        tool: args.tool.as_deref().map(|tool| setup.tool_name(tool)),
+        tool: known::tool_wanted(setup, &client, args.tool.as_deref()).await?,
         from_day: today - i64::from(args.days) + 1,
         until_day: today,
         by: args.by.iter().map(|by| By::from(*by)).collect::<BTreeSet<_>>(),

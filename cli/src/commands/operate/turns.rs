@@ -13,6 +13,7 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::TurnName;
 
 use crate::commands::limits::{by_environment, reason, who};
+use crate::commands::operate::known;
 use crate::commands::operate::said::age;
 use crate::failure::Failure;
 use crate::output::time_format::from_now;
@@ -134,15 +135,15 @@ fn id(text: &str) -> Result<TurnName, String> {
 }
 
 impl Filter {
-    fn wanted(&self, setup: &Setup, limit: usize) -> TurnFilter {
-        TurnFilter {
+    async fn wanted(&self, setup: &Setup, client: &Client, limit: usize) -> Result<TurnFilter, Failure> {
+        Ok(TurnFilter {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
-            tool: self.tool.as_deref().map(|tool| setup.tool_name(tool)),
+            tool: known::tool_wanted(setup, client, self.tool.as_deref()).await?,
             state: self.state.map(Into::into),
             older_than: self.older_than,
             limit,
-        }
+        })
     }
 
     const fn is_empty(&self) -> bool {
@@ -193,8 +194,8 @@ struct Listed<'a> {
 }
 
 async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
-    let page =
-        list_turns(client.stores(), &args.filter.wanted(setup, args.limit), args.from.unwrap_or_default()).await?;
+    let filter = args.filter.wanted(setup, client, args.limit).await?;
+    let page = list_turns(client.stores(), &filter, args.from.unwrap_or_default()).await?;
     let mut now_ms = 0;
     for store in client.stores().iter().take(1) {
         now_ms = store.now_ms().await?;
@@ -264,10 +265,10 @@ async fn cancel(setup: &Setup, client: &Client, args: &Many, output: &Output) ->
         }
         return tell(&ended, output);
     }
+    let filter = args.filter.wanted(setup, client, LISTED_MAX).await?;
     let mut from = TurnsAt::default();
     loop {
-        let TurnPage { turns, next } =
-            list_turns(client.stores(), &args.filter.wanted(setup, LISTED_MAX), from).await?;
+        let TurnPage { turns, next } = list_turns(client.stores(), &filter, from).await?;
         if args.yes {
             let name = |turn: &TurnSummary| TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone() };
             let names: Vec<TurnName> = turns.iter().map(name).collect();

@@ -92,7 +92,7 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
     let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
     let digest = "of-a-test".to_owned();
     let agents = vec![(tenant, agent, digest.clone())];
-    let lists = ToolLists { lists: vec![ToolList { digest, json }], agents, left_out: 0 };
+    let lists = ToolLists { lists: vec![ToolList { digest, json }], agents, ..ToolLists::default() };
     let store = Store::open(&redis.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     store.write_tool_lists("of-a-test", &lists, 60_000, 60_000).await.unwrap();
     let (list, nobodys) = asked.join().unwrap();

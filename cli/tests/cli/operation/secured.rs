@@ -74,7 +74,9 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
             redis::cmd("ACL").arg("LOG").query_async(&mut server.connection().await).await.unwrap();
         let told = format!("{refused:?}");
         let counts = told.matches("\"username\"").count();
-        let fair = told.matches("onlooker").count() + told.matches("client|setinfo").count();
+        // A producer tries to load a script that no scheduler has loaded yet, and goes on without.
+        let fair = ["onlooker", "client|setinfo", "script|load"].map(|word| told.matches(word).count());
+        let fair: usize = fair.into_iter().sum();
         assert!(counts <= fair, "somebody but the onlooker was refused: {told}");
     }
 }

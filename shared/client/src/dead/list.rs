@@ -6,7 +6,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_model::redaction::REDACTED;
 use tickfleet_model::{Outcome, TaskId, TenantId, TurnId, limits};
-use tickfleet_protocol::{TaskMessage, called_tool, parse_task_message, parse_turn};
+use tickfleet_protocol::{TaskMessage, parse_task_message, parse_turn};
 use tickfleet_store::{DeadLetter, LogEntry, Store, StoreError};
 
 use super::{Dead, DeadAt, DeadFilter, DeadId, DeadPage, DeadWhole, Kind};
@@ -204,7 +204,6 @@ struct Logged<'a> {
     actor_type: String,
     actor_id: String,
     tenant: Option<TenantId>,
-    message: String,
     #[serde(borrow)]
     meta: LoggedMeta<'a>,
 }
@@ -249,7 +248,7 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     let id = DeadId { kind: Kind::Call, shard, entry: entry.id.clone() };
     let position = logged.meta.call.rsplit('/').next().unwrap_or_default();
     let becomes = again(&logged.meta.turn, &format!(".again-{position}"), &id);
-    let tool = called_tool(&logged.actor_id, &logged.message, &logged.meta.outcome).unwrap_or(&logged.entity_id);
+    let tool = logged.entity_id.as_str();
     let arguments = logged.meta.arguments.map(RawValue::get).unwrap_or("null");
     let needs_message = if arguments.contains(REDACTED) || tool.contains(REDACTED) {
         Some("its secrets were not kept")

@@ -83,12 +83,12 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong with a configuration, by file and line. Never empty.
+/// Everything that is wrong with a configuration: causes before what follows from them, then by file and line. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(Vec<ConfigError>);
 
 impl ConfigErrors {
-    /// The errors, by file and line.
+    /// The errors, in that order.
     #[must_use]
     pub fn as_slice(&self) -> &[ConfigError] {
         &self.0
@@ -169,7 +169,7 @@ impl Errors {
         match value {
             Some(value) if errors.is_empty() => Ok(value),
             _ => {
-                errors.sort();
+                errors.sort_by(|a, b| (rank(&a.place), a).cmp(&(rank(&b.place), b)));
                 errors.dedup();
                 Err(ConfigErrors(gathered(errors)))
             }
@@ -180,6 +180,31 @@ impl Errors {
 /// The files of the built-in configuration whose errors say only that they name what another file no longer has.
 /// Operators bring a file of their own in the place of another, so these are theirs to replace too.
 const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
+
+/// The files in the order in which they build on each other: a file names only what is in those before it. So a mistake
+/// stands before the errors that follow from it.
+const ORDER: [&str; 9] = [
+    "tickfleet.yaml",
+    "models.yaml",
+    "mcp.lock.yaml",
+    "mcp.yaml",
+    "tools.yaml",
+    "agents.yaml",
+    "permissions.yaml",
+    "limits.yaml",
+    "tenants.yaml",
+];
+
+/// The place of a file in that order. The environment has settings; texts for agents come before all that names them.
+fn rank(place: &Place) -> usize {
+    match place {
+        Place::Environment(_) => 0,
+        Place::BuiltIn { file, .. } | Place::File { file, .. } => {
+            let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
+            ORDER.iter().position(|known| *known == name).unwrap_or(0)
+        }
+    }
+}
 
 /// The sorted errors, with one for each built-in file in the place of all that it has: nobody can mend them there.
 fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {

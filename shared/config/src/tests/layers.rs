@@ -270,23 +270,3 @@ tools:
         }
     }
 }
-
-#[test]
-fn a_tool_is_known_by_its_name_and_by_its_id() {
-    let tools = "tools:\n  pay: {description: Pays., input_schema: {type: object}, id: payments}\n  \
-                 tool_box: {description: Opens., input_schema: {type: object}}\n";
-    let permissions = "permissions: {pay: {everyone: true}}";
-    let loaded = given().file("tools.yaml", tools).file("permissions.yaml", permissions).load().unwrap();
-    for (given, name) in [
-        ("pay", "pay"),
-        ("payments", "pay"),
-        ("tool_box", "tool_box"),
-        ("tool_tool_box", "tool_box"),
-        ("tool_echo", "echo"),
-        ("echo", "echo"),
-        ("tool_echo@2", "tool_echo@2"),
-        ("tool_", "tool_"),
-    ] {
-        assert_eq!(loaded.tool_name(given), name, "{given}");
-    }
-}

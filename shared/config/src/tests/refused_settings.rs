@@ -233,13 +233,13 @@ fn all_errors_are_reported_at_once_by_file_and_line() {
     assert_eq!(
         places,
         [
-            "agents.yaml:2:11 agents.kelly.rolls",
-            "permissions.yaml:2:19 permissions.echo.agents[0]",
-            "tenants.yaml:1:29 tenants.acme.time_zone",
             "tickfleet.yaml:2:10 worker.slots",
             "tickfleet.yaml:3:10 worker.lease",
             "tickfleet.yaml:4:14 redis.url",
             "environment variable TICKFLEET_CAPS_TICK caps.tick",
+            "agents.yaml:2:11 agents.kelly.rolls",
+            "permissions.yaml:2:19 permissions.echo.agents[0]",
+            "tenants.yaml:1:29 tenants.acme.time_zone",
         ]
     );
 }

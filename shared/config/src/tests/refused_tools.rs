@@ -330,3 +330,36 @@ fn what_reconciles_is_another_tool_that_only_looks() {
         assert!(errors.iter().any(|error| error.contains(why)), "{to}: {errors:?}");
     }
 }
+
+#[test]
+fn a_mistake_stands_before_the_errors_that_follow_and_hides_those_that_only_follow() {
+    let permissions = "permissions:\n  pay: {everyone: true}\n  look: {everyone: true, rules: [{require: args.a}]}\n";
+    let files = |tools: &str| given().file("tools.yaml", tools).file("permissions.yaml", permissions);
+    // Nothing is known of the tools: no row that names one is wrong for that.
+    let errors = files("tool: {pay: {description: Pays., input_schema: {type: object}}}").errors();
+    assert!(errors.iter().all(|error| error.starts_with("tools.yaml:")), "{errors:#?}");
+    let errors = files("tools: [pay, look]").errors();
+    assert!(errors.len() == 1 && errors[0].starts_with("tools.yaml:1:8: tools: "), "{errors:#?}");
+    // Nothing is known of a tool's arguments: nothing that names one is wrong for that.
+    let request = "http: {method: GET, base_url: 'https://a.example', path: '/v1/{{id}}', query: {q: '{{note}}'}}";
+    for schema in ["", "input_schema: [id], ", "input_schema: {type: string}, "] {
+        let pay = format!("tools: {{pay: {{description: Pays., effect: once, effect_key: [/id], {schema}{request}}}}}");
+        let errors =
+            files(&format!("{}\n", pay.replace("}}}}", "}}}, look: {description: x, input_schema: {type: object}}}")))
+                .errors();
+        assert!(errors.len() == 1 && errors[0].contains("input_schema"), "{schema:?}: {errors:#?}");
+    }
+    // A server whose tools are not pinned.
+    let errors = given()
+        .file("tools.yaml", "tools: {}\n")
+        .file("mcp.yaml", "servers: {git: {command: git-mcp}}\n")
+        .file("permissions.yaml", "permissions: {git_push: {everyone: true}}\n")
+        .errors();
+    assert!(errors.len() == 1 && errors[0].starts_with("mcp.yaml:"), "{errors:#?}");
+    // Agents and limits come before tools by name, and after them by what builds on what.
+    let errors = files("tools:\n  pay: {description: Pays., effect: onec, input_schema: {type: object}}\n")
+        .file("agents.yaml", "agents: {kelly: {max_actions_per_tick: none}}\n")
+        .errors();
+    let found: Vec<&str> = errors.iter().filter_map(|error| error.split(':').next()).collect();
+    assert_eq!(found, ["tools.yaml", "agents.yaml", "permissions.yaml"], "{errors:#?}");
+}

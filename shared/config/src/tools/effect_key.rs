@@ -12,16 +12,17 @@ use crate::document::reader::{Cursor, Section};
 const ARGUMENTS_MAX: usize = 16;
 
 /// Reads both fields.
-pub(crate) fn read(s: &mut Section<'_>, schema: &Value, effect: Effect) -> Option<EffectKey> {
+pub(crate) fn read(s: &mut Section<'_>, schema: Option<&Value>, effect: Effect) -> Option<EffectKey> {
     let (key, window) = (s.optional("effect_key"), s.optional("effect_window"));
     of(key.as_ref(), window.as_ref(), schema, effect)
 }
 
-/// The key of a tool with this schema and effect, from where both fields stand.
+/// The key of a tool with this schema and effect, from where both fields stand. No schema: it could not be read, and any
+/// argument may be named.
 pub(crate) fn of(
     key: Option<&Cursor<'_>>,
     window: Option<&Cursor<'_>>,
-    schema: &Value,
+    schema: Option<&Value>,
     effect: Effect,
 ) -> Option<EffectKey> {
     let most = Duration::from_millis(EFFECT_WINDOW_MS_MAX.unsigned_abs());
@@ -45,13 +46,14 @@ pub(crate) fn of(
 }
 
 /// A JSON pointer to an argument that every call has.
-fn argument(item: &Cursor<'_>, schema: &Value) -> Option<String> {
+fn argument(item: &Cursor<'_>, schema: Option<&Value>) -> Option<String> {
     let pointer = item.some_text()?;
     let Some(name) = pointer.strip_prefix('/').and_then(|rest| rest.split('/').next()) else {
         item.refuse("a JSON pointer such as /amount");
         return None;
     };
     let name = name.replace("~1", "/").replace("~0", "~");
+    let Some(schema) = schema else { return Some(pointer) };
     let required = schema.get("required").and_then(Value::as_array);
     if !required.is_some_and(|required| required.iter().any(|other| *other == name)) {
         item.refuse("a JSON pointer to an argument that input_schema.required lists: a call has to say it");

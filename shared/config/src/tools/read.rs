@@ -34,6 +34,8 @@ pub(crate) struct Tools {
     pub(crate) names: BTreeSet<String>,
     /// The same and all ids.
     pub(crate) names_and_ids: BTreeSet<String>,
+    /// False if names may be missing, as what holds them could not be read: none is held against what uses it.
+    pub(crate) has_all_names: bool,
     /// The roles that approvals of tools ask for.
     pub(crate) asked: Asked,
 }
@@ -48,12 +50,16 @@ pub fn default_id(name: &str) -> String {
 pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
     let mut ids: BTreeMap<String, Place> = BTreeMap::new();
+    let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let python = root.optional("python");
     // A fleet may have tools in Python alone.
     let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
+    let members = declared.map(|c| c.members()).unwrap_or_default();
+    root.close();
+    tools.has_all_names = errors.len() == before;
     tools.file.python = python.map(|c| python::read(&c)).unwrap_or_default();
-    for (name, place, cursor) in declared.map(|c| c.members()).unwrap_or_default() {
+    for (name, place, cursor) in members {
         tool_name(name, place, &cursor);
         let def = tool(&cursor, sources.schema_check, &mut tools.asked);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
@@ -73,7 +79,6 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         tools.names.insert(split(name).0.to_owned());
         tools.file.tools.insert(name.to_owned(), def);
     }
-    root.close();
     let declared = tools.file.tools.keys();
     let built_in = sources.built_in_tools.iter().filter(|name| !tools.file.tools.contains_key(*name));
     tools.names_and_ids = ids.into_keys().chain(built_in.map(|name| default_id(name))).collect();
@@ -95,11 +100,15 @@ fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
 }
 
 fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
+    let errors = cursor.errors;
     let mut s = cursor.section();
+    let before = errors.len();
     let schema = s.required("input_schema").map(|c| object_schema(&c, check));
+    // What a wrong schema does not declare is not held against what names it.
+    let is_read = errors.len() == before;
     let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let input_schema = schema.unwrap_or_default();
-    let arguments = Arguments::of_schema(&input_schema);
+    let arguments = if is_read { Arguments::of_schema(&input_schema) } else { Arguments::unknown() };
     let def = ToolDef {
         id: s.optional("id").and_then(|c| c.some_text()),
         display_name: s.optional("display_name").and_then(|c| c.some_text()),
@@ -108,7 +117,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
         category: s.optional("category").and_then(|c| c.some_text()),
         version: s.optional("version").and_then(|c| version(&c)),
         effect,
-        effect_key: effect_key::read(&mut s, &input_schema, effect),
+        effect_key: effect_key::read(&mut s, is_read.then_some(&input_schema), effect),
         cache: s.optional("cache").and_then(|c| cache::read(&c, effect)),
         reconcile: s.optional("reconcile").and_then(|c| reconcile::read(&c, effect)),
         durable: s.optional("durable").and_then(|c| durable(&c, effect)),

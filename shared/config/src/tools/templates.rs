@@ -16,9 +16,16 @@ pub(crate) struct Arguments {
     known: BTreeSet<String>,
     /// Those that every call has.
     always: BTreeSet<String>,
+    /// True if nothing is known of them: every name may be one.
+    any: bool,
 }
 
 impl Arguments {
+    /// Those of a schema that could not be read.
+    pub(crate) const fn unknown() -> Self {
+        Self { what: "an argument", known: BTreeSet::new(), always: BTreeSet::new(), any: true }
+    }
+
     /// The arguments of a tool with this input schema.
     pub(crate) fn of_schema(schema: &serde_json::Value) -> Self {
         let required = schema.get("required").and_then(|r| r.as_array()).into_iter().flatten();
@@ -32,13 +39,14 @@ impl Arguments {
                 .map(|p| p.0.clone())
                 .collect(),
             always: required.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+            any: false,
         }
     }
 
     /// Returns the arguments of a task: those that every task has, and those that some have.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Self { what: "something that a task has", known: own(known), always: own(always) }
+        Self { what: "something that a task has", known: own(known), always: own(always), any: false }
     }
 }
 
@@ -133,7 +141,7 @@ impl Templates<'_> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
         for (name, place, value) in cursor.members() {
-            if !self.arguments.known.contains(name) {
+            if !self.arguments.any && !self.arguments.known.contains(name) {
                 let expected = format!("{}: {}", self.arguments.what, suggest::list(known()));
                 let meant = suggest::closest(name, known());
                 value.errors.suggest(place, &value.path, format!("the unknown argument `{name}`"), expected, meant);
@@ -175,7 +183,12 @@ impl Templates<'_> {
 
     /// Notes every placeholder of a template that names nothing.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
-        let arguments = self.arguments.known.iter().map(String::as_str).collect();
+        let named = || placeholders(text, "{{", "}}").into_iter().flatten();
+        let arguments: BTreeSet<&str> = if self.arguments.any {
+            named().collect()
+        } else {
+            self.arguments.known.iter().map(String::as_str).collect()
+        };
         self.check_kind(cursor, text, ("{{", "}}"), &arguments, self.arguments.what);
         self.check_kind(cursor, text, ("${", "}"), &self.secrets, SECRET);
     }

@@ -266,6 +266,9 @@ catalogue! {
         "Times that this process heard that its policy is outdated. It grows for as long as the process stands by.";
     CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],
         "Large steps back of Redis' clock that this process saw.";
+    CLOCK_JUMPS = "clock_jumps_total", Counter, Schedulers, [],
+        "Times that shard time had gone a minute or more further than this process' own clock since its last heartbeat: Redis' clock \
+         jumped ahead, or the process stood still.";
     CLOCK_AHEAD = "shard_clock_ahead_seconds", Gauge, Schedulers, [],
         "Shard time, by which windows, deadlines and days go, less the clock of this process' machine; of several shards that which \
          is furthest off. Absent while Redis does not answer.";

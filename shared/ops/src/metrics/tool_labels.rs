@@ -61,6 +61,11 @@ impl ToolLabels {
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
         if proves_the_tool(outcome) { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
+
+    /// The label for a tool that the configuration knows; `other` for none.
+    pub(super) fn known_label(&self, tool: Option<&str>) -> Arc<str> {
+        tool.map_or_else(|| OTHER.into(), |tool| self.0.take(tool))
+    }
 }
 
 /// Returns true if a call can only end like this after its tool was found. The others come before the look-up, or may.

@@ -417,3 +417,45 @@ fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
     let why: Vec<&String> = summary.not_decidable.keys().collect();
     assert!(found.is_empty() && why.len() == 1 && why[0].contains("limits beside caps"), "{found:?} {why:?}");
 }
+
+#[test]
+fn an_agent_that_only_a_cap_holds_up_is_decided_beside_one_that_a_limit_holds_up_too() {
+    let of = |agent: &str, turn: Turn| Turn { agent: agent.into(), ..turn };
+    let policy = |calls_per_tick: u32, per: LimitKey| {
+        let few = limit(LimitBound::Calls(1), Every::Period(60_000), OnReach::Wait);
+        let pay = LimitMatch { tools: ["pay".to_owned()].into(), ..LimitMatch::default() };
+        let few = Limit { per: BTreeSet::from([per]), matches: pay, ..few };
+        let mut policy = policy(calls_per_tick, vec![few]);
+        let agents = ["kelly", "fran"].map(|agent| (AgentId::new(agent).unwrap(), AgentPolicy::default()));
+        policy.agents = Arc::new(agents.into());
+        policy
+    };
+    let paying = |mut turn: Turn| {
+        turn.calls.iter_mut().for_each(|call| call.tool = "pay".into());
+        turn
+    };
+    let waits = |until_ms| What::Wait("limits.few".into(), until_ms);
+    // Of kelly the tick holds up calls, and the limit; of fran the tick alone.
+    let turns = [
+        paying(turn("p", &[(1_000, 0, go(1, 1, 5_000))])),
+        paying(turn("c", &[(1_050, 0, waits(60_000)), (60_020, 0, go(1, 1, 65_000))])),
+        turn("a", &[(1_060, 0, go(2, 3, 5_000)), (5_020, 2, go(3, 3, 10_000))]),
+        of("fran", turn("f", &[(1_080, 0, go(3, 3, 5_000)), (5_030, 3, go(2, 2, 10_000))])),
+    ];
+    let (found, summary) = replay(&policy(3, LimitKey::Agent), &turns);
+    assert!(found.is_empty() && summary.not_decidable.is_empty(), "the same policy: {found:#?} {summary:?}");
+
+    let (found, summary) = replay(&policy(9, LimitKey::Agent), &turns);
+    let told: Vec<_> = found.iter().map(|one| (one.call.as_str(), one.kind, one.by_ms)).collect();
+    assert_eq!(told, [("f/3", Kind::Sooner, Some(3_950)), ("f/4", Kind::Sooner, Some(3_950))], "{summary:?}");
+    assert_eq!(summary.not_decidable.len(), 1, "kelly's calls wait for both: {summary:?}");
+
+    // Where fran's calls wait for the same counter, theirs cannot be decided either.
+    let again = [(1_055, 0, waits(60_000)), (60_030, 0, waits(120_000)), (120_020, 0, go(1, 1, 125_000))];
+    let mut together = turns.to_vec();
+    together.insert(2, of("fran", paying(turn("g", &again))));
+    let (found, summary) = replay(&policy(3, LimitKey::Tenant), &together);
+    assert!(found.is_empty() && summary.not_decidable.is_empty(), "the same policy: {found:#?} {summary:?}");
+    let (found, summary) = replay(&policy(9, LimitKey::Tenant), &together);
+    assert!(found.is_empty() && !summary.not_decidable.is_empty(), "{found:#?} {summary:?}");
+}

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::connection::pool::Pool;
 use crate::connection::question::Question;
 use crate::connection::refusal::Refusal;
+use crate::roles::LENT;
 use crate::{Scripts, Store, StoreError};
 
 /// Products that speak Redis' protocol, and the field that tells them.
@@ -154,6 +155,20 @@ impl Pool {
 }
 
 impl Store {
+    /// Loads the scripts of users who may run scripts and load none: producers and exporters. A server that has restarted has
+    /// forgotten them.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn load_lent_scripts(&self) -> Result<(), StoreError> {
+        let scripts = Scripts::embedded();
+        let mut pipe = redis::pipe();
+        for script in LENT.into_iter().flat_map(|verb| scripts.of(verb).each()) {
+            pipe.cmd("SCRIPT").arg("LOAD").arg(&script.source).ignore();
+        }
+        self.connection.pipeline(Question::LendScripts, &pipe).await
+    }
+
     /// Makes sure that the primary of the shard runs scripts and takes writes. Nothing is written: the key is the bare prefix
     /// of the shard, which never exists. Full memory is no failure, because what was accepted is still carried out.
     ///

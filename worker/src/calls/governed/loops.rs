@@ -44,8 +44,7 @@ impl Loops {
         let options = self.options.as_ref()?;
         let (meta, name) = (&trying.slice.meta, &trying.slice.name);
         // However its model spells it: another spelling is no other call.
-        let known = trying.config.registry.resolve(&trying.call.tool);
-        let tool = known.map_or(&trying.call.tool, |tool| &tool.spec.name);
+        let tool = trying.tool_name();
         let task = meta.task.as_ref().map(|(task, _)| task);
         // As the model loop names its turns.
         let turn = name.turn.as_str();

@@ -104,11 +104,11 @@ impl Calls {
     }
 
     /// A call ends that has rested for as long as it may.
-    pub(in crate::calls) fn gave_up_resting(&self, over: &CallResult) {
-        self.metrics.breaker(&over.tool, BreakerEvent::GaveUp);
+    pub(in crate::calls) fn gave_up_resting(&self, tool: &str, over: &CallResult) {
+        self.metrics.breaker(tool, BreakerEvent::GaveUp);
         // What has never run is counted where it is rendered.
         if over.attempts > 0 {
-            self.metrics.call_ended(&over.tool, over.outcome, None);
+            self.metrics.call_ended(tool, over.outcome, None);
         }
     }
 }

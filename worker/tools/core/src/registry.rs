@@ -315,6 +315,17 @@ impl Registry {
         Ok(())
     }
 
+    /// The name of each tool by its id; for a tool with several versions `<name>@<version>`, as each has its own id.
+    #[must_use]
+    pub fn names_by_id(&self) -> BTreeMap<String, String> {
+        let versions = self.versions.values().flatten();
+        let of_version = |tool: &Arc<RegisteredTool>| format!("{}@{}", tool.spec.name, tool.spec.version);
+        let mut names: BTreeMap<String, String> =
+            self.by_name.values().map(|tool| (tool.spec.id.clone(), tool.spec.name.clone())).collect();
+        names.extend(versions.map(|tool| (tool.spec.id.clone(), of_version(tool))));
+        names
+    }
+
     /// The tool of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
@@ -650,6 +661,9 @@ mod tests {
         assert_eq!(taken(Some("3")), None);
         assert_eq!(registry.effect("find"), Some(Effect::Once), "the strictest of them");
         assert_eq!(registry.iter().filter(|tool| tool.spec.name == "find").count(), 1, "one name is shown once");
+        let published = registry.names_by_id();
+        assert_eq!(published["tool_find"], "find@1.0.0", "an id of a version is known with its version");
+        assert_eq!(published["tool_find@10.1"], "find@10.1.0");
         let twice = json!({"find@2": version("read"), "find@2.0": version("read")});
         assert!(errors(json!({"tools": twice}))[0].contains("the name is registered twice"));
     }

@@ -5,6 +5,7 @@
 //! in the order in which they came; where it lets calls go that waited or were refused, they go at once, and debit.
 
 mod ask;
+mod held_up;
 mod pauses;
 mod places;
 mod told;
@@ -20,6 +21,7 @@ use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, Limit, TenantId, limits};
 
 use self::ask::Said;
+use self::held_up::HeldUp;
 use self::pauses::Pauses;
 use self::unknown::{cut_by_others, waits_for_unknown};
 pub use super::counters::Fleet;
@@ -43,8 +45,8 @@ const NO_TASK: &str = "the budget of its task refused it, and how much of that w
 const GAVE_BACK: &str = "when calls that waited had places of limits, and when not, is not known of these";
 /// Why a difference is not told where both hold calls up: which of the turns that wait for either goes first, and when it is looked
 /// at again, follows from what the log does not have.
-const LIMITS_BESIDE_CAPS: &str =
-    "a limit and a cap both held up calls of its tenant, and limits beside caps cannot be decided again";
+const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both held up calls of its agent, or of agents that wait for the same, and limits beside caps cannot be \
+     decided again";
 const TOO_MANY: &str = "more calls would wait than are followed";
 
 /// What happens next.
@@ -88,13 +90,6 @@ struct Apart {
     since_ms: i64,
 }
 
-/// What held up calls of a tenant, in the fleet or here.
-#[derive(Default)]
-struct HeldUp {
-    by_cap: bool,
-    by_limit: bool,
-}
-
 /// Whether a window has no room left; 0 allowed means that the log does not say.
 const fn is_full(used: u32, allowed: u32) -> bool {
     allowed > 0 && used >= allowed
@@ -118,8 +113,8 @@ pub struct Replay<'a> {
     parked: HashMap<String, u64>,
     /// Agents about whose calls something was decided otherwise: what the log says of their counters no longer holds.
     apart: HashSet<String>,
-    /// What held up calls, by tenant.
-    held_up: HashMap<String, HeldUp>,
+    /// What held up calls of whom.
+    held_up: HeldUp,
     /// Agents whose counters are known from what the log says of an admission.
     anchored: HashSet<String>,
     /// From when on the log has everything.
@@ -148,7 +143,7 @@ impl<'a> Replay<'a> {
             waiting: 0,
             parked: HashMap::new(),
             apart: HashSet::new(),
-            held_up: HashMap::new(),
+            held_up: HeldUp::default(),
             anchored: HashSet::new(),
             began,
             tell: Box::new(tell),
@@ -170,12 +165,12 @@ impl<'a> Replay<'a> {
         self.next_turn += 1;
         for (index, decision) in turn.decisions.iter().enumerate() {
             match &decision.what {
-                What::Wait(by, _) | What::Refuse(_, Some(by)) => self.is_held_up(&turn.tenant, by),
+                What::Wait(by, _) | What::Refuse(_, Some(by)) => self.is_held_up(&turn, by),
                 What::Go(calls, note)
                     if decision.first + calls < turn.calls.len()
                         && (is_full(note.tick.0, note.tick.1) || is_full(note.day.0, note.day.1)) =>
                 {
-                    self.is_held_up(&turn.tenant, TICK);
+                    self.is_held_up(&turn, TICK);
                 }
                 What::Go(..) | What::Refuse(_, None) => {}
             }
@@ -258,13 +253,6 @@ impl<'a> Replay<'a> {
         if live.left > 0 || live.apart.is_some() {
             self.turns.insert(number, live);
         }
-    }
-
-    /// Something holds up calls of a tenant.
-    fn is_held_up(&mut self, tenant: &str, by: &str) {
-        let held_up = self.held_up.entry(tenant.to_owned()).or_default();
-        held_up.by_limit |= by.starts_with("limits.");
-        held_up.by_cap |= [TICK, DAY].contains(&by);
     }
 
     /// Holds what the policy says against what was decided. `is_first` is false for what is left of it.

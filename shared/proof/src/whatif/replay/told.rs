@@ -76,7 +76,7 @@ impl Replay<'_> {
     pub(super) fn tell_refused(&mut self, live: &Live, at: usize, by: &str, reason: &str, recorded: (i64, &What)) {
         let mut difference = difference(&live.turn, at, Kind::Capped, by, None, Some(recorded));
         difference.would = format!("{reason} ({by})");
-        self.is_held_up(&live.turn.tenant, by);
+        self.is_held_up(&live.turn, by);
         self.differs(&live.turn, difference);
     }
 
@@ -94,8 +94,10 @@ impl Replay<'_> {
 
     /// Tells a difference, if it can be one.
     fn differs(&mut self, turn: &Turn, difference: Difference) {
-        self.apart.insert(agent_of(turn));
-        if self.held_up.get(&turn.tenant).is_some_and(|held_up| held_up.by_cap && held_up.by_limit) {
+        let agent = agent_of(turn);
+        let is_by_both = self.held_up.is_by_both(&agent);
+        self.apart.insert(agent);
+        if is_by_both {
             self.summary.cannot_say(LIMITS_BESIDE_CAPS, 1);
         } else {
             (self.tell)(difference);

@@ -15,7 +15,7 @@ impl Replay<'_> {
             live.next = live.turn.calls.len();
             return;
         }
-        self.is_held_up(&live.turn.tenant, &apart.by);
+        self.is_held_up(&live.turn, &apart.by);
         let since_ms = live.apart.as_ref().map_or(apart.since_ms, |before| before.since_ms);
         let lane = apart.lane.clone();
         live.apart = Some(Apart { since_ms, ..apart });

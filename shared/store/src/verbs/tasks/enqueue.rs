@@ -1,6 +1,7 @@
 //! A message for the inbound stream of tasks, as services in other languages write it.
 
 use crate::keys::TurnName;
+use crate::records::schema::inbound;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
@@ -43,7 +44,11 @@ impl Store {
         args.maybe(reply_to.map(|(tenant, _)| tenant)).maybe(reply_to.map(|(_, inbox)| inbox));
         args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         args.show(o.turns_bytes_max).show(o.tenant_bytes_max);
-        let value = self.run(Verb::Enqueue, args).await?;
+        let value = match self.run(Verb::Enqueue, args).await {
+            // As for turns, see `append_turns`.
+            Err(error) if error.is_unknown_script() => return self.append_task(message).await,
+            answer => answer?,
+        };
         let word = text_of(&value).unwrap_or_default();
         Ok(match word.as_str() {
             "QUEUE_FULL" => Enqueued::QueueFull,
@@ -55,5 +60,13 @@ impl Store {
                 None => return Err(unexpected(Verb::Enqueue.as_str(), &value)),
             },
         })
+    }
+
+    async fn append_task(&self, message: &str) -> Result<Enqueued, StoreError> {
+        match self.inbound_state("tasks").await? {
+            (_, true) => Ok(Enqueued::Pressure),
+            (length, _) if length >= self.options.turns_max => Ok(Enqueued::QueueFull),
+            _ => Ok(Enqueued::Accepted { entry: self.append("tasks", inbound::TASK, message).await? }),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! The producer's verb.
 
+use crate::connection::question::Question;
+use crate::records::schema::inbound;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
@@ -56,8 +58,43 @@ impl Store {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());
         }
-        let mut reply = self.ask(Verb::Submit, args).await?;
-        reply.rest().iter().map(submitted).collect()
+        match self.ask(Verb::Submit, args).await {
+            Ok(mut reply) => reply.rest().iter().map(submitted).collect(),
+            Err(error) if error.is_unknown_script() => self.append_turns(turns).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Submits without the script, for a user who may load none and whose build no scheduler has: as clients in other languages
+    /// do. Bounds are looked at just before, and ids are told apart when the turns are admitted.
+    async fn append_turns(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
+        let (mut length, pressure) = self.inbound_state("turns").await?;
+        let mut submitted = Vec::with_capacity(turns.len());
+        for turn in turns {
+            submitted.push(if pressure {
+                Submitted::Pressure
+            } else if length >= self.options.turns_max {
+                Submitted::QueueFull
+            } else {
+                length += 1;
+                Submitted::Accepted { entry: self.append("turns", inbound::TURN, &turn.payload).await? }
+            });
+        }
+        Ok(submitted)
+    }
+
+    /// How many messages wait on an inbound stream, and whether memory is short.
+    pub(crate) async fn inbound_state(&self, stream: &str) -> Result<(u64, bool), StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("XLEN").arg(self.keys.key(stream)).cmd("HGET").arg(self.keys.key("meta")).arg("pressure");
+        let (length, pressure): (u64, Option<String>) = self.connection.pipeline(Question::Append, &pipe).await?;
+        Ok((length, pressure.as_deref() == Some("1")))
+    }
+
+    /// Puts a message on an inbound stream; answers its entry.
+    pub(crate) async fn append(&self, stream: &str, field: &str, message: &str) -> Result<String, StoreError> {
+        let command = redis::cmd("XADD").arg(self.keys.key(stream)).arg("*").arg(field).arg(message).to_owned();
+        self.connection.query(Question::Append, &command).await
     }
 }
 

@@ -2,6 +2,7 @@
 //! that names its list, and each list a key with its tools, in one form for all dialects. All of them expire by
 //! themselves.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::connection::question::Question;
@@ -33,6 +34,8 @@ pub struct ToolLists {
     pub agents: Vec<(TenantId, AgentId, String)>,
     /// Agents whose list does not fit.
     pub left_out: usize,
+    /// The name of each tool by its id: `<name>@<version>` where the id is that of one version.
+    pub names: BTreeMap<String, String>,
 }
 
 /// What the lists in Redis were made of.
@@ -71,6 +74,14 @@ impl Store {
         self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.list_key(&digest))).await
     }
 
+    /// Reads the names of tools by their ids, as workers have published them; empty if none has in the last half hour.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tool_names(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        self.connection.query(Question::ToolLists, redis::cmd("HGETALL").arg(self.names_key())).await
+    }
+
     /// Writes `lists`, which expire after `ttl_ms`, and that they were made of `fingerprint`, which expires after
     /// `fresh_ms`: then some worker writes them again.
     ///
@@ -100,6 +111,13 @@ impl Store {
             self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
             tokio::time::sleep(PAUSE).await;
         }
+        if !lists.names.is_empty() {
+            let mut pipe = redis::pipe();
+            // Workers with other tools may publish theirs, too: nothing is removed before it expires.
+            pipe.cmd("HSET").arg(self.names_key()).arg(&lists.names).ignore();
+            pipe.cmd("PEXPIRE").arg(self.names_key()).arg(ttl_ms).ignore();
+            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
+        }
         let mut mark = redis::cmd("SET");
         mark.arg(self.keys.key("tools")).arg(format!("{fingerprint} {}", lists.left_out)).arg("PX").arg(fresh_ms);
         self.connection.query::<()>(Question::ToolLists, &mark).await
@@ -107,6 +125,10 @@ impl Store {
 
     fn agent_key(&self, tenant: &TenantId, agent: &AgentId) -> String {
         self.keys.key(format_args!("tools:{tenant}:{agent}"))
+    }
+
+    fn names_key(&self) -> String {
+        self.keys.key("tools:names")
     }
 
     /// No tenant has this name: `=` is no character of ids.

@@ -1,0 +1,125 @@
+//! The calls that calls of a turn make of other tools.
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use serde::Serialize;
+use tickfleet_model::turn::inner::inner_turn;
+use tickfleet_model::{CallId, Outcome, TurnId, limits};
+use tickfleet_store::{LiveTurn, Store, StoreError, TurnName, TurnView};
+
+use crate::Reply;
+
+/// Looks at this many possible inner calls of one call at a time.
+const TOGETHER: usize = 8;
+
+/// A call that another call made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InnerCall {
+    /// The position of the call that made it, in that call's turn.
+    pub made_by: usize,
+    /// Its own turn, which `tickfleet explain` takes.
+    pub id: TurnId,
+    /// Its tool; none if memory was too short to keep its record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// How it ended; none while it is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Its tries so far.
+    pub attempts: u32,
+    /// The duration of its last try, ms; none while it is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// Why it failed, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The calls that it made itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inner: Vec<Self>,
+}
+
+/// The inner calls of the calls at `positions` of a turn or task of `agent`, in the order in which they were made. Their ids
+/// follow from the turn's; a turn of that id that another agent submitted is no inner call.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn inner_calls(
+    store: &Store,
+    name: &TurnName,
+    agent: &str,
+    positions: impl Iterator<Item = usize>,
+) -> Result<Vec<InnerCall>, StoreError> {
+    below(store, name, agent, positions.collect()).await
+}
+
+/// Boxed, for it calls itself; [`inner_turn`] bounds how deep.
+fn below<'a>(
+    store: &'a Store,
+    name: &'a TurnName,
+    agent: &'a str,
+    positions: Vec<usize>,
+) -> BoxFuture<'a, Result<Vec<InnerCall>, StoreError>> {
+    async move {
+        let mut found = Vec::new();
+        for position in positions {
+            let outer = CallId { turn: name.turn.clone(), position };
+            let mut number = 1;
+            // Most calls make none: one look finds that out.
+            let mut together = 1;
+            while number <= limits::INNER_CALLS_MAX {
+                let numbers = (number..number + together).filter_map(|number| inner_turn(&outer, number).ok());
+                let names: Vec<TurnName> = numbers.map(|turn| TurnName { tenant: name.tenant.clone(), turn }).collect();
+                let looks = join_all(names.iter().map(|name| store.look(name))).await;
+                let before = found.len();
+                for (inner, view) in names.iter().zip(looks) {
+                    let Some(mut call) = seen(position, inner, agent, view?) else { continue };
+                    call.inner = below(store, inner, agent, vec![0]).await?;
+                    found.push(call);
+                }
+                if found.len() == before {
+                    break;
+                }
+                (number, together) = (number + together, TOGETHER);
+            }
+        }
+        Ok(found)
+    }
+    .boxed()
+}
+
+fn seen(made_by: usize, name: &TurnName, agent: &str, view: TurnView) -> Option<InnerCall> {
+    let under_way = |live: &LiveTurn| InnerCall {
+        made_by,
+        id: name.turn.clone(),
+        tool: live.record.tools_left.first().cloned(),
+        outcome: None,
+        attempts: live.record.attempts + u32::from(live.holder.is_some()),
+        duration_ms: None,
+        error: None,
+        inner: Vec::new(),
+    };
+    match view {
+        TurnView::Live(live) => {
+            let is_its = live.record.agent.as_deref() == Some(agent);
+            is_its.then(|| under_way(&live))
+        }
+        TurnView::Finished(finished) => {
+            let reply: Option<Reply> = serde_json::from_str(&finished.reply).ok();
+            if reply.as_ref().is_some_and(|reply| reply.agent != agent) {
+                return None;
+            }
+            let result = reply.and_then(|reply| reply.results.into_iter().next());
+            Some(InnerCall {
+                made_by,
+                id: name.turn.clone(),
+                attempts: result.as_ref().map_or(0, |result| result.attempts),
+                duration_ms: result.as_ref().map(|result| result.duration_ms),
+                outcome: result.as_ref().map(|result| result.outcome),
+                error: result.as_ref().and_then(|result| Some(result.error.as_ref()?.message.clone())),
+                tool: result.map(|result| result.tool),
+                inner: Vec::new(),
+            })
+        }
+        TurnView::Unknown => None,
+    }
+}
