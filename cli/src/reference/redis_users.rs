@@ -47,7 +47,11 @@ fn section(word: &str, role: Role) -> String {
     let mut page = format!("\n## {word}\n\nFor {}.\n\n| Key pattern | Access |\n|---|---|\n", purpose(role));
     for key in keys {
         let (mode, pattern) = key.split_once('~').unwrap();
-        let access = if mode == "%R" { "read" } else { "read and write" };
+        let access = match mode {
+            "%R" => "read",
+            "%W" => "write",
+            _ => "read and write",
+        };
         writeln!(page, "| `{pattern}` | {access} |").unwrap();
     }
     write!(page, "\nCommands:\n\n```text\n{}\n```\n\nOther rules: {}.\n", wrapped(&commands), others.join(", "))
