@@ -253,7 +253,12 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
         (&[("TICKFLEET_REDIS_TLS_CA", ca.as_str())], "not valid for name", wrong_name),
     ] {
         let scheduler = Process::start_with("scheduler", conf.path(), &other_name, variables);
-        let ready = scheduler.answer("/readyz");
+        // A handshake takes longer than a probe waits where the machine stands still.
+        let began = Instant::now();
+        let mut ready = scheduler.answer("/readyz");
+        while !ready.contains(cause) && began.elapsed() < PATIENCE {
+            ready = scheduler.answer("/readyz");
+        }
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(cause) && ready.contains(remedy), "{ready}");
         let logged = scheduler.says("the shard is not ready; trying again");
         assert!(logged["remedy"].as_str().unwrap().contains(remedy), "{logged}");
