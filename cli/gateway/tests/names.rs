@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::{Front, key};
@@ -20,6 +20,7 @@ use tickfleet_model::{AgentId, Context, InboxName, TenantId};
 use tickfleet_protocol::{DELEGATE_FIELDS, TURN_FIELDS};
 use tickfleet_store::{Observer, StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tokio::time::Instant;
 
 const TURNS: &str = "POST /v1/turns";
 const TASKS: &str = "POST /v1/tasks";
