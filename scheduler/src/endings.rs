@@ -74,7 +74,8 @@ impl Endings {
             true => self.store.used_consent(&ending.name).await?,
             false => None,
         };
-        let rendered = report::ending(&self.decider.report(), &self.decider.active().policy, ending, consent.as_ref(), now_ms);
+        let rendered =
+            report::ending(&self.decider.report(), &self.decider.active().policy, ending, consent.as_ref(), now_ms);
         if let Err(problem) = &rendered {
             tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
         }

@@ -34,7 +34,8 @@ async fn a_turn_without_calls_ends_once_though_the_first_to_end_it_dies() {
     let [Promoted::Ending(again)] = promoted.as_slice() else { panic!("{promoted:?}") };
     assert!(again.is_of_no_calls());
     let options = ReportOptions::default();
-    let settlements = [lost, again].map(|ending| ending_of(&options, &tickfleet_model::Policy::default(), ending, None, START).unwrap());
+    let settlements = [lost, again]
+        .map(|ending| ending_of(&options, &tickfleet_model::Policy::default(), ending, None, START).unwrap());
     assert_eq!(world.store.settle(&settlements).await.unwrap(), [Settled::Stale, Settled::Done]);
     let replies = world.replies().await;
     assert_eq!(replies.len(), 1);
@@ -64,7 +65,15 @@ async fn told_of_a_retry(beside: bool) -> Vec<String> {
     let promoted = w.store.promote(&[name]).await.unwrap();
     let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
     assert_eq!(ending.tries, 2);
-    let told = ending_of(&ReportOptions::default(), &tickfleet_model::Policy::default(), ending, None, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    let told = ending_of(
+        &ReportOptions::default(),
+        &tickfleet_model::Policy::default(),
+        ending,
+        None,
+        w.clock.load(Ordering::SeqCst),
+    )
+    .unwrap()
+    .calls;
     told.into_iter().map(|call| call.result).collect()
 }
 
@@ -87,7 +96,15 @@ async fn reads_that_ran_beside_each_other_when_their_worker_stopped_are_not_told
     w.store.cancel(&name, "enough").await.unwrap();
     let promoted = w.store.promote(&[name]).await.unwrap();
     let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
-    let told = ending_of(&ReportOptions::default(), &tickfleet_model::Policy::default(), ending, None, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    let told = ending_of(
+        &ReportOptions::default(),
+        &tickfleet_model::Policy::default(),
+        ending,
+        None,
+        w.clock.load(Ordering::SeqCst),
+    )
+    .unwrap()
+    .calls;
     for call in told {
         assert!(call.result.contains("whether it ran is not known"), "{}", call.result);
     }
@@ -110,7 +127,15 @@ async fn told_of_a_stray(redis_restarts: bool) -> String {
     w.store.cancel(&name, "enough").await.unwrap();
     let promoted = w.store.promote(&[name]).await.unwrap();
     let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
-    let told = ending_of(&ReportOptions::default(), &tickfleet_model::Policy::default(), ending, None, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    let told = ending_of(
+        &ReportOptions::default(),
+        &tickfleet_model::Policy::default(),
+        ending,
+        None,
+        w.clock.load(Ordering::SeqCst),
+    )
+    .unwrap()
+    .calls;
     told[0].result.clone()
 }
 

@@ -162,7 +162,8 @@ async fn the_claim_of_a_call_whose_end_is_on_record_is_no_fault() {
     w.advance(DAY);
     let promoted = w.store.promote(std::slice::from_ref(&slice.name)).await.unwrap();
     let [Promoted::Ending(ending)] = promoted.as_slice() else { panic!("{promoted:?}") };
-    let settlement = ending_of(&ReportOptions::default(), &tickfleet_model::Policy::default(), ending, None, START).unwrap();
+    let settlement =
+        ending_of(&ReportOptions::default(), &tickfleet_model::Policy::default(), ending, None, START).unwrap();
     assert_eq!(w.store.settle(&[settlement]).await.unwrap(), [Settled::Done]);
     assert_eq!(w.mended().await, [], "its record says what came of it");
     let () = w.redis(&["DEL", "done:acme:t1"]).await;
