@@ -44,10 +44,14 @@ impl Recovery {
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let every = self.every;
         let handle = self.progress.register("reap", every * 2 + PATIENCE * 2);
+        let mut more = false;
         loop {
-            let mut more = false;
-            match self.store.reap(REAP_MAX).await {
-                Ok(reaped) => {
+            // One scheduler's look is enough for all. With it, two of them are never further apart than two periods.
+            let recent = if more { Duration::ZERO } else { every * 3 / 4 };
+            more = false;
+            match self.store.reap_unless_within(recent, REAP_MAX).await {
+                Ok(None) => {}
+                Ok(Some(reaped)) => {
                     more = reaped.more;
                     self.took_back(reaped).await;
                 }

@@ -161,7 +161,7 @@ pub const RULES_9_TO_12: &[Guard] = &[
         "a batch is written before all of it is read",
         "for i = 1, count do words[i], notes[i] = plan(i) end",
         "for i = 1, count do\n  words[i], notes[i] = plan(i)\n  \
-         if admitted[i] then call('HSET', turn_key(ARGV[places[i] + 3]), TURN.calls, 1) end\nend",
+         if admitted[i] then call('HSET', P .. 'turn:' .. ARGV[places[i] + 3], TURN.calls, 1) end\nend",
     ),
     (12, "the living are reaped", "if beat <= now then", "if true then"),
     (12, "slices that were not started count a crash", "if crashes == 0 or started == entry then", "if true then"),

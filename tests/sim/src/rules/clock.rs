@@ -79,6 +79,10 @@ impl Rules {
     /// Consumers were taken for dead.
     pub(super) fn reaped(&mut self, call: &Call, reply: &Reply) {
         let lease_ms = self.options.lease_ms;
+        // Another scheduler has looked a moment ago.
+        if words(reply).first().is_some_and(|word| word == "RECENT") {
+            return;
+        }
         let Some(now_ms) = number(list(reply).get(1)) else { return };
         let is_early = self.is_early(&call.prefix, now_ms);
         let times = self.times.entry(call.prefix.clone()).or_default();

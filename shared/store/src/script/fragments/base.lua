@@ -241,7 +241,7 @@ end
 
 -- Rule 5: trims a stream up to what is neither pending nor undelivered. `acked` are entries just acknowledged: where
 -- one old pending entry holds back many, they are deleted one by one instead.
-local function trim(stream, acked)
+local function trim(stream, acked) -- rarely
   if acked and #acked > 0 and delete_few(stream, acked) then return end
   local group = group_of(stream)
   if not group then return end
@@ -269,8 +269,7 @@ local function came_anew(entry) call('HSET', META, 'anew_ms', string.match(entry
 
 -- Acknowledges inbound entries and removes them. A trim takes them all at once where nothing older is held; but where
 -- there is more than is held, undelivered or ended here, somebody's entries were taken from him, and wait for reap.
-local function end_inbound(stream, entries)
-  if #entries == 0 then return end
+local function end_many(stream, entries) -- rarely
   local ended = 0
   for from = 1, #entries, 1000 do
     ended = ended + redis.call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
@@ -289,6 +288,16 @@ local function end_inbound(stream, entries)
   end
 end
 
+-- Acknowledges an entry and deletes it by name: what is alone need not ask how far others are, nor whether the group knows it.
+local function end_one(stream, entry)
+  call('XACK', stream, GROUP, entry)
+  call('XDEL', stream, entry)
+end
+
+local function end_inbound(stream, entries)
+  if #entries == 1 then end_one(stream, entries[1]) elseif #entries > 1 then end_many(stream, entries) end
+end
+
 -- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (INBOUND.given), and may
 -- lie. So the id is not taken away: it goes in a while, unless its own turn is admitted meanwhile.
 local function close_id(entry, fields, dedupe)
@@ -303,7 +312,7 @@ end
 
 -- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it. What a group does not know to be
 -- held, for a hand has made it anew, it would give out once more: that is removed by name.
-local function ack_and_trim(stream, entries)
+local function ack_many(stream, entries) -- rarely
   for from = 1, #entries, 1000 do
     local upto = math.min(from + 999, #entries)
     if call('XACK', stream, GROUP, unpack(entries, from, upto)) <= upto - from then
@@ -311,6 +320,11 @@ local function ack_and_trim(stream, entries)
     end
   end
   trim(stream, #entries <= 1000 and entries or nil)
+end
+
+-- What others leave behind one that is alone, `reap` trims.
+local function ack_and_trim(stream, entries)
+  if #entries == 1 then end_one(stream, entries[1]) else ack_many(stream, entries) end
 end
 
 -- Leases of those of whom one at a time does something for a shard. They end by shard time: keys that Redis ends stay for as

@@ -28,8 +28,10 @@ local function agent_of(name, now)
 end
 
 -- Reads the budgets of a batch's agents (`tenant:agent`, each once) in few commands, and whose lanes are not empty.
--- All budgets of a shard are one hash, so that a batch costs two commands rather than two an agent.
-local function load_agents(names)
+-- All budgets of a shard are one hash, so that a batch costs two commands rather than two an agent. Returns whether one of
+-- the keys `others` exists, which mostly do not either.
+local function load_agents(names, others)
+  local any = false
   for from = 1, #names, 500 do
     local upto = math.min(from + 499, #names)
     local found = call('HMGET', BUDGETS, unpack(names, from, upto))
@@ -40,11 +42,14 @@ local function load_agents(names)
       }
       lanes[#lanes + 1] = P .. 'lane:' .. names[i]
     end
+    for i = 1, others and from == 1 and #others or 0 do lanes[#lanes + 1] = others[i] end
     -- Mostly none waits, and one command says so for all.
     if call('EXISTS', unpack(lanes)) > 0 then
       for i = from, upto do agents[names[i]].waiting = call('EXISTS', P .. 'lane:' .. names[i]) == 1 end
+      any = any or others and from == 1 and call('EXISTS', unpack(others)) > 0
     end
   end
+  return any
 end
 
 -- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.

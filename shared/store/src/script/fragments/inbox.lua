@@ -41,10 +41,10 @@ end
 
 -- How many replies wait in an inbox. Where these are `enough` to refuse turns, what was read is removed first.
 local function unread(name, enough)
-  local length = call('XLEN', replies_key(name))
+  local length = call('XLEN', P .. 'replies:' .. name)
   if length < enough then return length end
   trim_inbox(name)
-  return call('XLEN', replies_key(name))
+  return call('XLEN', P .. 'replies:' .. name)
 end
 
 -- Whether a tenant may have an inbox that it does not have yet. Those that nobody has used for `retain` do not count.

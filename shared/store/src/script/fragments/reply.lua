@@ -7,7 +7,7 @@ local box = {}
 local function write_reply(tenant, inbox, text)
   if box.tenant ~= tenant or box.inbox ~= inbox then
     local name = tenant .. ':' .. inbox
-    box = inboxes[name] or { name = name, key = replies_key(name), seq = num(call('GET', P .. 'seq:' .. name) or 0),
+    box = inboxes[name] or { name = name, key = P .. 'replies:' .. name, seq = num(call('GET', P .. 'seq:' .. name) or 0),
       tenant = tenant, inbox = inbox }
   end
   local number = string.format('%d', box.seq + 1)
@@ -21,17 +21,22 @@ local function reply_to(tenant, inbox, text)
   return inbox ~= '' and pcall(write_reply, tenant, inbox, text)
 end
 
--- Once a batch: numbers are kept, inboxes are marked as used and trimmed by age only: by `redis_ms`, which numbers their
--- entries (rule 20). Where memory is short, what was read goes at once.
+-- Marks an inbox as used, and trims it by age only: by `redis_ms`, which numbers its entries (rule 20). Where memory is
+-- short, what was read goes at once.
+local function keep_inbox(box, now, redis_ms, retain, lasts, tight) -- rarely
+  call('XTRIM', box.key, 'MINID', '~', math.max(redis_ms - retain, 0))
+  call('PEXPIRE', box.key, lasts)
+  if tight then trim_inbox(box.name) end
+  use_inboxes({ [box.tenant] = { now, box.inbox } }, lasts)
+end
+
+-- Once a batch: numbers are kept, and inboxes that nobody has kept within a thousandth of `retain`. For that, an inbox lasts
+-- a thousandth longer.
 local function save_inboxes(now, redis_ms, retain, tight)
-  local used = {}
+  local lasts = retain + math.floor(retain / 1000)
   for name, box in pairs(inboxes) do
-    call('SET', P .. 'seq:' .. name, box.number, 'PX', retain * 4)
-    local of = used[box.tenant] or {}
-    of[#of + 1], of[#of + 2], used[box.tenant] = now, box.inbox, of
-    call('XTRIM', replies_key(name), 'MINID', '~', math.max(redis_ms - retain, 0))
-    call('PEXPIRE', replies_key(name), retain)
-    if tight then trim_inbox(name) end
+    call('SET', P .. 'seq:' .. name, box.number, 'PX', string.format('%d', retain * 4))
+    local left = call('PTTL', box.key)
+    if tight or left <= num(retain) or left > lasts then keep_inbox(box, now, redis_ms, retain, lasts, tight) end
   end
-  use_inboxes(used, retain)
 end

@@ -12,7 +12,7 @@ end
 local function tenant_of(tenant)
   local t = tenants[tenant]
   if not t then
-    local unfinished, out, day_used, day_end, bytes = unpack(call('HMGET', tenant_key(tenant), TENANT.unfinished, TENANT.out,
+    local unfinished, out, day_used, day_end, bytes = unpack(call('HMGET', P .. 'tenant:' .. tenant, TENANT.unfinished, TENANT.out,
       TENANT.day_used, TENANT.day_end, TENANT.bytes))
     local lost = day_used and not sound(day_used) or day_end and not sound(day_end)
     t = { unfinished = sound(unfinished) or 0, out = sound(out) or 0, day_used = sound(day_used) or 0, day_end = sound(day_end) or 0,
@@ -27,10 +27,10 @@ local function save_tenants()
     local unfinished, out, bytes = string.format('%d', t.unfinished), string.format('%d', t.out), string.format('%.0f', t.bytes)
     -- Whoever looked at no budget leaves the day alone.
     if t.rolled then
-      call('HSET', tenant_key(name), TENANT.unfinished, unfinished, TENANT.out, out, TENANT.bytes, bytes,
+      call('HSET', P .. 'tenant:' .. name, TENANT.unfinished, unfinished, TENANT.out, out, TENANT.bytes, bytes,
         TENANT.day_used, t.day_used, TENANT.day_end, t.day_end)
     else
-      call('HSET', tenant_key(name), TENANT.unfinished, unfinished, TENANT.out, out, TENANT.bytes, bytes)
+      call('HSET', P .. 'tenant:' .. name, TENANT.unfinished, unfinished, TENANT.out, out, TENANT.bytes, bytes)
     end
   end
 end

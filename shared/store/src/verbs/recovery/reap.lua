@@ -3,17 +3,19 @@
 -- and pending entries are looked at in one script (rule 12); an entry is never claimed, but written anew (rule 4).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 ending lease ms · 4 crashes_max · 5 dead_max · 6 entries at most ·
---       7 dedupe_for ms · 8 bytes at most, about · 9 inboxes_max · 10 reply_retain ms · 11… queues (turns, tasks, ready:…)
--- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries, more ('1': a bound was reached),
+--       7 dedupe_for ms · 8 bytes at most, about · 9 inboxes_max · 10 reply_retain ms · 11 ms within which another reap is
+--       enough (0: none is) · 12… queues (turns, tasks, ready:…)
+-- reply {RECENT, now} (another reap was a moment ago: nothing written) or {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries, more ('1': a bound was reached),
 --       put aside {entry, why, entry, why…}}
 -- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max; what cannot
---       be read goes to `dead`
+--       be read goes to `dead`; trims what nobody holds and everybody has read
 local now = clock(ARGV[1])
 local lease, ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
 local dead_max, bound, bytes = num(ARGV[5]), num(ARGV[6]), num(ARGV[8])
 local BEATS = P .. 'beats'
-local epoch_ms = epoch(now)
 local reap_seen, reap_hold, beats_at = unpack(call('HMGET', META, 'reap_seen', 'reap_hold', 'beats_at'))
+if reap_seen and now - num(reap_seen) < num(ARGV[11]) then return { 'RECENT', now } end
+local epoch_ms = epoch(now)
 local hold = num(reap_hold or 0)
 -- After a gap in the reapers' own beat Redis was away, not the workers: they get a lease to beat again. So they do
 -- where the beats themselves are gone.
@@ -151,9 +153,16 @@ local function take_lost(queue, group)
   end
 end
 
+-- Until when a consumer's lease lasts. Most read several streams.
+local leases = {}
+local function lease_of(name)
+  leases[name] = leases[name] or time_of(call('HGET', BEATS, name))
+  return leases[name]
+end
+
 -- What one consumer holds.
 local function consumer(queue, name, held)
-  local stream, beat = P .. queue, time_of(call('HGET', BEATS, name))
+  local stream, beat = P .. queue, lease_of(name)
   if beat <= now then
     if held > 0 then
       -- A mark of the build before this one names no queue.
@@ -173,7 +182,7 @@ local function look_at(queue)
   local stream = P .. queue
   local group = group_of(stream)
   if not group then return end
-  local consumers = call('XINFO', 'CONSUMERS', stream, GROUP)
+  local consumers = group.consumers > 0 and call('XINFO', 'CONSUMERS', stream, GROUP) or {}
   for c = 1, #consumers do
     if bound <= 0 or bytes <= 0 then return end
     local info = {}
@@ -181,9 +190,10 @@ local function look_at(queue)
     consumer(queue, info.name, info.pending)
   end
   if is_inbound(queue) then take_lost(queue, group) end
+  if not is_inbound(queue) and call('XLEN', stream) > group.pending then trim(stream) end
 end
 
-for q = 11, #ARGV do
+for q = 12, #ARGV do
   local done, why = alone(look_at, ARGV[q])
   if not done then aside[#aside + 1], aside[#aside + 2] = ARGV[q], why end
 end

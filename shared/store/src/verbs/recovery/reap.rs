@@ -5,6 +5,7 @@ use crate::script::reply::text_of;
 use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
 use crate::{Store, StoreError};
+use std::time::Duration;
 use tickfleet_model::limits;
 
 /// The outcome of a reap.
@@ -32,16 +33,28 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn reap(&self, bound: usize) -> Result<Reaped, StoreError> {
+        self.reap_unless_within(Duration::ZERO, bound).await.map(Option::unwrap_or_default)
+    }
+
+    /// As [`Self::reap`], unless this or another scheduler has reaped within that time: then returns none.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reap_unless_within(&self, recent: Duration, bound: usize) -> Result<Option<Reaped>, StoreError> {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
         args.show(bound).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
-        args.show(o.inboxes_max).show(o.reply_retain_ms);
+        args.show(o.inboxes_max).show(o.reply_retain_ms).show(recent.as_millis());
         for stream in keys::streams() {
             args.text(stream);
         }
         let mut reply = self.ask(Verb::Reap, args).await?;
-        let active = reply.text()? == "OK";
+        let word = reply.text()?;
+        if word == "RECENT" {
+            return Ok(None);
+        }
+        let active = word == "OK";
         reply.number()?;
         let requeued = reply.number()?.unsigned_abs();
         let endings =
@@ -50,6 +63,6 @@ impl Store {
         let more = reply.text()? == "1";
         let aside: Vec<String> = reply.list()?.rest().iter().filter_map(text_of).collect();
         let aside = aside.chunks(2).filter_map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone()))).collect();
-        Ok(Reaped { active, requeued, endings, removed, dead, more, aside })
+        Ok(Some(Reaped { active, requeued, endings, removed, dead, more, aside }))
     }
 }

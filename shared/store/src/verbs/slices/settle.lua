@@ -44,9 +44,9 @@ local function all_results(item, key, rec, prefix, mine)
   if rec.done == 0 then return #mine == 1 and mine[1] or table.concat(mine, ',') end
   local fields = {}
   for i = 0, rec.done - 1 do fields[i + 1] = prefix .. i end
-  local earlier = call('HMGET', key, unpack(fields))
-  for i = 1, #mine do earlier[#earlier + 1] = mine[i] end
-  return table.concat(earlier, ',')
+  local results = call('HMGET', key, unpack(fields))
+  for i = 1, #mine do results[#results + 1] = mine[i] end
+  return table.concat(results, ',')
 end
 
 -- Why a turn was cancelled, in a shape that blanks and line ends cannot break.
@@ -126,7 +126,7 @@ end
 -- Whoever waits for this turn goes on now (see `wait`). What is there under its name may be anything (rule 18).
 local function wake(tenant, tt, wakes)
   local waiter = tenant .. ':' .. wakes
-  local awaits = redis.pcall('HGET', turn_key(waiter), TURN.awaits)
+  local awaits = redis.pcall('HGET', P .. 'turn:' .. waiter, TURN.awaits)
   if awaits == turn_of(tenant, tt) then call('ZADD', TIMERS, 'LT', now, 't:' .. waiter) end
 end
 
@@ -144,7 +144,8 @@ end
 
 -- A given id says that its turn has ended.
 local function end_id(tt)
-  call('SET', id_key(tt), 'e' .. string.sub(call('GET', id_key(tt)) or 'e', 2), 'PX', dedupe)
+  local key = P .. 'id:' .. tt
+  call('SET', key, 'e' .. string.sub(call('GET', key) or 'e', 2), 'PX', dedupe)
 end
 
 -- A task's head begins with its id (see the reply's frame).
@@ -233,7 +234,7 @@ local function back_on_lane(item, key, rec)
 end
 
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
-local function lost(item, key, fence)
+local function not_ours(item, key, fence)
   if item.queue ~= '' and is_slice_of(item.queue, item.fence, item.tt) then acknowledge(item.queue, item.fence) end
   if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
   if call('HGET', key, TURN.settled_fence) == item.fence then return 'ALREADY' end
@@ -335,7 +336,7 @@ local function settle(item)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds, bytes = unpack(call('HMGET', key,
     TURN.fence, TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log,
     TURN.has_history, TURN.holds, TURN.bytes))
-  if not is_ours(fence, item.fence, item.tt) then return lost(item, key, fence) end
+  if not is_ours(fence, item.fence, item.tt) then return not_ours(item, key, fence) end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
     admitted_ms = admitted_ms, log = log, has_history = has_history, bytes = bytes,
@@ -371,7 +372,7 @@ end
 -- and nothing is written then. Its audit is in ARGV from `first` on. This is the hottest loop: it makes no table.
 local FRESH_END, FRESH_CALLS = ' end=' .. now_text .. ' cr=0 rt=0 er=\n', {}
 local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first, count)
-  local key = turn_key(tt)
+  local key = P .. 'turn:' .. tt
   local found = call('HMGET', key, TURN.fence, TURN.fresh, TURN.bytes)
   local fresh, behind = found[2], #fence + 3
   if not (fresh and is_ours(found[1], fence, tt)) or tight or find(fresh, fence, 3, true) ~= 3 then return nil end
@@ -388,7 +389,7 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
   local t = tenant_of(tenant)
   t.out = t.out - 1
   reply_to(tenant, inbox, whole)
-  call('SET', done_key(tt), fresh .. FRESH_END .. whole, 'PX', retain)
+  call('SET', P .. 'done:' .. tt, fresh .. FRESH_END .. whole, 'PX', retain)
   behind = behind + #calls
   if string.byte(fresh, behind) == 103 then end_id(tt) end
   return forget(tenant, tt, fence, key, wakes, found[3])

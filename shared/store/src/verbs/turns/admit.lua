@@ -29,7 +29,9 @@ if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE',
 
 last_seq = num(last_seq or 0)
 local seq, now_text = last_seq, string.format('%d', now)
-local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
+local tasks, boxes, claimed, seen, timers, held, stream = {}, {}, {}, {}, {}, {}, P .. 'turns'
+-- Turns whose ids `submit` has remembered, and those of them that are admitted.
+local queued, given = {}, {}
 local any_known, cancelled_early
 
 -- What is known of the batch's turns, by their number: where their arguments begin, and where what they debit does; once
@@ -50,7 +52,7 @@ end
 
 -- The action budget of the task that a turn runs under; nil where there is no such task, or it is over.
 local function task_of(tenant, task)
-  local key = turn_key(tenant .. ':' .. task)
+  local key = P .. 'turn:' .. tenant .. ':' .. task
   if tasks[key] == nil then
     local budget, used, cancelled, fence = unpack(call('HMGET', key, TURN.budget, TURN.budget_used, TURN.cancelled, TURN.fence))
     local ends = cancelled or fence and string.sub(fence, 1, 2) == 's:'
@@ -109,14 +111,15 @@ local function known(tt, entry, digest)
   if seen[tt] then return seen[tt] == digest and 'DUPLICATE' or 'CONFLICT' end
   -- A minted id that a producer gave to another turn is that one's, by whatever accident: this is no duplicate of it.
   if digest == '' then
-    if not any_known or call('EXISTS', turn_key(tt), done_key(tt)) == 0 then return nil end
-    return call('EXISTS', id_key(tt)) == 1 and 'CONFLICT' or 'DUPLICATE'
+    if not any_known or call('EXISTS', P .. 'turn:' .. tt, P .. 'done:' .. tt) == 0 then return nil end
+    return call('EXISTS', P .. 'id:' .. tt) == 1 and 'CONFLICT' or 'DUPLICATE'
   end
-  local id = call('GET', id_key(tt))
+  local id = call('GET', P .. 'id:' .. tt)
   -- Somebody's minted id: it cannot be given to another turn.
-  if not id then return call('EXISTS', turn_key(tt), done_key(tt)) > 0 and 'CONFLICT' or nil end
+  if not id then return any_known and call('EXISTS', P .. 'turn:' .. tt, P .. 'done:' .. tt) > 0 and 'CONFLICT' or nil end
   if string.sub(id, 2) ~= digest then return 'CONFLICT' end
-  return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
+  if string.sub(id, 1, 1) ~= 'q' then return 'DUPLICATE' end
+  queued[tt] = true
 end
 
 -- A limit stops the turn's first call: it ends, and those behind it that the same counter stops, or the turn waits.
@@ -258,8 +261,8 @@ local function write(i)
   end
   if digest ~= '' then
     record[at + 1], record[at + 2], at = TURN.given, '1', at + 2
-    call('SET', id_key(tt), 'a' .. digest)
-    given[#given + 1] = tt
+    call('SET', P .. 'id:' .. tt, 'a' .. digest)
+    if queued[tt] then given[#given + 1] = tt end
   end
   if task ~= '' then record[at + 1], record[at + 2], at = TURN.task, task, at + 2 end
   if more.cancelled then record[at + 1], record[at + 2], at = TURN.cancelled, more.cancelled, at + 2 end
@@ -307,15 +310,13 @@ local slices = room(tight)
 if slices and count > slices then return { 'PRESSURE', now, slices } end
 for i = 1, count do
   -- The arguments stay where they are.
-  local _, _, name, tt, digest, _, _, _, _, _, _, meta, calls = unpack(ARGV, at, at + 12)
+  local _, _, name, tt, _, _, _, _, _, _, _, meta, calls = unpack(ARGV, at, at + 12)
   places[i] = at
   if not names[name] then
     names[name], names[#names + 1] = true, name
   end
-  if digest == '' then
-    local r = #records
-    records[r + 1], records[r + 2] = P .. 'turn:' .. tt, P .. 'done:' .. tt
-  end
+  local r = #records
+  records[r + 1], records[r + 2] = P .. 'turn:' .. tt, P .. 'done:' .. tt
   local bytes = #meta
   for c = at + 13, at + 12 + number(calls) do bytes = bytes + #ARGV[c] end
   sizes[i], at = bytes, at + 13 + number(calls)
@@ -326,13 +327,12 @@ if count > 0 then
   local found = call('XPENDING', stream, GROUP, ARGV[places[1]], ARGV[places[count]], count)
   for i = 1, #found do held[found[i][1]] = true end
 end
--- A minted id is new, but for accidents: one command says so for all.
-any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
 if num(early_ms or 0) > now then
   for i = 1, count do tts[i] = ARGV[places[i] + 3] end
 end
 cancelled_early = any_early(tts, early_ms, now)
-load_agents(names)
+-- An id is new, but for repetitions and accidents.
+any_known = load_agents(names, records)
 if #counter_list > 0 then load_counters(now, epoch_ms, ending_lease) end
 for i = 1, count do words[i], notes[i] = plan(i) end
 
