@@ -13,7 +13,7 @@ export interface CommonFields {
   priority?: "urgent" | "high" | "normal" | "low";
   /** Expiry: a date, or RFC 3339. Calls that have not run end as `expired`. */
   deadline?: Date | string;
-  /** User data as JSON, for every tool and rule. */
+  /** User data as JSON. Every tool and rule can read it. */
   userContext?: unknown;
   /** Conversation data for tools and rules. */
   sessionData?: unknown;

@@ -7,7 +7,7 @@ import re
 
 from text import cell, sentence, table
 
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.LShift: operator.lshift}
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.LShift: operator.lshift}
 SOURCE = "shared/model/src/limits.rs"
 # Section → names of its constants. A constant is in the first section that matches.
 SECTIONS = {

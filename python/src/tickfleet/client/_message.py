@@ -51,7 +51,7 @@ class TurnFields(TypedDict, total=False):
     deadline: Deadline | None
     """Expiry. Default: 24 hours from now."""
     user_context: Any
-    """User data as JSON, for every tool and rule."""
+    """User data as JSON. Every tool and rule can read it."""
     session_data: Any
     """Conversation data for tools and rules."""
     session_id: str | None
@@ -100,7 +100,7 @@ class TaskFields(TypedDict, total=False):
     allowed_tools: Sequence[str] | None
     """Tools that the calls can use, among those of the agent."""
     user_context: Any
-    """User data as JSON, for every tool and rule."""
+    """User data as JSON. Every tool and rule can read it."""
     session_data: Any
     """Conversation data for tools and rules."""
     session_id: str | None
