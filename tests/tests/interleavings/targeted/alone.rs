@@ -32,6 +32,72 @@ async fn turns_that_end_one_by_one_leave_nothing_behind_and_take_nothing_that_is
     assert_eq!(entries(&shard, "ready:normal").await, 0);
 }
 
+/// Commands that Redis has carried out in scripts since its statistics were reset.
+async fn commands(shard: &Shard) -> u64 {
+    let mut redis = shard.server.connection().await;
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("CONFIG").arg("RESETSTAT").query_async(&mut redis).await.unwrap();
+    let outside = ["evalsha", "config", "info", "xreadgroup", "script"];
+    let is_of_a_script = |line: &&str| !outside.iter().any(|name| line.starts_with(&format!("cmdstat_{name}")));
+    let calls = |line: &str| line.split_once("calls=")?.1.split_once(',')?.0.parse::<u64>().ok();
+    stats.lines().filter(is_of_a_script).filter_map(calls).sum()
+}
+
+#[tokio::test]
+async fn a_turn_that_comes_alone_costs_redis_few_commands() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    shard.beat("w").await;
+    let mut turns = shard.inbound(3).await;
+    let (mut counts, inbox) = (Vec::new(), turns[0].tenant.as_str().to_owned() + ":box");
+    let replies = shard.store.keys().key(format_args!("replies:{inbox}"));
+    let mut redis = shard.server.connection().await;
+    for turn in &mut turns {
+        turn.reply_to = "box".parse().ok();
+        commands(&shard).await;
+        shard.admit(std::slice::from_ref(turn)).await.unwrap();
+        let admitted = commands(&shard).await;
+        let (name, fence) = leased(&shard).await;
+        let head = r#"{"turn_id":"t","results":["#.into();
+        let settlement = Settlement {
+            name,
+            fence,
+            queue: Some(Queue::Ready(Priority::Normal)),
+            first: 0,
+            reply_to: turn.reply_to.clone(),
+            frame: ReplyFrame { head, calls: Some(2), ..ReplyFrame::default() },
+            calls: vec![SettledCall { result: "1".into(), ..SettledCall::default() }; 2],
+        };
+        commands(&shard).await;
+        assert_eq!(shard.store.settle(&[settlement]).await.unwrap(), [Settled::Done]);
+        counts.push((admitted, commands(&shard).await));
+        let left_ms: i64 = redis::cmd("PTTL").arg(&replies).query_async(&mut redis).await.unwrap();
+        let retain_ms = shard.store.options().reply_retain_ms;
+        assert!(left_ms > retain_ms && left_ms <= retain_ms + retain_ms / 1_000, "{left_ms}");
+        // Before the last one, a hand takes the inbox its end: it gets it back.
+        if counts.len() == 2 {
+            let () = redis::cmd("PERSIST").arg(&replies).query_async(&mut redis).await.unwrap();
+        }
+    }
+    // The first one makes the inbox.
+    assert_eq!(counts[1], (18, 16), "{counts:?}");
+}
+
+#[tokio::test]
+async fn one_look_for_dead_consumers_is_enough_for_all_schedulers() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    shard.beat("w").await;
+    let within = Duration::from_secs(3);
+    let look = async || shard.store.reap_unless_within(within, 10).await.unwrap().map(|reaped| reaped.active);
+    assert_eq!(look().await, Some(false), "the first one waits a lease");
+    assert_eq!(look().await, None);
+    shard.advance(2_999);
+    assert_eq!(look().await, None);
+    shard.advance(1);
+    assert!(look().await.is_some(), "another one is due");
+    // Whoever is not through looks again at once.
+    assert!(shard.store.reap_unless_within(Duration::ZERO, 10).await.unwrap().is_some());
+}
+
 #[tokio::test]
 async fn an_admission_sees_a_new_epoch_and_opens_none_that_is_known() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
