@@ -33,7 +33,8 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
         let seen = client.approval(&acme(), &listed.id).await.unwrap().unwrap();
         assert!(seen.arguments_exact && seen.arguments_bytes == seen.arguments.get().len() as u64);
         let shown = seen.arguments.get();
-        assert!(shown == json!({"to": to, "amount": 700}).to_string(), "as the tool gets them: {shown}");
+        let expected = json!({"to": to, "amount": 700}).to_string();
+        assert!(*shown == *expected, "as the tool gets them: {shown}");
         approve(&fleet, by, &listed.id).await;
     }
     let reply = fleet.reply().await;
