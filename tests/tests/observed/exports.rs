@@ -35,12 +35,12 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
     write(&ours, "ours", 3).await;
     write(&theirs, "theirs", 3).await;
     // Theirs is older than what this fleet has, or newer: neither is in its log.
-    let other = exported(&[theirs.store.clone()], &header).await;
+    let other = exported(std::slice::from_ref(&theirs.store), &header).await;
     write(&ours, "ours", 3).await;
     let own = exported(&stores, &header).await;
     own.check(&stores, &header).await.unwrap();
     write(&theirs, "theirs", 3).await;
-    let newer = exported(&[theirs.store.clone()], &header).await;
+    let newer = exported(std::slice::from_ref(&theirs.store), &header).await;
     for other in [other, newer] {
         let refused = other.check(&stores, &header).await.unwrap_err().to_string();
         assert!(refused.contains("is not in the log of this fleet: write to another file"), "{refused}");
