@@ -110,7 +110,7 @@ async fn mixed_traffic_leaves_no_byte_counted() {
     let now_ms = fleet.store.now_ms().await.unwrap();
     turns[6]["deadline"] = json!(chrono::DateTime::from_timestamp_millis(now_ms + 700).unwrap().to_rfc3339());
     let name = |id: &str| TurnName::parse(&format!("acme:{id}")).unwrap();
-    fleet.store.cancel_all(&name("early"), "too soon").await.unwrap();
+    fleet.store.cancel(&name("early"), "too soon").await.unwrap();
     for turn in &turns {
         fleet.submit_turn(turn.clone()).await;
     }
@@ -128,7 +128,7 @@ async fn mixed_traffic_leaves_no_byte_counted() {
         })
         .await;
     for id in ["cancelled", "outside"] {
-        fleet.store.cancel_all(&name(id), "a test").await.unwrap();
+        fleet.store.cancel(&name(id), "a test").await.unwrap();
     }
     for _ in 0..expected {
         fleet.reply().await;
