@@ -561,7 +561,7 @@ async fn two_ids_or_two_headers_for_one_thing_are_refused() {
     assert_eq!(get(&tenants[..1]).await.status, 200);
     let name = TurnName::parse("acme:one-task").unwrap();
     fleet.until("the task is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
-    fleet.store.cancel_all(&name, "a test").await.unwrap();
+    fleet.store.cancel(&name, "a test").await.unwrap();
     fleet.until("it has ended", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_none()).await;
     fleet.stop().await;
 }
