@@ -52,8 +52,8 @@ pub(super) fn items(call: &Call, look: &mut Look<'_>) -> Vec<Was> {
             .collect(),
         "settle" => settle(call).into_iter().map(|was| recorded(was, look)).collect(),
         "admit" => admit(call).into_iter().map(|was| inbound(was, look, "turns")).collect(),
-        "submit" => each(7)
-            .map(|i| i * 5 + 3)
+        "submit" => each(8)
+            .map(|i| i * 5 + 4)
             .map(|at| Was { name: format!("{}:{}", arg(at), arg(at + 1)), ..Was::default() })
             .map(|was| waiting(was, look))
             .collect(),
@@ -91,7 +91,7 @@ fn settle(call: &Call) -> Vec<Was> {
 /// Where the turns of an admission begin among its arguments: their count.
 fn turns_at(call: &Call) -> usize {
     // Behind the policies, whether logs say what turns debited.
-    let rows_at = 11 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
+    let rows_at = 12 + 7 * usize::try_from(call.number(10)).unwrap_or(0);
     // Rows of limits come before the turns, and the counters that these debit.
     let counters_at = rows_at + 1 + 9 * usize::try_from(call.number(rows_at)).unwrap_or(0);
     counters_at + 1 + 3 * usize::try_from(call.number(counters_at)).unwrap_or(0)

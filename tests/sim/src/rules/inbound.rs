@@ -29,7 +29,7 @@ impl Rules {
         if known(1) > of(tenants) {
             self.wrong(17, &format!("{} decided by tenants of generation {tenants}, of {}", call.verb, known(1)));
         }
-        let policies_at = if call.verb == "admit" { 9 } else { 6 };
+        let policies_at = if call.verb == "admit" { 10 } else { 6 };
         for policy in 0..usize::try_from(call.number(policies_at)).unwrap_or(0) {
             let at = policies_at + 1 + policy * 7;
             let (start_ms, end_ms) = (call.number(at + 3), call.number(at + 4));
