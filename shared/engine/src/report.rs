@@ -626,7 +626,7 @@ mod tests {
         let spelling = ("crm_x2E_find".to_owned(), "crm.find".to_owned());
         let known_tools = KnownTools::new([("crm.find".to_owned(), ToolTraits::default())].into(), [spelling].into());
         let policy = Policy { known_tools: Arc::new(known_tools), ..Policy::default() };
-        let settlement = ending(&options, &policy, &Ending { calls: spelled, ..lost }, 0).unwrap();
+        let settlement = ending(&options, &policy, &Ending { calls: spelled, ..lost }, None, 0).unwrap();
         for call in &settlement.calls {
             let entry: serde_json::Value = serde_json::from_str(&call.audit).unwrap();
             assert_eq!(entry["entity_id"], "crm.find");

@@ -240,7 +240,7 @@ mod tests {
         let secret = "s3cr?t>~va\"lue";
         let base64 = |text: &str| STANDARD.encode(text);
         let hex = |separator: &str| {
-            let digits = |byte: u8| if byte % 2 == 0 { format!("{byte:02x}") } else { format!("{byte:02X}") };
+            let digits = |byte: u8| if byte.is_multiple_of(2) { format!("{byte:02x}") } else { format!("{byte:02X}") };
             secret.bytes().map(digits).collect::<Vec<_>>().join(separator)
         };
         let lines = |text: &str, end: &str| {
