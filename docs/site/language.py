@@ -53,7 +53,6 @@ PENDING = (
     "docs/producers.md",
     "docs/protocol.md",
     "docs/releasing.md",
-    "docs/reliability.md",
     "docs/sandbox.md",
     "docs/scaling.md",
     "docs/security.md",

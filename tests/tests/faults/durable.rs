@@ -272,7 +272,7 @@ async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody
         fail_over(Durability::Replica, true),
         fail_over(Durability::Replica, false),
     );
-    assert_eq!(unwaited, told(1, 2, "ok"), "what the table of docs/reliability.md warns of");
+    assert_eq!(unwaited, told(1, 2, "ok"), "docs/understand/durability.md#measured warns of this");
     assert_eq!(lagging, told(0, 1, "ok"), "what no replica knows does not run");
     assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
 }

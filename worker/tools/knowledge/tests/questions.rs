@@ -76,7 +76,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "Where does Prometheus read the numbers, and is a password needed?",
         &[("operating.md", "/metrics"), ("metrics.md", "/metrics"), ("operating.md", "no authentication")],
     ),
-    ("How do I play a failing game of the simulator again?", &[("reliability.md", "make sim SEED")]),
+    ("How do I play a failing game of the simulator again?", &[("understand/how-we-test.md", "make sim SEED")]),
     ("What happens after somebody flushed Redis?", &[("operating.md", "flush"), ("troubleshooting.md", "flush")]),
     (
         "In which providers' formats can tools be shown to a model?",
