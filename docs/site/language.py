@@ -35,7 +35,6 @@ PENDING = (
     "docs/adr/",
     "docs/agents.md",
     "docs/atlas-tools.md",
-    "docs/benchmark.md",
     "docs/clients.md",
     "docs/configuration.md",
     "docs/console/README.md",
