@@ -51,7 +51,6 @@ PENDING = (
     "docs/permissions.md",
     "docs/producers.md",
     "docs/protocol.md",
-    "docs/releasing.md",
     "docs/sandbox.md",
     "docs/scaling.md",
     "docs/security.md",
