@@ -39,7 +39,6 @@ PENDING = (
     "docs/configuration.md",
     "docs/console/README.md",
     "docs/demo.md",
-    "docs/examples.md",
     "docs/formats.md",
     "docs/gateway.md",
     "docs/governance.md",

@@ -1,4 +1,4 @@
-//! docs/examples.md: its commands print what is shown, and what the tools refuse is refused.
+//! docs/example-tools/README.md: its commands print what is shown, and what the tools refuse is refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ fn tried(folder: &Path, tenant: &str, agent: &str, tool: &str, arguments: &str) 
 
 #[test]
 fn the_page_shows_what_its_commands_print() {
-    let page = std::fs::read_to_string(Path::new(ROOT).join("../examples.md")).unwrap();
+    let page = std::fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
     let folder = folder();
     let mut played = 0;
     for block in page.split("```console\n").skip(1) {
