@@ -34,7 +34,6 @@ PENDING = (
     "ARCHITECTURE.md",
     "docs/adr/",
     "docs/agents.md",
-    "docs/atlas-tools.md",
     "docs/clients.md",
     "docs/configuration.md",
     "docs/console/README.md",
