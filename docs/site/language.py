@@ -50,7 +50,6 @@ PENDING = (
     "docs/producers.md",
     "docs/protocol.md",
     "docs/sandbox.md",
-    "docs/scaling.md",
     "docs/security.md",
     "docs/site/SUMMARY.md",
     "docs/tools-http.md",
