@@ -50,7 +50,10 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "How many workers do I need for 2000 calls a second of half a second each?",
         &[("scaling.md", "Little's law"), ("scaling.md", "2,000 | 0.5 s")],
     ),
-    ("Can I run it on Redis Cluster or with Sentinel?", &[("operating.md", "nodes of a Redis Cluster")]),
+    (
+        "Can I run it on Redis Cluster or with Sentinel?",
+        &[("operating.md", "nodes of a Redis Cluster"), ("understand/faq.md", "Cluster](../operating.md#cluster)")],
+    ),
     (
         "How does a declared web service tool obtain an access token?",
         &[("tools-http.md", "access token"), ("tools-http.md", "oauth2")],
