@@ -21,8 +21,19 @@ use crate::support::documents::{REPOSITORY, agrees, shown, with_binary};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that change nothing, so that they may run again.
-const READS: [&str; 9] =
-    ["explain", "approvals list", "approvals show", "audit", "doctor", "stats", "top", "tools", "dead list"];
+const READS: [&str; 11] = [
+    "explain",
+    "approvals list",
+    "approvals show",
+    "audit",
+    "doctor",
+    "stats",
+    "top",
+    "tools",
+    "dead list",
+    "rules",
+    "whatif",
+];
 
 macro_rules! pages {
     ($($name:ident: $page:literal,)*) => {
@@ -37,6 +48,10 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     quickstart: "docs/start/quickstart.md",
+    approvals: "docs/govern/approvals.md",
+    rules: "docs/govern/rules.md",
+    shadow_and_what_if: "docs/govern/shadow-and-what-if.md",
+    session_facts: "docs/govern/session-facts.md",
 }
 
 #[test]

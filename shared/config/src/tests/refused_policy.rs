@@ -159,9 +159,9 @@ fn facts_that_nothing_sets_and_lists_that_are_wrong_are_refused() {
 }
 
 #[test]
-fn the_page_about_governance_has_facts_that_are_read() {
-    let page = include_str!("../../../../docs/governance.md");
-    let page = page.split("## Facts and sequence").nth(1).unwrap();
+fn the_page_about_session_facts_has_rows_that_are_read() {
+    let page = include_str!("../../../../docs/govern/session-facts.md");
+    let page = page.split("## Forbid a call after another").nth(1).unwrap();
     let yaml = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     let rows = yaml.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let tools: String =
