@@ -37,6 +37,11 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     quickstart: "docs/start/quickstart.md",
+    limits: "docs/govern/limits.md",
+    concurrency_and_fairness: "docs/govern/concurrency-and-fairness.md",
+    model_budgets: "docs/govern/model-budgets.md",
+    permissions: "docs/govern/permissions.md",
+    configuration_folder: "docs/operate/configuration-folder.md",
 }
 
 #[test]
