@@ -93,7 +93,7 @@ def files(root):
     page = """# Configuration files
 
 The configuration folder (`--config`, `TICKFLEET_CONFIG`) can hold these files besides [`tickfleet.yaml`](settings.md).
-[Configuration](../configuration.md) explains how they work together. `tickfleet config check` reports every error with file, line and field.
+[Configuration folder](../operate/configuration-folder.md) explains how they work together. `tickfleet config check` reports every error with file, line and field.
 
 """
     schemas = {name: schema(root, name) for name in FILES}

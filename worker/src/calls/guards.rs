@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_the_guards_in_their_order() {
-        let page = include_str!("../../../docs/permissions.md");
+        let page = include_str!("../../../docs/govern/permissions.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
         let named = |name: &str| Guard::ALL.into_iter().find(|guard| guard.name() == name);
         let found: Vec<_> = rows.filter_map(|(name, rest)| Some((named(name)?, rest))).collect();

@@ -6,17 +6,16 @@ use std::process::Stdio;
 use crate::support::binary::{DevFleet, Said, command, tickfleet};
 use crate::support::documents;
 
-/// The files of `docs/permissions.md` are a configuration, and what `dev` says next works with it.
+/// The snippets of `docs/operate/configuration-folder.md` are a configuration, and what `dev` says next works with it.
 #[test]
 fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_it() {
     let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let guide = std::fs::read_to_string(Path::new(documents::REPOSITORY).join("docs/permissions.md")).unwrap();
-    let mut files = documents::files(&guide, "yaml");
-    files.retain(|(name, _)| name.starts_with("conf/"));
-    assert_eq!(files.len(), 3, "agents, tenants, permissions");
-    std::fs::create_dir(folder.path().join("conf")).unwrap();
-    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
     let conf = folder.path().join("conf");
+    std::fs::create_dir(&conf).unwrap();
+    let snippets = Path::new(documents::REPOSITORY).join("docs/snippets/smallest");
+    for name in ["agents.yaml", "tenants.yaml", "permissions.yaml"] {
+        std::fs::copy(snippets.join(name), conf.join(name)).unwrap();
+    }
     let conf = conf.to_str().unwrap();
     let check = tickfleet(&["config", "check", "--config", conf]).exits(0);
     check.says("valid: 1 tenant, 1 agent, 8 declared tools").says("built-in samples in use: tools.yaml");

@@ -52,6 +52,11 @@ pages! {
     rules: "docs/govern/rules.md",
     shadow_and_what_if: "docs/govern/shadow-and-what-if.md",
     session_facts: "docs/govern/session-facts.md",
+    limits: "docs/govern/limits.md",
+    concurrency_and_fairness: "docs/govern/concurrency-and-fairness.md",
+    model_budgets: "docs/govern/model-budgets.md",
+    permissions: "docs/govern/permissions.md",
+    configuration_folder: "docs/operate/configuration-folder.md",
 }
 
 #[test]

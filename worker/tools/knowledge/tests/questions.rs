@@ -40,7 +40,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "How do I keep one agent from calling a tool that everybody else may use?",
-        &[("permissions.md", "deny_agents"), ("configuration.md", "deny_agents")],
+        &[("govern/permissions.md", "deny_agents")],
     ),
     (
         "Which signal should I send to a worker so that nothing is lost when I scale in?",
@@ -60,7 +60,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Can I see what each check says about one call without a running fleet?",
-        &[("permissions.md", "tools try"), ("configuration.md", "tools try")],
+        &[("govern/permissions.md", "tools try")],
     ),
     (
         "May a tool reach a machine inside my own network?",
@@ -94,10 +94,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
             ("install.md", "Secret"),
         ],
     ),
-    (
-        "How do I hold an agent at an older version of a tool?",
-        &[("permissions.md", "tool_versions"), ("configuration.md", "tool_versions")],
-    ),
+    ("How do I hold an agent at an older version of a tool?", &[("govern/permissions.md", "tool_versions")]),
     (
         "Do more shards make the fleet faster?",
         &[("scaling.md", "Shards"), ("operating.md", "shards in one Redis do not help")],

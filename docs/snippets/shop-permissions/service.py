@@ -1,0 +1,1 @@
+../shop/service.py
