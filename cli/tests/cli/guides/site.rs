@@ -39,6 +39,9 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     quickstart: "docs/start/quickstart.md",
+    duplicate_effects: "docs/govern/duplicate-effects.md",
+    loops: "docs/govern/loops.md",
+    cached_reads: "docs/govern/cached-reads.md",
 }
 
 #[test]
