@@ -42,6 +42,8 @@ pages! {
     duplicate_effects: "docs/govern/duplicate-effects.md",
     loops: "docs/govern/loops.md",
     cached_reads: "docs/govern/cached-reads.md",
+    audit_log: "docs/govern/audit-log.md",
+    tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
 }
 
 #[test]
