@@ -9,7 +9,7 @@ caps: {tick: 1s, max_calls_per_tick: 3}
 seal: {key: 'file:KEY', anchor: 'file:ANCHORS', every: 100ms}
 ";
 
-/// What docs/governance.md shows, from the key to the report.
+/// What docs/govern/tamper-evident-audit.md shows, from the key to the report.
 #[tokio::test]
 async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is_named() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());

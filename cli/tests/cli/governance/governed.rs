@@ -1,6 +1,5 @@
 //! What governs calls beside caps and permission: kept answers of reads, and the loop breaker.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -69,8 +68,7 @@ impl Governed {
                  http: {{method: GET, base_url: '{service}', path: '/{path}/{{{{symbol}}}}', allow_private: [127.0.0.1]}}}}"
             )
         };
-        let shared = shown("cache:").lines().find(|line| line.starts_with("cache:")).unwrap().to_owned() + ",";
-        let (shared, own) = (shared.as_str(), "cache: {ttl: 1h, per: agent},");
+        let (shared, own) = ("cache: {ttl: 1h},", "cache: {ttl: 1h, per: agent},");
         let tools = [
             ("quote", tool("quote", shared)),
             ("own_quote", tool("quote", own)),
@@ -176,18 +174,13 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
     assert_eq!(service.asked(), 1);
 }
 
-/// The settings that the page of governance shows.
-fn shown(what: &str) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/governance.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
-    blocks.find(|(block, _)| block.contains(what)).unwrap().0.to_owned()
-}
+/// The settings that docs/govern/loops.md shows.
+const LOOPS: &str = include_str!("../../../../docs/snippets/shop-governed/tickfleet.yaml");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while() {
     let service = Service::default();
-    let governed = Governed::start(&service.start().await, &shown("loops:")).await;
+    let governed = Governed::start(&service.start().await, LOOPS).await;
     let same = json!({"name": "same", "arguments": {"symbol": "ACME"}});
     let all = |agent: &str, calls: Vec<Value>| {
         let args = ["--config", &governed.dir, "submit", "--tenant", "demo", "--agent", agent, "-", "--wait", "--json"];

@@ -1,7 +1,6 @@
 //! The pages of the documentation, played as they stand there.
 
 mod agents;
-mod governance;
 mod http_tools;
 mod mcp;
 mod pages;

@@ -24,7 +24,6 @@ fn every_page_with_commands_is_played() {
     let played_elsewhere = [
         "docs/agents.md",
         "docs/clients.md",
-        "docs/governance.md",
         "docs/permissions.md",
         "docs/tools-http.md",
         "docs/tools-mcp.md",

@@ -1,7 +1,9 @@
 //! Plays the pages of the site: each command of a `console` block runs as shown, and must print what is shown.
 //!
 //! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
-//! that its tools call. A page without that comment gets the built-in configuration.
+//! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
+//! configuration. If the page's first command creates a key for seals, it runs before the fleet starts, and SEAL_KEY has
+//! the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +17,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said};
-use crate::support::documents::{REPOSITORY, agrees, shown, with_binary};
+use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
 
 /// How long a command is run again until it prints what is shown: its effect may still be on its way.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,6 +59,11 @@ pages! {
     model_budgets: "docs/govern/model-budgets.md",
     permissions: "docs/govern/permissions.md",
     configuration_folder: "docs/operate/configuration-folder.md",
+    duplicate_effects: "docs/govern/duplicate-effects.md",
+    loops: "docs/govern/loops.md",
+    cached_reads: "docs/govern/cached-reads.md",
+    audit_log: "docs/govern/audit-log.md",
+    tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
 }
 
 #[test]
@@ -76,21 +83,20 @@ fn every_page_with_commands_is_played() {
     assert_eq!(found, PAGES.iter().map(|&page| page.to_owned()).collect());
 }
 
-/// A stand-in for the service of a snippet folder, on a port of its own.
+/// A stand-in for the service that a fleet's tools call, on a port of its own.
 struct Service(Child);
 
 impl Service {
-    /// Starts `service.py` of the folder and returns its address; none if the folder has no service.
-    fn start(folder: &Path) -> Option<(Self, String)> {
-        let program = folder.join("service.py");
-        program.exists().then(|| {
-            let mut command = Command::new("python3");
-            let mut child = command.arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
-            let mut line = String::new();
-            BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-            let url = line.split_whitespace().last().unwrap().to_owned();
-            (Self(child), url)
-        })
+    /// Starts `service.py` of one of the snippet folders, or the shop's if it has none, and returns its address.
+    fn start(snippets: &Path, name: &str) -> (Self, String) {
+        let own = snippets.join(name).join("service.py");
+        let program = if own.exists() { own } else { snippets.join("shop/service.py") };
+        let mut command = Command::new("python3");
+        let mut child = command.arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let url = line.split_whitespace().last().unwrap().to_owned();
+        (Self(child), url)
     }
 }
 
@@ -116,6 +122,18 @@ fn snippets() -> TempDir {
     folder
 }
 
+/// Runs the first command of a page if it creates a key for seals. Returns the key.
+fn seal_key(first: &Shown, folder: &Path) -> Option<String> {
+    if !first.command.contains("audit key --new seal.key") {
+        return None;
+    }
+    let mut shell = Command::new("sh");
+    let created = with_binary(shell.args(["-c", &first.command])).current_dir(folder).output().unwrap();
+    let printed = String::from_utf8(created.stderr).unwrap();
+    assert!(agrees(&first.output, &printed), "`{}` printed something else:\n{printed}", first.command);
+    Some(fs::read_to_string(folder.join("seal.key")).unwrap().trim().to_owned())
+}
+
 async fn play(page: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
     let (folder, redis) =
@@ -126,21 +144,26 @@ async fn play(page: &str) {
     if let Some(name) = configuration(&text) {
         args.extend(["--config", name]);
         variables.push(("TICKFLEET_CONFIG", name.to_owned()));
-        if let Some((running, url)) = Service::start(&folder.path().join(name)) {
-            variables.push(("SHOP_URL", url));
-            service = Some(running);
-        }
+        let (running, url) = Service::start(folder.path(), name);
+        variables.push(("SHOP_URL", url));
+        service = Some(running);
+    }
+    let mut commands = shown(&text);
+    if let Some(key) = commands.first().and_then(|first| seal_key(first, folder.path())) {
+        variables.push(("SEAL_KEY", key));
+        commands.remove(0);
     }
     let borrowed: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let fleet = DevFleet::start_in(folder.path(), &args, &borrowed);
     let mut ids = Ids::default();
-    for shown in shown(&text) {
+    for shown in commands {
         let command = ids.real(&shown.command);
         let run = || {
-            let mut shell = fleet.shell(&command);
+            // Both streams in the order in which a terminal shows them.
+            let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
             shell.envs(borrowed.iter().copied());
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
-            format!("{}{}", said.stdout, said.stderr)
+            said.stdout
         };
         let reads = READS.iter().any(|verb| command.contains(&format!("tickfleet {verb}")));
         let (mut printed, began) = (run(), Instant::now());
