@@ -82,6 +82,7 @@ const ROWS: &[Row] = &[
     Row::Shared("tools", "for whom lists are written is noted for all"),
     Row::Type("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
     Row::Type("tools:=:<digest>", Agent, &["tools:=:00"]),
+    Row::Shared("tools:names", "the names of all tools are noted for the whole shard"),
     Row::Field("pauses", Agent, &[("pauses", "bolt:vic")]),
     Row::Field("drains", Agent, &[("drains", "w9")]),
     Row::Type("lifted:<worker>", Agent, &["lifted:w9"]),

@@ -146,7 +146,7 @@ local TYPES = {
 function kinds.key(name)
   local command = SHARED[name] or TYPES[string.match(name, '^([^:]+):') or '']
   -- One word has two types.
-  if string.find(name, '^tools:') then command = string.find(name, '^tools:=:') and 'HLEN' or 'GETRANGE' end
+  if string.find(name, '^tools:') then command = name == 'tools:names' and 'HLEN' or 'GETRANGE' end
   if string.find(name, '^early:') then command = string.find(name, '^early:[^:]+:') and 'GETRANGE' or 'ZCARD' end
   if not command then return '' end
   local key = P .. name
