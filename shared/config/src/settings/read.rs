@@ -222,7 +222,7 @@ fn queues(mut s: Section<'_>) -> QueueSettings {
         turns_max: integer(&mut s, "turns_max", 1, MOST),
         turns_bytes_max: s.required("turns_bytes_max").and_then(|c| c.size(1 << 20, 1 << 40)).unwrap_or_default(),
         tenant_turns_max: integer(&mut s, "tenant_turns_max", 1, MOST),
-        tenant_bytes_max: s.required("tenant_bytes_max").and_then(|c| c.size(2 << 20, 1 << 40)).unwrap_or_default(),
+        tenant_bytes_max: s.required("tenant_bytes_max").and_then(|c| c.size(1 << 20, 1 << 40)).unwrap_or_default(),
         tenant_ready_max: integer(&mut s, "tenant_ready_max", 1, MOST),
         inbox_unread_max: integer(&mut s, "inbox_unread_max", 1, MOST),
         inboxes_max: integer(&mut s, "inboxes_max", 1, MOST),
