@@ -35,7 +35,6 @@ PENDING = (
     "docs/adr/",
     "docs/agents.md",
     "docs/clients.md",
-    "docs/configuration.md",
     "docs/console/README.md",
     "docs/demo.md",
     "docs/formats.md",
