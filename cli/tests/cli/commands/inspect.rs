@@ -108,7 +108,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
     ] {
         run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
     }
-    run(&["doctor"]).exits(1).says("the configuration is broken").complains("caps.tick");
+    run(&["doctor"]).exits(1).says("it is broken, no process can start with it").complains("caps.tick");
     // A process that carries out or admits calls refuses it as before.
     run(&["worker"]).exits(1);
     assert_eq!(fleet.stop(), Some(0));
