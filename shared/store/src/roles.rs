@@ -80,8 +80,9 @@ struct Selector {
     commands: &'static [&'static str],
 }
 
-/// Runs the scripts that schedulers have loaded, and loads none. They are given the bare prefix, which no key has.
-const LENT_SCRIPTS: Selector = Selector { keys: &["~"], commands: &["evalsha"] };
+/// Runs the scripts that schedulers have loaded, and loads none. They are given the bare prefix, which no key has; nodes of a
+/// cluster are asked by it for the holder of its slot.
+const LENT_SCRIPTS: Selector = Selector { keys: &["~"], commands: &["evalsha", "exists"] };
 
 /// What producers do, by script or without: each command on the keys that it is for, and on no others.
 const PRODUCER: &[Selector] = &[
