@@ -142,7 +142,8 @@ const PRODUCER: &[Selector] = &[
 const EXPORTER: &[Selector] = &[
     LENT_SCRIPTS,
     Selector { keys: &["%W~followed"], commands: &["hset"] },
-    Selector { keys: &["%W~follower:*"], commands: &["set"] },
+    // The bare prefix: whether Redis takes writes.
+    Selector { keys: &["%W~", "%W~follower:*"], commands: &["set"] },
     Selector { keys: &["~approvals:*"], commands: &["xgroup|create", "xreadgroup", "xack"] },
 ];
 

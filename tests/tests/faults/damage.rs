@@ -408,7 +408,7 @@ impl Damage {
         match &self.undo {
             Undo::Key(key, _) => {
                 let kind: String = fleet.ask("TYPE", key, &[]).await;
-                let texts = ["done:", "id:", "read:", "seq:", "lifted:", "early:bolt:", "tools:bolt"];
+                let texts = ["done:", "id:", "read:", "seq:", "lifted:", "early:bolt:", "tools:bolt", "tools:=:"];
                 let is_text = kind == "string" || texts.iter().any(|of| key.starts_with(of));
                 let _: u64 = fleet.ask("DEL", key, &[]).await;
                 if is_text {
