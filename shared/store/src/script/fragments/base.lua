@@ -241,7 +241,7 @@ end
 
 -- Rule 5: trims a stream up to what is neither pending nor undelivered. `acked` are entries just acknowledged: where
 -- one old pending entry holds back many, they are deleted one by one instead.
-local function trim(stream, acked) -- rarely
+local function trim(stream, acked)
   if acked and #acked > 0 and delete_few(stream, acked) then return end
   local group = group_of(stream)
   if not group then return end
@@ -312,7 +312,7 @@ end
 
 -- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it. What a group does not know to be
 -- held, for a hand has made it anew, it would give out once more: that is removed by name.
-local function ack_many(stream, entries) -- rarely
+local function ack_and_trim(stream, entries)
   for from = 1, #entries, 1000 do
     local upto = math.min(from + 999, #entries)
     if call('XACK', stream, GROUP, unpack(entries, from, upto)) <= upto - from then
@@ -320,11 +320,6 @@ local function ack_many(stream, entries) -- rarely
     end
   end
   trim(stream, #entries <= 1000 and entries or nil)
-end
-
--- What others leave behind one that is alone, `reap` trims.
-local function ack_and_trim(stream, entries)
-  if #entries == 1 then end_one(stream, entries[1]) else ack_many(stream, entries) end
 end
 
 -- Leases of those of whom one at a time does something for a shard. They end by shard time: keys that Redis ends stay for as
