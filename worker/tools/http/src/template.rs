@@ -85,13 +85,20 @@ impl Template {
     /// The problem with an argument, for a model; no secret is in it.
     pub(super) fn render(&self, values: &Values<'_>, place: Place) -> Result<Option<String>, String> {
         let mut text = String::new();
+        let mut segment = Segment::default();
         for part in &self.0 {
             match part {
-                Part::Text(literal) => text.push_str(literal),
+                Part::Text(literal) => {
+                    text.push_str(literal);
+                    if place == Place::Path {
+                        segment.add_literal(literal)?;
+                    }
+                }
                 Part::Argument(name) => {
                     let raw = values.arguments.get(name);
                     let Some(value) = raw.map(|raw| as_text(name, raw)).transpose()?.flatten() else { return Ok(None) };
                     text.push_str(&encoded(name, &value, place)?);
+                    segment.add_argument(name, &value);
                 }
                 Part::Secret(name) => {
                     let value = values.secrets.get(name).ok_or_else(|| format!("The secret '{name}' is missing."))?;
@@ -103,7 +110,44 @@ impl Template {
                 }
             }
         }
+        if place == Place::Path {
+            segment.check()?;
+        }
         Ok(Some(text))
+    }
+}
+
+/// A segment of a path as it is put together. Arguments beside each other, or beside a literal, can make up an encoded
+/// separator that none of them has.
+#[derive(Default)]
+struct Segment<'a> {
+    decoded: String,
+    arguments: Vec<&'a str>,
+}
+
+impl<'a> Segment<'a> {
+    fn add_argument(&mut self, name: &'a str, value: &str) {
+        self.decoded.push_str(value);
+        self.arguments.push(name);
+    }
+
+    fn add_literal(&mut self, literal: &str) -> Result<(), String> {
+        for (index, piece) in literal.split('/').enumerate() {
+            if index > 0 {
+                self.check()?;
+                *self = Self::default();
+            }
+            self.decoded.push_str(piece);
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.arguments.is_empty() {
+            return Ok(());
+        }
+        let names = self.arguments.join("', '");
+        one_segment(&self.decoded).map_err(|why| format!("The path segment of '{names}' {why}."))
     }
 }
 
@@ -331,6 +375,13 @@ mod tests {
         for good in ["...", "a.b", "c7%", "100%25", "a;b", "%zz", "%", "%c0%af"] {
             assert!(render("/u/{{a}}", &format!(r#"{{"a":"{good}"}}"#), Place::Path).is_ok(), "{good}");
         }
+        // Two that are harmless alone make up an encoded dot, or a separator.
+        for (a, b) in [("%2", "e%2e"), ("%", "2f"), (".", ".")] {
+            let both = format!(r#"{{"a":"{a}","b":"{b}"}}"#);
+            assert!(render("/x/{{a}}{{b}}", &both, Place::Path).is_err(), "{both}");
+        }
+        let joined = render("/x/{{a}}{{b}}", r#"{"a":"v","b":"1.2"}"#, Place::Path);
+        assert_eq!(joined, Ok(Some("/x/v1.2".into())));
         for bad in [r"x\r\nEvil: 1", r"x\ny", r"\u0000", r"\u007f"] {
             assert!(render("{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Header).is_err(), "{bad}");
         }
