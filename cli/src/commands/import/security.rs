@@ -29,8 +29,10 @@ impl Naming {
     /// The name of a scheme's secret.
     fn secret(&self, scheme: &str, what: &str) -> String {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
-        let name: String = format!("{}{scheme}{what}", self.prefix).chars().map(plain).collect();
-        // The name of a variable begins with a letter.
+        // The document names its schemes: without the operator's prefix, it must not choose a variable that the worker has for
+        // something else, such as REDIS_URL. And the name of a variable begins with a letter.
+        let prefix = if self.prefix.is_empty() { "IMPORTED_" } else { &self.prefix };
+        let name: String = format!("{prefix}{scheme}{what}").chars().map(plain).collect();
         if name.starts_with(|c: char| c.is_ascii_digit()) { format!("S_{name}") } else { name }
     }
 
@@ -143,5 +145,19 @@ impl Signing {
         let text = format!("${{{name}}}");
         self.secrets.insert(name, reference);
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_names_no_variable_that_the_worker_has_for_something_else() {
+        let named = |prefix: &str, scheme: &str| Naming { prefix: prefix.into(), per_tenant: false }.secret(scheme, "");
+        assert_eq!(named("", "REDIS_URL"), "IMPORTED_REDIS_URL");
+        assert_eq!(named("", "aws secret/access key"), "IMPORTED_AWS_SECRET_ACCESS_KEY");
+        assert_eq!(named("shop_", "key"), "SHOP_KEY");
+        assert_eq!(named("1_", "key"), "S_1_KEY");
     }
 }

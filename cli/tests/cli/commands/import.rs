@@ -181,7 +181,7 @@ async fn an_imported_tool_calls_its_service() {
     let rows = "permissions: {listOrders: {everyone: true}, createOrder: {everyone: true}}";
     std::fs::write(conf.join("permissions.yaml"), rows).unwrap();
     let args = ["--redis-url", &redis.url(), "--config", conf.to_str().unwrap()];
-    let fleet = DevFleet::start_in(folder.path(), &args, &[("KEY_demo", "key-of-demo")]);
+    let fleet = DevFleet::start_in(folder.path(), &args, &[("IMPORTED_KEY_demo", "key-of-demo")]);
     // The service answers on this runtime, so the command waits on another thread.
     let reply = tokio::task::spawn_blocking(move || {
         let list = r#"listOrders {"limit":2,"filter_customer":"a&b"}"#;
