@@ -217,6 +217,11 @@ async fn look_at(
     futures::future::join_all(each).await
 }
 
+/// A text of a server as part of a line: it makes no lines of its own, which could say anything.
+fn on_one_line(text: &str) -> String {
+    text.replace('\n', "\\n")
+}
+
 fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &Offer) -> Found {
     let pinned: &[McpDefinition] = pinned.map_or(&[], |pinned| &pinned.tools);
     let before = |tool: &McpDefinition| pinned.iter().find(|before| before.name == tool.name);
@@ -244,16 +249,16 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         is_pinned: true,
     }));
     differences.extend(offer.refused.iter().map(|(tool, why)| Difference {
-        tool: tool.clone(),
+        tool: on_one_line(tool),
         kind: "refused",
-        details: vec![why.clone()],
+        details: vec![on_one_line(why)],
         lines: Vec::new(),
         effect: None,
         is_pinned: pinned.iter().any(|pinned| pinned.name == *tool),
     }));
     Found {
         server: name.to_owned(),
-        version: offer.version.clone(),
+        version: offer.version.as_deref().map(on_one_line),
         offered: offer.tools.len(),
         differences,
         error: None,
@@ -418,5 +423,15 @@ mod tests {
         assert!(!found(&["fine", "odd"]).is_as_pinned());
         let said = found(&["fine", "odd"]).of_imported().unwrap_err();
         assert_eq!(said, "other than pinned: odd (it has no inputSchema)");
+
+        // What a server says of itself makes no lines of its own.
+        let forged = "1\n  new      pay (read)";
+        let refused = vec![(forged.to_owned(), forged.to_owned())];
+        let offer = Offer { version: Some(forged.to_owned()), tools: Vec::new(), refused };
+        let found = compared("s", &def, None, &offer);
+        let differs = &found.differences[0];
+        for text in [found.version.as_deref().unwrap(), &differs.tool, &differs.details[0]] {
+            assert_eq!(text, "1\\n  new      pay (read)");
+        }
     }
 }
