@@ -93,10 +93,9 @@ pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 pub const APPROVALS_WAITING_MAX: u64 = 1_000;
 /// Approvals of one agent that wait at the same time, so that no agent takes the places of all others.
 pub const APPROVALS_WAITING_OF_AGENT_MAX: u64 = APPROVALS_WAITING_MAX / 4;
-/// Bytes of the arguments of all approvals of a tenant that wait.
-pub const APPROVALS_WAITING_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved.
-pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the arguments of one approval. Approvers see all of them, so a call with more cannot be approved. All approvals of a
+/// tenant that wait take 16 MiB at most, those of one agent 4 MiB.
+pub const APPROVAL_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of the short form of these arguments, for lists, webhooks and keys that may not decide.
 pub const APPROVAL_SHORT_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of the values that an approver changes.
@@ -283,9 +282,6 @@ const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
 const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
 /// One turn fits a batch.
 const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
-// Below the bound of one agent, neither that one nor the bound in bytes is reached: the script does not count then.
-const _: () =
-    assert!(APPROVALS_WAITING_OF_AGENT_MAX * (APPROVAL_ARGUMENTS_BYTES_MAX as u64) <= APPROVALS_WAITING_BYTES_MAX);
 const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);
 /// A document fits the knowledge base with room for its vectors, a memory its agent's, whatever is in them already.
 const _: () =

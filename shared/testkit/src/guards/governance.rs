@@ -161,7 +161,7 @@ pub const APPROVALS: &[Guard] = &[
     (
         14,
         "any number of a tenant's approvals wait",
-        "if approvals_full(tenant, ARGV[at + 8], #ARGV[at + 11], now, ARGV[2], ARGV[3], ARGV[4]) then return 'FULL' end",
+        "if approvals_full(tenant, ARGV[at + 8], now, ARGV[2], ARGV[3]) then return 'FULL' end",
         "",
     ),
     (

@@ -103,7 +103,6 @@ async fn a_crash_between_consent_and_begin_neither_loses_the_consent_nor_uses_it
             binding,
             takes: true,
             agent: AgentId::new("kelly").unwrap(),
-            bytes: 2,
         };
         let given = Consent::Given { narrowed: None, by: vec!["ann".into()] };
         assert_eq!(
@@ -150,7 +149,7 @@ async fn a_call_that_was_begun_and_lost_names_its_consent_whoever_ends_it() {
         let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
         let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
         let (of, held) = (name.clone(), fence.clone());
-        let question = UseApproval { name: of, fence: held, position: 0, id, binding, takes: true, agent, bytes: 2 };
+        let question = UseApproval { name: of, fence: held, position: 0, id, binding, takes: true, agent };
         assert!(matches!(fleet.store.use_approval(&[question]).await.unwrap()[..], [Consent::Given { .. }]));
         let (nonce, digest) = (Some("ghost".to_owned()), String::new());
         let begin = Begin { name, fence, position: 0, nonce, digest, knows: None };
@@ -207,7 +206,7 @@ async fn each_guard_is_what_keeps_a_consent_with_its_call() {
     let fence = leased_by_a_ghost(&fleet).await;
     let (name, binding) = (asked.turn().unwrap(), binding(&fleet, &asked.id).await);
     let (id, agent) = (asked.id.clone(), AgentId::new("kelly").unwrap());
-    let question = UseApproval { name, fence, position: 0, id, binding, takes: true, agent, bytes: 2 };
+    let question = UseApproval { name, fence, position: 0, id, binding, takes: true, agent };
     for (guard, others) in GUARDS {
         let mut asks = question.clone();
         others(&mut asks);

@@ -22,7 +22,7 @@ async fn whoever_decides_sees_the_arguments_to_the_last_character_and_lists_say_
     let client = Client::over(vec![fleet.store.clone()]);
     let secret = "correct-horse-battery";
     // What matters stands in the middle, where a short form has nothing, and looks like a secret.
-    let to = format!("{}, or rather eve with password={secret}, {}", "kim ".repeat(3_000), "kim ".repeat(3_000));
+    let to = format!("{}, or rather eve with password={secret}, {}", "kim ".repeat(1_500), "kim ".repeat(1_500));
     let written = format!(r#"{{"to": "{to}",  "amount": 7e2}}"#);
     let call = json!([{"id": "c1", "type": "function", "function": {"name": "pay", "arguments": written}}]);
     fleet.submit_turn(json!({"tool_calls": call})).await;
@@ -68,7 +68,8 @@ async fn nobody_is_asked_about_arguments_that_are_too_long_to_be_shown_whole() {
     assert_eq!(outcomes(&reply), ["invalid_arguments", "ok"], "what needs nobody's consent may be long: {reply}");
     let error = &reply["results"][0]["error"];
     assert_eq!(error["details"], json!({"bytes": most + 1, "bytes_max": most}), "{reply}");
-    assert!(error["message"].as_str().unwrap().contains("may have 65536 bytes at most; these have 65537"), "{reply}");
+    let said = format!("may have {most} bytes at most; these have {}", most + 1);
+    assert!(error["message"].as_str().unwrap().contains(&said), "{reply}");
     assert_eq!(fleet.ask::<u32>("ZCARD", "asked", &[]).await, 0, "nobody was asked");
     // One byte less is shown, and denied.
     fleet.submit(&[call(most, 700)]).await;

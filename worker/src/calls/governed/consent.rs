@@ -92,7 +92,6 @@ impl Calls {
             takes: facts::row_of(trying.config, trying.slice, &trying.call.tool).is_none()
                 && passed.tool.spec.effect_key.is_none(),
             agent: trying.slice.meta.agent.clone(),
-            bytes: passed.arguments.get().len(),
         };
         match self.outbox.use_approval(question.clone()).await {
             Some(Consent::Given { narrowed, by }) => {
@@ -342,9 +341,6 @@ fn too_many(bound: ApprovalsFull) -> CallError {
         }
         ApprovalsFull::Agent => {
             ("agent", format!("{} approvals of this agent wait already", limits::APPROVALS_WAITING_OF_AGENT_MAX))
-        }
-        ApprovalsFull::Bytes => {
-            ("bytes", "the approvals of this tenant that wait have too many bytes of arguments already".to_owned())
         }
     };
     let message = format!(

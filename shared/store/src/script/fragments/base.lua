@@ -356,22 +356,18 @@ local function waits_no_more(tenant, id)
   redis.pcall('ZREM', P .. 'asked', tenant .. ':' .. id)
 end
 
--- What keeps people from being asked about a call of this agent with arguments of so many bytes, or nil: the bound
--- of the tenant's approvals that wait, of the agent's, or of the bytes of their arguments. Below the second one the others are
--- not reached, so nothing is counted.
-local function approvals_full(tenant, agent, bytes, now, most_of_tenant, most_of_agent, most_bytes)
+-- Returns the bound that keeps people from being asked about a call of this agent, or nil: of the tenant's approvals that wait,
+-- or of the agent's. Fewer than an agent may have are not counted by agent.
+local function approvals_full(tenant, agent, now, most_of_tenant, most_of_agent)
   local waiting, from = P .. 'asked:' .. tenant, '(' .. string.format('%d', now)
   local count = call('ZCOUNT', waiting, from, '+inf')
   if count >= num(most_of_tenant) then return 'tenant' end
   if count < num(most_of_agent) then return nil end
-  local of_agent, held = 0, num(bytes)
+  local of_agent = 0
   for _, id in ipairs(call('ZRANGEBYSCORE', waiting, from, '+inf')) do
-    local found = redis.pcall('HMGET', approval_key(tenant .. ':' .. id), APPROVAL.agent, APPROVAL.bytes)
-    if found[1] == agent then of_agent = of_agent + 1 end
-    held = held + (num(found[2] or '') or 0)
+    if redis.pcall('HGET', approval_key(tenant .. ':' .. id), APPROVAL.agent) == agent then of_agent = of_agent + 1 end
   end
   if of_agent >= num(most_of_agent) then return 'agent' end
-  if held > num(most_bytes) then return 'bytes' end
 end
 
 -- Ends one that nobody has decided, or that counts no more.

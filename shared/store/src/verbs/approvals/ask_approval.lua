@@ -2,8 +2,8 @@
 -- ask_approval: people are asked about a call, and its slice is parked until they have decided, or may not any more; the
 -- worker's slot is free. What was asked about it before, when it was another call, counts no more.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 of an agent · 4 bytes of their arguments · 5 ms that
---       replies are kept · 6 count, then per call: tenant · turn · fence · queue · position · approval · binding · ms that
+-- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 of an agent · 4 ms that
+--       replies are kept · 5 count, then per call: tenant · turn · fence · queue · position · approval · binding · ms that
 --       people may decide, or '' · agent · tool · version · arguments JSON · their short form JSON, or '' where that is the
 --       same · why JSON · demands · pointers that may be changed JSON · inbox of an early reply, or '' · that reply
 --       (`{asked_ms}` and `{until_ms}` stand for the times) · '1' where calls behind it ran beside it
@@ -67,7 +67,7 @@ local function ask(at)
   if state == 'waiting' and (until_ms or 0) <= now or state and state ~= 'waiting' and state ~= 'void' then return 'DECIDED' end
   if state ~= 'waiting' then
     sweep(tenant)
-    if approvals_full(tenant, ARGV[at + 8], #ARGV[at + 11], now, ARGV[2], ARGV[3], ARGV[4]) then return 'FULL' end
+    if approvals_full(tenant, ARGV[at + 8], now, ARGV[2], ARGV[3]) then return 'FULL' end
     until_ms = math.min(deadline, now + (num(ARGV[at + 7]) or deadline))
     write(at, tenant, name, record, until_ms)
   end
@@ -85,8 +85,8 @@ local function ask(at)
 end
 
 local replies = {}
-for i = 1, num(ARGV[6]) do replies[i] = word_of(ask, i * 19 - 12) end
-save_inboxes(now_text, redis_ms, ARGV[5], tight)
+for i = 1, num(ARGV[5]) do replies[i] = word_of(ask, i * 19 - 13) end
+save_inboxes(now_text, redis_ms, ARGV[4], tight)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
 return replies

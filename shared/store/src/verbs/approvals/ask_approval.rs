@@ -65,14 +65,11 @@ pub enum ApprovalsFull {
     Tenant,
     /// [`limits::APPROVALS_WAITING_OF_AGENT_MAX`] approvals of the agent wait.
     Agent,
-    /// The arguments of those that wait have [`limits::APPROVALS_WAITING_BYTES_MAX`] bytes.
-    Bytes,
 }
 
 /// The bounds on approvals that wait, as scripts are given them.
 pub(super) fn bounds(args: &mut Args) {
     args.show(limits::APPROVALS_WAITING_MAX).show(limits::APPROVALS_WAITING_OF_AGENT_MAX);
-    args.show(limits::APPROVALS_WAITING_BYTES_MAX);
 }
 
 impl Store {

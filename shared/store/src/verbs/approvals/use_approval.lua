@@ -3,12 +3,11 @@
 -- one call that it is bound to and under that call's fence: it may not be withdrawn after that, and whoever takes the call
 -- over finds it taken by the same. Where something else may still stop the call, it is looked at first, and taken after that.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 of an agent · 4 bytes of their arguments · 5 count,
---       then per call: tenant · turn · fence · position · approval · binding · '1' where a consent is taken · agent · bytes
---       of the arguments
+-- ARGV  1 injected clock · 2 approvals of a tenant that may wait · 3 of an agent · 4 count, then per call:
+--       tenant · turn · fence · position · approval · binding · '1' where a consent is taken · agent
 -- reply per call: {GIVEN, what was changed of the arguments JSON or '', the names of those who agreed, with blanks} ·
 --       {DENIED, by, why} · {EXPIRED, since ms} · WAITS · {NONE, the approval that was asked for before or '', its
---       state} · {FULL, the bound that is reached: tenant, agent or bytes} (nobody can be asked) · OTHERS (the id is
+--       state} · {FULL, the bound that is reached: tenant or agent} (nobody can be asked) · OTHERS (the id is
 --       another call's) · STALE
 -- effect HSET approval (state), ZREM asked, XADD approvals
 local now = clock(ARGV[1])
@@ -24,8 +23,8 @@ local function names(record)
 end
 
 -- Nobody was asked about this very call.
-local function none(tenant, before, agent, bytes)
-  local bound = approvals_full(tenant, agent, bytes, now, ARGV[2], ARGV[3], ARGV[4])
+local function none(tenant, before, agent)
+  local bound = approvals_full(tenant, agent, now, ARGV[2], ARGV[3])
   if bound then return { 'FULL', bound } end
   local state = before and redis.pcall('HGET', approval_key(tenant .. ':' .. before), APPROVAL.state)
   return { 'NONE', before or '', type(state) == 'string' and state or '' }
@@ -41,14 +40,14 @@ local function take(tenant, id, record, about, deadline)
 end
 
 local function use(at)
-  local tenant, turn, fence, position, id, binding, takes, agent, bytes = unpack(ARGV, at, at + 8)
+  local tenant, turn, fence, position, id, binding, takes, agent = unpack(ARGV, at, at + 7)
   local in_force, done, before, deadline = unpack(call('HMGET', turn_key(tenant .. ':' .. turn), TURN.fence, TURN.done,
     TURN.approval, TURN.deadline_ms))
   if in_force ~= fence or num(position) < num(done or 0) then return 'STALE' end
   local record = approval_key(tenant .. ':' .. id)
   local state, bound, about, until_ms, narrowed, by, why = unpack(call('HMGET', record, APPROVAL.state, APPROVAL.binding,
     APPROVAL.call, APPROVAL.until_ms, APPROVAL.narrowed, APPROVAL.ended_by, APPROVAL.ended_why))
-  if not state or state == 'void' then return none(tenant, before ~= id and before, agent, bytes) end
+  if not state or state == 'void' then return none(tenant, before ~= id and before, agent) end
   if bound ~= binding or about ~= turn .. '/' .. position then return 'OTHERS' end
   if state == 'denied' then return { 'DENIED', by or '', why or '' } end
   if state == 'waiting' and num(until_ms) > now then return 'WAITS' end
@@ -62,5 +61,5 @@ local function use(at)
 end
 
 local replies = {}
-for i = 1, num(ARGV[5]) do replies[i] = word_of(use, i * 9 - 3) end
+for i = 1, num(ARGV[4]) do replies[i] = word_of(use, i * 8 - 3) end
 return replies

@@ -25,8 +25,6 @@ pub struct UseApproval {
     pub takes: bool,
     /// The agent that calls.
     pub agent: AgentId,
-    /// Bytes of the arguments that people would be asked about.
-    pub bytes: usize,
 }
 
 /// What people have said about a call.
@@ -73,7 +71,7 @@ impl Store {
         for call in calls {
             args.show(&call.name.tenant).show(&call.name.turn).text(call.fence.as_str()).show(call.position);
             args.text(call.id.as_str()).text(call.binding.as_str()).flag(call.takes);
-            args.show(&call.agent).show(call.bytes);
+            args.show(&call.agent);
         }
         let mut reply = self.ask(Verb::UseApproval, args).await?;
         reply.rest().iter().map(consent).collect()
@@ -98,7 +96,6 @@ fn consent(value: &redis::Value) -> Result<Consent, StoreError> {
         ["NONE", before, state] => Consent::None(Some((before.to_owned(), state.to_owned()))),
         ["FULL", "tenant"] => Consent::Full(ApprovalsFull::Tenant),
         ["FULL", "agent"] => Consent::Full(ApprovalsFull::Agent),
-        ["FULL", "bytes"] => Consent::Full(ApprovalsFull::Bytes),
         ["OTHERS"] => Consent::Others,
         ["STALE"] => Consent::Stale,
         _ => return Err(unexpected(Verb::UseApproval.as_str(), value)),

@@ -52,7 +52,6 @@ fn of(held: &Held) -> UseApproval {
         binding: format!("binding of {ID}"),
         takes: true,
         agent: AgentId::new("kelly").unwrap(),
-        bytes: 2,
     }
 }
 
@@ -158,40 +157,27 @@ async fn changed(shard: &Shard) -> Result<(), String> {
     same("nobody agrees unseen", said(shard, "+ann").await, Decided::Changed)
 }
 
-/// Guards of the bounds on what waits, and what is missed without each. `count` of these agents' approvals wait, each with
-/// arguments of so many bytes.
-type Crowd = (&'static str, &'static str, &'static [(&'static str, u64, usize)]);
-const CROWDS: [Crowd; 3] = [
-    (
-        "if of_agent >= num(most_of_agent) then return 'agent' end",
-        "",
-        &[("kelly", limits::APPROVALS_WAITING_OF_AGENT_MAX, 2)],
-    ),
-    (
-        "if held > num(most_bytes) then return 'bytes' end",
-        "",
-        &[("fran", limits::APPROVALS_WAITING_OF_AGENT_MAX + 9, limits::APPROVAL_ARGUMENTS_BYTES_MAX)],
-    ),
-    ("if count >= num(most_of_tenant) then return 'tenant' end", "", &[("fran", limits::APPROVALS_WAITING_MAX, 2)]),
+/// Guards of the bounds on what waits, and how many approvals of which agent wait.
+type Crowd = (&'static str, &'static str, u64);
+const CROWDS: [Crowd; 2] = [
+    ("if of_agent >= num(most_of_agent) then return 'agent' end", "kelly", limits::APPROVALS_WAITING_OF_AGENT_MAX),
+    ("if count >= num(most_of_tenant) then return 'tenant' end", "fran", limits::APPROVALS_WAITING_MAX),
 ];
 
 #[tokio::test]
-async fn one_agent_and_long_arguments_leave_room_for_others() {
-    for (guard, without, crowd) in CROWDS {
+async fn one_agent_leaves_room_for_others() {
+    for (guard, agent, count) in CROWDS {
         for (scripts, expected) in [
             (Scripts::embedded(), Asked::Full),
-            (Scripts::embedded().sabotage(guard, without).unwrap(), Asked::Parked(Parked::Ok)),
+            (Scripts::embedded().sabotage(guard, "").unwrap(), Asked::Parked(Parked::Ok)),
         ] {
             let shard = Shard::new(RedisOptions::default(), scripts).await;
             let held = shard.leased(1).await.remove(0);
             let (mut redis, mut pipe, keys) = (shard.server.connection().await, redis::pipe(), shard.store.keys());
-            for (agent, count, bytes) in crowd {
-                for number in 0..*count {
-                    let id = format!("{agent}-{number}");
-                    pipe.zadd(keys.key("asked:acme"), &id, START_MS + 60_000).ignore();
-                    let record = keys.key(format_args!("approval:acme:{id}"));
-                    pipe.hset_multiple(record, &[("ag", (*agent).to_owned()), ("an", bytes.to_string())]).ignore();
-                }
+            for number in 0..count {
+                let id = format!("{agent}-{number}");
+                pipe.zadd(keys.key("asked:acme"), &id, START_MS + 60_000).ignore();
+                pipe.hset(keys.key(format_args!("approval:acme:{id}")), "ag", agent).ignore();
             }
             let () = pipe.query_async(&mut redis).await.unwrap();
             let asked = shard.store.ask_approval(&[question(&held, ID, "1:")]).await.unwrap();
