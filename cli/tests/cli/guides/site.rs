@@ -66,6 +66,13 @@ pages! {
     tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
 }
 
+/// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
+#[tokio::test]
+#[ignore = "plays the page that the variable PAGE names"]
+async fn page_by_name() {
+    play(&std::env::var("PAGE").expect("PAGE names a page, such as docs/govern/limits.md")).await;
+}
+
 #[test]
 fn every_page_with_commands_is_played() {
     let mut found = BTreeSet::new();
