@@ -60,17 +60,22 @@ async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     panic!("not within two minutes: {what}");
 }
 
-/// Reads replies, and removes what it read, until all of these are answered.
+/// Reads replies, and removes what it read, until all of these are answered. A tenant's unfinished turns may have a quarter
+/// of the memory: if schedulers admit faster than workers finish, turns beyond it are rejected as the tenant's queue is full.
 async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
     let client = Client::connect(url, StoreOptions::default()).await.unwrap();
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("box").unwrap());
+    let (all, mut rejected) = (ids.len(), 0);
     while !ids.is_empty() {
         let reply = replies.next(Duration::from_secs(60)).await.unwrap();
         let reply = reply.unwrap_or_else(|| panic!("{} turns are not answered within 60 s", ids.len()));
-        assert!(reply.is_success(), "{reply:?}");
+        let full = reply.error.as_ref().is_some_and(|error| error.code == "tenant_queue_full");
+        assert!(reply.is_success() || full, "{reply:?}");
+        rejected += usize::from(full);
         assert!(ids.remove(reply.id().unwrap().as_str()), "answered twice: {:?}", reply.id());
     }
     replies.finish().await.unwrap();
+    assert!(rejected < all / 2, "{rejected} of {all} turns were rejected");
 }
 
 #[tokio::test]
