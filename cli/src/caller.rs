@@ -49,7 +49,7 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
 /// Returns the failure that says that who was named does not exist.
 pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
-        Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        Unknown::Tenant => anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str()),
         Unknown::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
         Unknown::Agent => {
             let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
@@ -57,8 +57,7 @@ pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent
             let meant = closest(agent.as_str(), agents.iter().copied());
             let meant = meant.map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
             anyhow::anyhow!(
-                "tenant {:?} has no agent {:?} in this configuration.{meant} It has: {}.\nAgents stand in agents.yaml of \
-                 the configuration folder that --config (or TICKFLEET_CONFIG) names.",
+                "tenant {:?} has no agent {:?} in this configuration.{meant} It has: {}.\nAgents are declared in agents.yaml of the configuration folder that --config (or TICKFLEET_CONFIG) names.",
                 tenant.as_str(),
                 agent.as_str(),
                 list(agents)

@@ -32,7 +32,7 @@ impl Setup {
     /// Tells a worker's log the names in rules that may be misspelt.
     pub(crate) fn tell_of_rules(&self, registry: &Registry) {
         for warning in self.rule_names(registry).unwrap_or_default() {
-            tracing::warn!(%warning, "a rule names what its tool does not declare");
+            tracing::warn!(%warning, "rule names an argument that its tool does not declare");
         }
     }
 

@@ -72,7 +72,7 @@ SETTINGS = {
             "slots": described("Slices that a process runs at the same time.", number(1, 10_000)),
             "lease": described("Time without a heartbeat after which a worker counts as dead and its work is redelivered.", duration("1s", "10m")),
             "drain": described(
-                "Time that running calls get to finish after SIGTERM. Keep it below the pod's `terminationGracePeriodSeconds`.", duration("1s", "1h")
+                "Time that running calls get to finish after SIGTERM. Keep it above the longest tool timeout and below the pod's `terminationGracePeriodSeconds`.", duration("1s", "1h")
             ),
             "priorities": described(
                 "Priorities that this process serves. The workers of a fleet together must serve all four.",

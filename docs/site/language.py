@@ -1,6 +1,7 @@
-"""Checks the language of the documentation: words that a reader has to read twice, long sentences, headings.
+"""Checks the language of pages (words that a reader has to read twice, long sentences, headings) and of texts in code that
+reach users: logs, errors, output, help, the console.
 
-    python3 docs/site/language.py [FILE…]     default: every page that is not in PENDING
+    python3 docs/site/language.py [FILE…]     default: every page that is not in PENDING, and all code of the product
 
 Exits with 1 and a line for each problem. Standard library only.
 """
@@ -64,6 +65,11 @@ PENDING = (
     "cli/",
     "shared/",
 )
+# Folders whose texts reach users.
+PRODUCT = ("cli/src/", "cli/gateway/src/", "scheduler/src/", "shared/", "typescript/src/", "worker/")
+NO_PRODUCT = re.compile(r"/tests?/|tests\.rs$|tests_\w+\.rs$|/examples/|^shared/testkit/")
+# Texts that models read and that suites quote, and data of the demo.
+ALLOWED = ("There is no tool called {name:?}.", "WHO MAY CALL")
 # Words that keep their capital in a heading.
 NAMES = set(
     "Tickfleet Redis Kubernetes Helm Docker Compose Prometheus Grafana Python TypeScript Rust Node OpenAI Anthropic Gemini "
@@ -75,6 +81,23 @@ NAMES = set(
 def pages():
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", "*.md"], capture_output=True, text=True, check=True)
     return [path for path in listed.stdout.split() if not path.startswith(PENDING)]
+
+
+def code():
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", *PRODUCT], capture_output=True, text=True, check=True)
+    return [path for path in listed.stdout.split() if path.endswith((".rs", ".js", ".ts")) and not NO_PRODUCT.search(path)]
+
+
+def texts(path):
+    """The texts of three words and more in a source file, each with its line; tests and comments left out."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        source = re.split(r"#\[cfg\(test\)\]\n(?:#\[.*\]\n)?mod ", file.read())[0]
+    source = re.sub(r"(?m)^[ \t]*(//|\*|/\*).*$", "", source)
+    quoted = r'"((?:[^"\\]|\\.)*)"' if path.endswith(".rs") else r'"([^"\n]*)"|`([^`]*)`'
+    for match in re.finditer(quoted, source, re.DOTALL):
+        text = re.sub(r"\\\n\s*", "", match[1] or (match[2] if match.lastindex == 2 else "") or "")
+        if len(text.split()) >= 3 and text not in ALLOWED:
+            yield source.count("\n", 0, match.start()) + 1, text
 
 
 def plain(line):
@@ -113,7 +136,13 @@ def problems(path):
 
 
 def main():
-    found = [problem for path in sys.argv[1:] or pages() for problem in problems(path)]
+    named = sys.argv[1:]
+    found = [problem for path in named or pages() for problem in problems(path)]
+    for path in [] if named else code():
+        for number, text in texts(path):
+            for pattern, instead in BANNED.items():
+                if match := re.search(pattern, text, re.IGNORECASE):
+                    found.append(f"{path}:{number}: {match[0][:60]!r}: {instead}")
     sys.exit("\n".join(found) or None)
 
 

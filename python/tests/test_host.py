@@ -272,7 +272,7 @@ def test_whatever_a_tool_says_in_a_failure_or_a_log_is_a_frame_that_a_worker_can
     host.call(1, "refuse", why=why)
     assert host.hear()["message"] == "half a pair: ?"
     if why not in ("pair", "none"):
-        assert host.hear()["message"].startswith("the failure of refuse is told without its details: ")
+        assert host.hear()["message"].startswith("the failure of refuse is reported without its details: ")
     error = host.hear()["error"]
     assert (error["kind"], error["message"]) == ("permanent", "no ? cover")
     assert error["details"] == ("?" if why == "pair" else None)

@@ -109,12 +109,7 @@ impl Admitter {
 
     fn rejected(&self, arrival: &Arrival, refusal: &RejectedMessage) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        tracing::debug!(
-            entry = arrival.entry,
-            code = refusal.code.as_str(),
-            reason = refusal.message,
-            "a turn is rejected"
-        );
+        tracing::debug!(entry = arrival.entry, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
         self.intake.rejection(Inbound::Turns, arrival, refusal, RejectionStatus::Rejected)
     }
 
@@ -162,7 +157,7 @@ impl Admitter {
             Ok(AdmitReply::TenantsStale) => match self.decider.tenants_stale().await {
                 Ok(()) => Attempt::AtOnce,
                 Err(error) => {
-                    tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                    tracing::warn!(%error, "failed to read run-time settings; retrying");
                     Attempt::Failed
                 }
             },
@@ -178,7 +173,7 @@ impl Admitter {
                 Attempt::AtOnce
             }
             Err(error) => {
-                tracing::warn!(%error, "admit did not answer; trying again");
+                tracing::warn!(%error, "admission got no response; retrying");
                 Attempt::Failed
             }
         }
@@ -191,7 +186,7 @@ impl Admitter {
         if !expected.is_empty()
             && let Err(error) = self.store.expect(&expected).await
         {
-            tracing::debug!(%error, "calls that may set facts could not be announced");
+            tracing::debug!(%error, "failed to announce calls that may set facts");
         }
     }
 
@@ -199,21 +194,21 @@ impl Admitter {
     /// may decide nothing any more.
     async fn premises(&self, candidates: &[Candidate]) -> Result<Option<(Deciding, Grants)>, NotRead> {
         if let Err(error) = self.hear_of_new_tenants(candidates).await {
-            tracing::warn!(%error, "what was set at run time could not be read; trying again");
+            tracing::warn!(%error, "failed to read run-time settings; retrying");
             return Err(NotRead);
         }
         let grants = match self.grants(candidates).await {
             Ok(grants) => grants,
             Err(error) => {
                 // That Redis is away says nothing about the tasks.
-                tracing::warn!(%error, "the tasks of turns could not be read; trying again");
+                tracing::warn!(%error, "failed to read the tasks of turns; retrying");
                 return Err(NotRead);
             }
         };
         match self.decider.deciding().await {
             Ok(deciding) => Ok(deciding.map(|deciding| (deciding, grants))),
             Err(error) => {
-                tracing::warn!(%error, "the policy could not be announced; trying again");
+                tracing::warn!(%error, "failed to announce the policy; retrying");
                 Err(NotRead)
             }
         }
@@ -237,10 +232,10 @@ impl Admitter {
                 "The turn could not be admitted. The error has been logged.".into(),
                 &candidate.turn,
             );
-            tracing::error!(%error, entry = candidate.arrival.entry, "this turn cannot be admitted");
+            tracing::error!(%error, entry = candidate.arrival.entry, "turn cannot be admitted");
             return vec![self.rejected(&candidate.arrival, &refusal)];
         }
-        tracing::warn!(%error, turns = candidates.len(), "admit failed; repeating turn by turn");
+        tracing::warn!(%error, turns = candidates.len(), "batch admission failed; admitting turn by turn");
         let mut rejections = Vec::new();
         for candidate in candidates {
             // A single turn is never too many if any may come.
@@ -371,7 +366,7 @@ impl Admitter {
             let names: Vec<TurnName> = several.into_iter().map(|(name, _)| name).collect();
             match store.admitted_first(&names).await {
                 Ok(calls) => metrics.calls_admitted(calls),
-                Err(error) => tracing::debug!(%error, "calls that were let through are missing from their count"),
+                Err(error) => tracing::debug!(%error, "admitted calls are missing from their counter"),
             }
         });
     }

@@ -129,7 +129,7 @@ impl Decider {
 
     /// The shard has tenants that we do not know yet: they are read before anything else is decided.
     pub(crate) async fn tenants_stale(&self) -> Result<(), StoreError> {
-        tracing::debug!("tenants were set; reading them");
+        tracing::debug!("run-time tenants changed; reading them");
         self.active.refresh(&self.store).await
     }
 
@@ -149,13 +149,13 @@ impl Decider {
         self.metrics.state_lost();
         tracing::error!(
             what,
-            "streams or groups of the shard are gone; they are made anew, and slices from their records"
+            "streams or groups of the shard are missing; recreating them and their slices from turn records"
         );
         if let Err(error) = self.store.ensure_groups().await {
-            tracing::warn!(%error, "streams and groups could not be made anew");
+            tracing::warn!(%error, "failed to recreate streams and groups");
         }
         if let Err(error) = self.announce(&self.active.load(), false).await {
-            tracing::warn!(%error, "the policy could not be announced anew");
+            tracing::warn!(%error, "failed to announce the policy again");
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -77,7 +77,7 @@ impl Endings {
         let rendered =
             report::ending(&self.decider.report(), &self.decider.active().policy, ending, consent.as_ref(), now_ms);
         if let Err(problem) = &rendered {
-            tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
+            tracing::error!(turn = %ending.name, problem, "cannot render the reply of an ended turn");
         }
         Ok(rendered.ok())
     }
@@ -92,7 +92,7 @@ impl Endings {
     }
 
     fn unsettled(&self, error: &StoreError) {
-        tracing::warn!(%error, "endings are not settled; their timers give them out again");
+        tracing::warn!(%error, "failed to settle ended turns; their timers retry");
     }
 
     fn count(&self, endings: &[&Ending], settled: &[Settled]) {
@@ -127,7 +127,7 @@ impl Endings {
                 self.metrics.quarantined(1);
                 tracing::error!(turn = %ending.name, crashes = ending.info, "a slice killed its workers and was quarantined");
             } else if ending.reason != EndReason::Expired {
-                tracing::debug!(turn = %ending.name, reason = ending.reason.as_str(), "calls ended without running");
+                tracing::debug!(turn = %ending.name, reason = ending.reason.as_str(), "calls ended without execution");
             }
         }
     }

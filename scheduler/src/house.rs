@@ -57,22 +57,22 @@ impl House {
         loop {
             // A server that has restarted has forgotten them.
             if let Err(error) = self.store.load_lent_scripts().await {
-                tracing::debug!(%error, "the scripts of producers and exporters could not be loaded");
+                tracing::debug!(%error, "failed to load the scripts of producers and exporters");
             }
             match self.store.prune(&pruned).await {
                 Ok(next) => pruned = next,
-                Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
+                Err(error) => tracing::debug!(%error, "failed to prune budgets"),
             }
             match self.retire(streams).await {
                 Ok(next) => streams = next,
-                Err(error) => tracing::debug!(%error, "the streams of runtimes outside could not be looked after"),
+                Err(error) => tracing::debug!(%error, "failed to maintain the streams of external runtimes"),
             }
             let kept = async { self.keep_house(self.store.weigh().await?).await };
             if let Err(error) = kept.await {
-                tracing::warn!(%error, "bounds could not be kept");
+                tracing::warn!(%error, "failed to trim to configured bounds");
             }
             if let Err(error) = sweep.steps(&self.store, &self.metrics).await {
-                tracing::debug!(%error, "turns under way could not be looked at");
+                tracing::debug!(%error, "failed to read turns in progress");
             }
             handle.advanced();
             tokio::select! {
@@ -92,19 +92,23 @@ impl House {
                 Ok(memory) => {
                     let (used, max) = (memory.used, memory.max);
                     if memory.is_tight() {
-                        tracing::error!(used, max, "Redis is nearly full; nothing new is taken in, what is in goes on");
+                        tracing::error!(
+                            used,
+                            max,
+                            "Redis memory nearly full; rejecting new work, finishing accepted work"
+                        );
                         if let Err(error) = self.keep_house(memory).await {
-                            tracing::warn!(%error, "bounds could not be kept");
+                            tracing::warn!(%error, "failed to trim to configured bounds");
                         }
                     } else if tight {
-                        tracing::info!(used, max, "Redis has room again");
+                        tracing::info!(used, max, "Redis memory below the limit; accepting new work");
                     }
                     tight = memory.is_tight();
                 }
-                Err(error) => tracing::warn!(%error, "Redis' memory could not be looked at"),
+                Err(error) => tracing::warn!(%error, "failed to sample Redis memory"),
             }
             if let Err(error) = self.count_slots().await {
-                tracing::warn!(%error, "the workers' slots could not be counted; the last count goes on");
+                tracing::warn!(%error, "failed to count worker slots; using the last count");
             }
             handle.advanced();
             tokio::select! {

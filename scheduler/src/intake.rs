@@ -86,7 +86,7 @@ impl Intake {
                 }
                 Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
                 Err(error) => {
-                    tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
+                    tracing::warn!(%error, stream = from.stream(), "failed to read inbound entries; retrying");
                     reading.pause(backoff.pause()).await;
                 }
             }
@@ -145,7 +145,7 @@ impl Intake {
                 match self.store.reject(from, &rejections).await {
                     Ok(ours) => Attempt::Done(ours),
                     Err(error) => {
-                        tracing::warn!(%error, "could not reject; trying again");
+                        tracing::warn!(%error, "failed to reject an inbound entry; retrying");
                         Attempt::Failed
                     }
                 }

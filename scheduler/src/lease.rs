@@ -48,10 +48,10 @@ impl Lease {
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         let made = self.store.ensure_groups().await?;
         if made > 0 {
-            tracing::info!(made, "streams and groups were made");
+            tracing::info!(made, "streams and groups created");
         }
         if let Err(error) = self.store.load_lent_scripts().await {
-            tracing::debug!(%error, "the scripts of producers and exporters are loaded later");
+            tracing::debug!(%error, "scripts of producers and exporters are loaded later");
         }
         let consumer = tickfleet_store::incarnation("s", &self.name);
         self.decider.take_name(&consumer);
@@ -72,7 +72,7 @@ impl Lease {
                         tracing::warn!(
                             policy = active.short_digest(),
                             generation_in_force = generation,
-                            "other schedulers decide by a newer policy; this one stands by until it has it too, or they have gone"
+                            "other schedulers use a newer policy; on standby until this one has it or they stop"
                         );
                     }
                 }
@@ -95,16 +95,18 @@ impl Lease {
     pub(crate) async fn put_back(&self, consumer: &ConsumerId) {
         match tokio::time::timeout(PUT_BACK_WAIT, self.store.put_back(consumer)).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(entries)) => tracing::info!(entries, "inbound entries are returned undecided"),
-            Ok(Err(error)) => tracing::warn!(%error, "inbound entries could not be returned; others take them over"),
-            Err(_) => tracing::warn!("inbound entries could not be returned in time; others take them over"),
+            Ok(Ok(entries)) => tracing::info!(entries, "returning undecided inbound entries"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "failed to return inbound entries; other schedulers take them over")
+            }
+            Err(_) => tracing::warn!("timed out returning inbound entries; other schedulers take them over"),
         }
     }
 
     /// So that nobody waits a lease for what this name held.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
         if let Err(error) = self.store.leave(consumer).await {
-            tracing::debug!(%error, "the lease will end by itself");
+            tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }
 
@@ -129,9 +131,9 @@ impl Lease {
                     self.decider.compare(&beat);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no heartbeat");
+                    tracing::warn!(%error, "heartbeat failed");
                     if self.clock.now_ms() - since > self.store.options().lease_ms {
-                        tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
+                        tracing::warn!("lease expired without a heartbeat; restarting under a new name");
                         handle.finished();
                         return true;
                     }
@@ -148,7 +150,7 @@ impl Lease {
         self.decider.heard(beat, ahead_ms);
         // What is missed here is noticed by the script that decides.
         if let Err(error) = self.active.refresh(&self.store).await {
-            tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
+            tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
     }
 }

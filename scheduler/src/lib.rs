@@ -177,7 +177,7 @@ impl Scheduler {
                     Ok(consumer) => Attempt::Done(Ok(consumer)),
                     Err(error @ StoreError::Shards { .. }) => Attempt::Done(Err(error)),
                     Err(error) => {
-                        tracing::warn!(%error, remedy = error.remedy(), "the shard is not ready; trying again");
+                        tracing::warn!(%error, remedy = error.remedy(), "shard not ready; retrying");
                         Attempt::Failed
                     }
                 }
@@ -212,7 +212,7 @@ impl Scheduler {
         stop.cancel();
         while let Some(ended) = loops.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a loop of the scheduler ended by a bug");
+                tracing::error!(%error, "scheduler loop panicked");
             }
         }
         if lost {

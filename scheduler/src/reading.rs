@@ -55,7 +55,7 @@ impl Reading {
             }
         };
         if let Err(error) = self.store.suspect(self.from, &self.consumer, Some(suspect)).await {
-            tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+            tracing::warn!(%error, "failed to mark a suspect entry; reading it anyway");
         }
         *self.look.lock().await = Some(look);
         true
@@ -68,7 +68,7 @@ impl Reading {
             return;
         }
         if let Err(error) = self.store.suspect(self.from, &self.consumer, None).await {
-            tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+            tracing::debug!(%error, "failed to clear the mark of a suspect entry; the next entry replaces it");
         }
         *look = None;
     }

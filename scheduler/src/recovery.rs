@@ -57,7 +57,7 @@ impl Recovery {
                 }
                 Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
                 Err(error) => {
-                    tracing::warn!(%error, "could not look for dead consumers");
+                    tracing::warn!(%error, "failed to look for dead consumers");
                 }
             }
             handle.advanced();
@@ -74,18 +74,14 @@ impl Recovery {
     /// Tells what was taken back, and settles what ends with it.
     async fn took_back(&self, reaped: Reaped) {
         for (what, why) in &reaped.aside {
-            tracing::error!(
-                what,
-                why,
-                "something that a dead consumer held cannot be taken back; see the dead letters"
-            );
+            tracing::error!(what, why, "cannot recover an entry of a dead consumer; see the dead letters");
         }
         if reaped.requeued + reaped.dead + reaped.endings.len() as u64 > 0 {
             tracing::warn!(
                 requeued = reaped.requeued,
                 dead = reaped.dead,
                 quarantined = reaped.endings.len(),
-                "work of dead consumers was taken back"
+                "recovered work of dead consumers"
             );
         }
         self.metrics.reaped(reaped.requeued);

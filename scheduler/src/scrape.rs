@@ -53,7 +53,7 @@ impl Scrape {
                 Some(Scraped { unsealed, ..self.merged(&shards) })
             }
             Err(error) => {
-                tracing::debug!(%error, "the backlog is absent from this scrape");
+                tracing::debug!(%error, "backlog missing from this scrape");
                 None
             }
         }

@@ -47,7 +47,7 @@ impl Sweep {
         for name in lost {
             if self.reported.len() < REPORTED_MAX && self.reported.insert(name.clone()) {
                 metrics.violated(Invariant::WaitingWithoutTimer);
-                tracing::error!(turn = %name, "a turn has calls left, but nothing would have looked at it again: a bug, or a hand in Redis");
+                tracing::error!(turn = %name, "turn has calls left but no timer: a bug, or a manual change in Redis");
             }
         }
         Ok(())

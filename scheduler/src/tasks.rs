@@ -98,7 +98,7 @@ impl TaskQueues {
             entry = arrival.entry,
             code = refusal.code.as_str(),
             reason = refusal.message,
-            "a task message is rejected"
+            "task message rejected"
         );
         let rejected = self.intake.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
         self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
@@ -107,7 +107,7 @@ impl TaskQueues {
     async fn acknowledge(&self, arrival: &Arrival) {
         if let Err(error) = self.store.acknowledge(Inbound::Tasks, &arrival.entry).await {
             // Repeating a message about a lease is harmless: its fence has moved on.
-            tracing::warn!(%error, "a task message was handled but not acknowledged");
+            tracing::warn!(%error, "task message handled but not acknowledged");
         }
     }
 
@@ -119,7 +119,7 @@ impl TaskQueues {
                 Ok(Tried::Later) => Attempt::Failed,
                 Ok(Tried::Refused(refusal)) => Attempt::Done(Some(refusal)),
                 Err(error) if error.is_script_error() => {
-                    tracing::error!(%error, "this task cannot be written");
+                    tracing::error!(%error, "cannot write a task");
                     Attempt::Done(Some(refuse(&task, RejectionCode::Internal, "The task could not be written.".into())))
                 }
                 Err(error) => {
@@ -185,7 +185,7 @@ impl TaskQueues {
         if let StoreError::StateLost(what) = error {
             return self.decider.state_lost(what).await;
         }
-        tracing::warn!(%error, verb, "Redis did not answer; trying again");
+        tracing::warn!(%error, verb, "Redis did not respond; retrying");
     }
 
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
@@ -196,7 +196,7 @@ impl TaskQueues {
                 Ok(None) => Attempt::Done(Ok(())),
                 Ok(Some(refusal)) => Attempt::Done(Err(refusal)),
                 Err(error) if error.is_script_error() => {
-                    tracing::error!(%error, "a task message cannot be handled");
+                    tracing::error!(%error, "cannot handle a task message");
                     let message = "the message could not be handled; the error has been logged".to_owned();
                     Attempt::Done(Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message))))
                 }

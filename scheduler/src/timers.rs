@@ -95,7 +95,7 @@ impl Timers {
                     fired
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "timers could not be fired");
+                    tracing::warn!(%error, "failed to fire timers");
                     Fired::default()
                 }
             };
@@ -229,7 +229,7 @@ impl Timers {
                 Promoted::Lapsed => self.metrics.lease_lost("external"),
                 Promoted::Restored => {
                     self.metrics.reaped(1);
-                    tracing::warn!(%turn, "a turn's slice, or what times it, was gone; it is made anew from its record");
+                    tracing::warn!(%turn, "slice or timer of a turn was missing; recreated from its record");
                 }
                 Promoted::Aside(why) => self.put_aside(&turn.to_string(), &why),
                 Promoted::Later | Promoted::Gone => {}
@@ -250,7 +250,7 @@ impl Timers {
     /// One item of a batch failed, and no other: people must look at it.
     fn put_aside(&self, what: &str, why: &str) {
         self.metrics.dead(RejectionCode::Unreadable.as_str());
-        tracing::error!(what, why, "this cannot be looked at as it is; see the dead letters");
+        tracing::error!(what, why, "unreadable turn; see the dead letters");
     }
 }
 

@@ -115,7 +115,7 @@ const keys = join(folder, "keys.yaml");
 const secret = key(keys);
 const fleet = await start(["dev", "--config", conf, "--dir", join(folder, "redis")], {}, (line) => /export REDIS_URL='(.*)'/.exec(line)?.[1]);
 const gateway = await start(["gateway", "--config", conf, "--address", "127.0.0.1:0", "--keys", keys], { REDIS_URL: fleet.what },
-  (line) => /"the gateway answers"/.test(line) && JSON.parse(line).address);
+  (line) => /"gateway ready"/.test(line) && JSON.parse(line).address);
 const door = proxy(gateway.what, secret);
 const url = `http://127.0.0.1:${await listen(door)}/v1/agents/kelly/mcp`;
 try {

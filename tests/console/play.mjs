@@ -137,14 +137,14 @@ async function work(page, fleet) {
   fleet.submit("kelly", "refund", "fail");
   await task("the story says why order-17 waits, and who has it so", async () => {
     await hand.open("turns");
-    await page.getByLabel("Choose demo:order-19").waitFor({ timeout: 30_000 });
+    await page.getByLabel("Select demo:order-19").waitFor({ timeout: 30_000 });
     await hand.find("demo:order-17");
     await hand.shows(/she writes to the wrong people/);
   });
   await task("two turns are ended at once", async () => {
     await hand.open("turns?agent=fran");
-    for (const id of ["order-18", "order-19"]) await page.getByLabel(`Choose demo:${id}`).check();
-    await page.getByRole("button", { name: "End the chosen ones" }).click();
+    for (const id of ["order-18", "order-19"]) await page.getByLabel(`Select demo:${id}`).check();
+    await page.getByRole("button", { name: "End selected" }).click();
     await hand.confirm("End them", "sold out");
     check((await hand.said()).startsWith("2 of 2"), "both of them");
   });
@@ -186,15 +186,15 @@ async function work(page, fleet) {
     await hand.confirm("Disable", "it posts twice");
     await page.getByRole("button", { name: "Enable sleep" }).click();
     await hand.confirm("Enable", "mended");
-    await hand.shows("No tool was disabled at run time.");
+    await hand.shows("No tools disabled.");
   });
   await task("what failed with 503 is replayed once the service is back", async () => {
     await hand.open("dead?by=cause");
     await page.getByRole("link", { name: "transient", exact: true }).click({ timeout: 30_000 });
-    await page.getByLabel(/^Choose call-/).first().waitFor();
+    await page.getByLabel(/^Select call-/).first().waitFor();
     isUp = true;
-    await page.getByRole("button", { name: "Replay all that fit …" }).click();
-    await hand.confirm("Replay all that fit", "the service is back");
+    await page.getByRole("button", { name: "Replay all matches …" }).click();
+    await hand.confirm("Replay all matches", "the service is back");
     check((await hand.said()).startsWith("1 of 1 replayed"), "it is replayed");
     await isDone("demo:stock-1.again-0");
   });
@@ -227,16 +227,16 @@ async function stops(page, fleet) {
   const begin = async () => {
     replays.length = 0;
     await hand.open("dead?error=503");
-    await page.getByRole("button", { name: "Replay all that fit …" }).click();
+    await page.getByRole("button", { name: "Replay all matches …" }).click();
     await dialog.getByLabel(/^Why/).fill("the service is back");
-    const first = await next(() => dialog.getByRole("button", { name: "Replay all that fit", exact: true }).click());
+    const first = await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click());
     return next(() => first(ok));
   };
   const says = async (text) => {
     await page.waitForFunction((said) => document.getElementById("said").textContent.startsWith(said), text, { timeout: 10_000 }).catch(() => {});
     check((await page.locator("#said").textContent()).startsWith(text), `it says: ${text}`);
   };
-  for (const stop of [() => page.keyboard.press("Escape"), () => dialog.getByRole("button", { name: "Stop behind this page" }).click()]) {
+  for (const stop of [() => page.keyboard.press("Escape"), () => dialog.getByRole("button", { name: "Stop after this page" }).click()]) {
     const second = await begin();
     check((await dialog.getByRole("status").textContent()) === "2 so far …", "the dialog says how far it is");
     await stop();
@@ -245,11 +245,11 @@ async function stops(page, fleet) {
     check(replays.length === 2, `after the stop nothing is sent: ${replays.length}`);
   }
   await (await begin())([{ answer: "ok" }, { answer: "queue_full" }]);
-  await says("3 of 4 replayed. 1 not: too much waits. It ended there");
+  await says("3 of 4 replayed. 1 not: the queue is full. It stopped there");
   await (await begin())({ error: { message: "Redis is away." } }, 429);
   await dialog.getByText("2 of 2 replayed. Then: Redis is away.").waitFor();
-  await (await next(() => dialog.getByRole("button", { name: "Replay all that fit", exact: true }).click()))([{ answer: "full" }]);
-  await says("0 of 1 replayed. 1 not: too many were handled. It ended there");
+  await (await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click()))([{ answer: "full" }]);
+  await says("0 of 1 replayed. 1 not: too many handled at once. It stopped there");
   await page.unrouteAll({ behavior: "ignoreErrors" });
 }
 
@@ -313,7 +313,7 @@ async function live(page, fleet) {
   await hand.open("config");
   await page.getByText("limits.yaml").click();
   await hand.shows(/three:/);
-  check(await page.getByText("the one that the fleet decides by").count() === 1, "the configuration is the one in force");
+  check(await page.getByText("the policy in force").count() === 1, "the configuration is the one in force");
 }
 
 function watch(page) {

@@ -85,7 +85,7 @@ class Project:
         metrics = free_port()
         words[words.index("--metrics") + 1] = f"127.0.0.1:{metrics}"
         process = self.start("gateway", [self.binary, *words], self.environment("gateway", free_port()))
-        wait_for("the gateway answers", lambda: asked(self.gateway_port, "/v1/openapi.json") == 200, process)
+        wait_for("gateway ready", lambda: asked(self.gateway_port, "/v1/openapi.json") == 200, process)
         wait_for("the gateway has metrics", lambda: asked(metrics, "/metrics") == 200, process)
 
     def turn(self, key):

@@ -31,7 +31,7 @@ export class NotAccepted extends FleetError {
 
 /** Too many turns or tasks wait for admission. */
 export class QueueFull extends NotAccepted {
-  constructor(message = "the queue is full (queue_full); try again later") {
+  constructor(message = "the queue is full (queue_full); retry later") {
     super("queue_full", message);
   }
 }
@@ -39,7 +39,7 @@ export class QueueFull extends NotAccepted {
 /** The memory of Redis is nearly full. */
 export class Pressure extends NotAccepted {
   constructor(options?: ErrorOptions) {
-    super("pressure", "Redis is nearly full and takes no new work (pressure); try again later", options);
+    super("pressure", "Redis memory is nearly full; new work is rejected (pressure); retry later", options);
   }
 }
 

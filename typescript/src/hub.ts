@@ -155,7 +155,7 @@ export class Hub {
   async #take(inbox: Inbox, entries: Entry[]): Promise<void> {
     for (const entry of entries) {
       if (entry.missed > 0) {
-        this.warn(`${entry.missed} replies are missing in ${inbox.key}; their records are looked at`);
+        this.warn(`${entry.missed} replies are missing in ${inbox.key}; reading their records`);
         this.#lookNow();
       }
       try {

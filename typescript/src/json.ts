@@ -28,7 +28,7 @@ export function write(value: unknown): string {
   try {
     text = stringify(value, (_key, member) => {
       if (typeof member === "string" && !isWritable(member)) throw new Error("half of a surrogate pair");
-      if (typeof member === "number" && !Number.isFinite(member)) throw new Error(`${member} is no number of JSON`);
+      if (typeof member === "number" && !Number.isFinite(member)) throw new Error(`${member} is not a JSON number`);
       return member;
     });
   } catch (error) {

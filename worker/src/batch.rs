@@ -246,7 +246,7 @@ impl<V: Verb> Batcher<V> {
     /// Asks for one item that nobody waits for. Where no more can wait, it is left out.
     pub(crate) fn tell(&self, item: V) {
         if self.sender.try_send((item, oneshot::channel().0)).is_err() {
-            tracing::debug!(verb = V::NAME, "too much waits for Redis; one item is left out");
+            tracing::debug!(verb = V::NAME, "write queue to Redis is full; dropping one item");
         }
     }
 }
@@ -276,7 +276,7 @@ pub(crate) fn tell_seldom() -> OnError {
     Arc::new(move |verb, error| {
         let mut spoken = spoken.lock();
         if let Some(silent) = spoken.entry(verb).or_default().speaks() {
-            tracing::warn!(verb, %error, silent, "Redis did not do what it was asked; trying again");
+            tracing::warn!(verb, %error, silent, "Redis write failed; retrying");
         }
     })
 }
@@ -343,10 +343,10 @@ impl Work {
     /// lives: whatever stands in its way may be mended, and until then nobody else holds what it says.
     fn refused<V: Verb>(&self, item: V, to: oneshot::Sender<V::Reply>) {
         if !V::OWED {
-            tracing::error!(verb = V::NAME, "Redis refuses an item; its turn is left to its timer");
+            tracing::error!(verb = V::NAME, "Redis rejected an item; its turn's timer retries");
             return;
         }
-        tracing::error!(verb = V::NAME, "Redis refuses an item; it is kept, and tried again");
+        tracing::error!(verb = V::NAME, "Redis rejected an item; retrying");
         let this = self.clone();
         tokio::spawn(async move {
             while !to.is_closed() {

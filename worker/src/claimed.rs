@@ -118,7 +118,7 @@ impl ClaimedEffects {
             for (said, concluded) in batch.iter().zip(say(store, batch).await?) {
                 if concluded == Some(Concluded::Others) && said.end != EffectEnd::Undone {
                     others += 1;
-                    tracing::error!(call = said.by.call(), effect = %said.effect, "Redis lost that this call had claimed its effect, and an equal call claimed it before this worker could say so");
+                    tracing::error!(call = said.by.call(), effect = %said.effect, "Redis lost an effect claim, and an equal call claimed it before this worker could restore it");
                 }
             }
         }
@@ -154,7 +154,7 @@ async fn say(store: &Store, batch: &[Conclusion]) -> Result<Vec<Option<Concluded
     for one in batch {
         match store.conclude(std::slice::from_ref(one)).await {
             Err(error) if error.is_script_error() => {
-                tracing::error!(%error, call = one.by.call(), "Redis does not take what this worker knows of a claim");
+                tracing::error!(%error, call = one.by.call(), "Redis rejected the restored effect claim");
                 said.push(None);
             }
             concluded => said.push(concluded?.pop()),

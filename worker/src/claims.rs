@@ -324,7 +324,7 @@ impl Claims {
                     Some(Asserted::Late) => {
                         late += 1;
                         self.metrics.fenced("assert");
-                        tracing::error!(turn = %call.name, position = call.position, "Redis lost that this call was begun, and it was begun again before this worker could say so");
+                        tracing::error!(turn = %call.name, position = call.position, "Redis lost a begin record, and the call began again before this worker could restore it");
                     }
                     Some(Asserted::Known | Asserted::Unmarked) | None => {}
                 }
@@ -341,7 +341,7 @@ impl Claims {
             remembered = all.len(),
             lost = marked.len(),
             late,
-            "Redis is another than it was; it was told what this worker had begun"
+            "Redis lost state; restored this worker's begin records"
         );
         Ok(())
     }
@@ -377,7 +377,7 @@ impl Claims {
         for call in calls {
             match self.store.assert(std::slice::from_ref(call), true).await {
                 Err(error) if error.is_script_error() => {
-                    tracing::error!(%error, turn = %call.name, position = call.position, "Redis does not take what this worker knows of a call");
+                    tracing::error!(%error, turn = %call.name, position = call.position, "Redis rejected a restored begin record");
                     said.push(None);
                 }
                 asserted => said.push(asserted?.pop()),
@@ -427,7 +427,7 @@ impl Claims {
             match self.store.assert(calls, false).await {
                 Ok(asserted) => Attempt::Done(asserted),
                 Err(error) => {
-                    tracing::debug!(%error, "what was begun could not be said; trying again");
+                    tracing::debug!(%error, "failed to restore begin records; retrying");
                     Attempt::Failed
                 }
             }

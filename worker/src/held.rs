@@ -108,7 +108,7 @@ impl HeldSlices {
         let running = self.running();
         for turn in turns {
             if let Some(held) = running.get(turn) {
-                tracing::info!(%turn, "the turn is cancelled while it runs");
+                tracing::info!(%turn, "turn cancelled while running");
                 held.hold.cancel.cancel();
             }
         }

@@ -43,10 +43,10 @@ impl Quiet {
         let mut heard = self.heard.lock();
         match (&heard.drained, drained) {
             (None, Some(Pause { by, reason, .. })) => {
-                tracing::warn!(by, reason, "drained by an operator: no new work is taken, what is held is finished");
+                tracing::warn!(by, reason, "drained by an operator; finishing current work, taking no new work");
             }
             (Some(lost), None) if heard.run_id != run_id => return Some(lost.clone()),
-            (Some(_), None) => tracing::info!("resumed by an operator: new work is taken again"),
+            (Some(_), None) => tracing::info!("resumed by an operator; taking new work"),
             _ => {}
         }
         heard.drained.clone_from(drained);
@@ -61,7 +61,7 @@ impl Quiet {
 
     /// Somebody has resumed the worker, and another Redis process knows it.
     pub(crate) fn lift(&self, run_id: &str) {
-        tracing::info!("resumed by an operator: new work is taken again");
+        tracing::info!("resumed by an operator; taking new work");
         let mut heard = self.heard.lock();
         heard.drained = None;
         run_id.clone_into(&mut heard.run_id);
@@ -162,15 +162,12 @@ impl Lease {
         match restored {
             Ok(Restored::Lifted) => self.quiet.lift(&beat.run_id),
             Ok(Restored::Ok) => {
-                tracing::error!("that this worker is drained was lost in Redis; it was put back");
+                tracing::error!("drain flag was missing from Redis; restored");
                 self.quiet.put_back(&beat.run_id);
             }
             // It is as lost as before, and nobody has resumed this worker.
             Ok(Restored::Full) | Err(_) => {
-                tracing::error!(
-                    ?restored,
-                    "that this worker is drained was lost in Redis; it could not be put back yet"
-                );
+                tracing::error!(?restored, "drain flag is missing from Redis; failed to restore it yet");
             }
         }
     }
@@ -188,7 +185,7 @@ impl Lease {
                 return;
             }
             if let Err(error) = self.beat(consumer).await {
-                tracing::warn!(%error, "no heartbeat");
+                tracing::warn!(%error, "heartbeat failed");
             }
             rounds += 1;
             if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
@@ -197,7 +194,7 @@ impl Lease {
             handle.advanced();
             if self.lease_clock.is_lost() {
                 self.metrics.lease_lost("worker");
-                tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
+                tracing::warn!("lease expired without a heartbeat; restarting under a new name");
                 stop.cancel();
                 handle.finished();
                 return;
@@ -211,11 +208,11 @@ impl Lease {
         match self.store.held_since(consumer, lease, LOST_MAX).await {
             Ok(held) => {
                 for slice in held.iter().filter(|slice| !self.slices.holds(slice)) {
-                    tracing::warn!(turn = %slice.name, "a slice was leased and nobody carries it out; handing it back");
+                    tracing::warn!(turn = %slice.name, "leased slice is not being executed; returning it");
                     self.outbox.hand_back(slice, Returned::Stray).await;
                 }
             }
-            Err(error) => tracing::debug!(%error, "what is held could not be compared"),
+            Err(error) => tracing::debug!(%error, "failed to compare leased slices"),
         }
     }
 
@@ -229,7 +226,7 @@ impl Lease {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "what was delivered last could not be handed back; others take it over")
+                tracing::warn!(%error, "failed to return the last delivery; other workers take it over")
             }
         }
     }
@@ -237,7 +234,7 @@ impl Lease {
     /// Gives the name up, so that nobody waits for its lease to end.
     pub(crate) async fn leave(&self, consumer: &ConsumerId) {
         if let Err(error) = self.store.leave(consumer).await {
-            tracing::debug!(%error, "the lease will end by itself");
+            tracing::debug!(%error, "failed to release the lease; it expires by itself");
         }
     }
 }

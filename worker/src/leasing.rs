@@ -134,17 +134,14 @@ impl Leasing {
     /// Nothing could be leased: if the streams are gone, they are made anew.
     async fn not_leased(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
-            tracing::warn!(%error, "could not lease; trying again");
+            tracing::warn!(%error, "failed to lease work; retrying");
             return;
         };
         self.metrics.state_lost();
         self.claims.doubt();
-        tracing::error!(
-            what,
-            "the streams of the shard are gone; they are made anew, and slices from the records of their turns"
-        );
+        tracing::error!(what, "streams of the shard are missing; recreating them and their slices from turn records");
         if let Err(error) = self.store.ensure_groups().await {
-            tracing::warn!(%error, "they could not be made anew");
+            tracing::warn!(%error, "failed to recreate the streams of the shard");
         }
     }
 
@@ -197,13 +194,13 @@ impl Leasing {
     /// An entry that this build cannot read: a later build's, which a worker of that build reads when it is offered
     /// again, or a foreign writer's, which goes to the dead letters.
     async fn put_aside(&self, queue: &Queue, entry: &Entry, problem: &str) {
-        tracing::error!(entry = entry.id, problem, "an entry of a ready stream cannot be read");
+        tracing::error!(entry = entry.id, problem, "cannot read an entry of a ready stream");
         let named = entry.field("t").and_then(|name| std::str::from_utf8(name).ok()).and_then(TurnName::parse);
         match named {
             Some(name) => self.outbox.return_slice(name, queue, &entry.id, Returned::Unread).await,
             None => {
                 if let Err(error) = self.store.put_aside(queue, &entry.id, problem).await {
-                    tracing::warn!(%error, "it stays with this worker until its lease ends");
+                    tracing::warn!(%error, "entry stays with this worker until its lease ends");
                 }
             }
         }

@@ -58,7 +58,7 @@ impl ListWriter {
             };
             match self.write_where_due(&config, &fingerprint, is_new).await {
                 Ok(()) => looked_at = Some((config, fingerprint)),
-                Err(error) => tracing::warn!(%error, "the lists of tools are not written; trying again"),
+                Err(error) => tracing::warn!(%error, "failed to write tool lists; retrying"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -84,12 +84,17 @@ impl ListWriter {
         let (store, config) = (self.store.clone(), Arc::clone(config));
         let made = beside(move || lists(&store, &config)).await;
         let Ok(lists) = made else {
-            tracing::error!("the lists of tools are not written: a bug ended what makes them");
+            tracing::error!("tool lists are not written: their task panicked");
             return Ok(());
         };
         if lists.left_out > 0 {
             let (written, left_out, bytes_max) = (lists.agents.len(), lists.left_out, limits::TOOL_LISTS_BYTES_MAX);
-            tracing::warn!(written, left_out, bytes_max, "some agents' lists of tools do not fit and are not written");
+            tracing::warn!(
+                written,
+                left_out,
+                bytes_max,
+                "tool lists of some agents exceed the limit and are not written"
+            );
         }
         self.metrics.tool_lists_left_out(lists.left_out);
         self.store.write_tool_lists(fingerprint, &lists, LIST_TTL_MS, FRESH_MS).await

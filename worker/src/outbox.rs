@@ -155,7 +155,7 @@ impl Outbox {
     pub(crate) async fn return_slice(&self, name: TurnName, queue: &Queue, fence: &str, why: Returned) {
         let back = HandBack { name: name.clone(), fence: fence.to_owned(), queue: queue.clone(), why };
         if self.hand_backs.ask(back).await.is_none() {
-            tracing::warn!(turn = %name, "a slice could not be handed back; it is taken back when our lease ends");
+            tracing::warn!(turn = %name, "failed to return a slice; it is recovered when this worker's lease ends");
         }
     }
 }

@@ -28,7 +28,7 @@ impl Worker {
                     Ok(consumer) => Attempt::Done(Ok(consumer)),
                     Err(error @ StoreError::Shards { .. }) => Attempt::Done(Err(error)),
                     Err(error) => {
-                        tracing::warn!(%error, remedy = error.remedy(), "the shard is not ready; trying again");
+                        tracing::warn!(%error, remedy = error.remedy(), "shard not ready; retrying");
                         Attempt::Failed
                     }
                 }
@@ -59,7 +59,7 @@ impl Worker {
         if !draining.is_cancelled()
             && let Err(error) = beats.await
         {
-            tracing::error!(%error, "the heartbeat ended by a bug");
+            tracing::error!(%error, "heartbeat task panicked");
         }
     }
 
@@ -75,14 +75,14 @@ impl Worker {
         tokio::select! {
             () = tracker.wait() => {}
             () = shutdown.now.cancelled() => {}
-            () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "the drain time is over"),
+            () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "drain time exceeded"),
         }
         self.common.now.cancel();
         // What must stop still hands back and settles; Redis' answer is awaited for a moment.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(
                 slices = tracker.len(),
-                "slices are left behind; others take them over when the lease ends"
+                "stopping with slices in progress; other workers recover them when the lease ends"
             );
             return;
         }

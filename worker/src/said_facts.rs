@@ -55,7 +55,7 @@ impl SaidFacts {
             };
         }
         if lost > 0 {
-            tracing::warn!(lost, "Redis had lost facts of sessions; they were said again");
+            tracing::warn!(lost, "session facts were missing from Redis; restored");
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ async fn one_by_one(store: &Store, batch: &[Restatement], now_ms: i64) -> Result
     for one in batch {
         match store.restate(std::slice::from_ref(one), now_ms).await {
             Err(error) if error.is_script_error() => {
-                tracing::error!(%error, turn = %one.name, position = one.position, "Redis does not take what a call did to facts");
+                tracing::error!(%error, turn = %one.name, position = one.position, "Redis rejected the fact changes of a call");
             }
             said => lost += said?,
         }

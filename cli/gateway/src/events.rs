@@ -62,7 +62,7 @@ pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
             named(&name, &json).id(progress.position.to_string())
         }
         Err(error) => {
-            tracing::warn!(%error, "a watched task could not be read");
+            tracing::warn!(%error, "failed to read a watched task");
             named("interrupted", &serde_json::json!({"message": "Redis did not answer; come back with Last-Event-ID"}))
         }
     }

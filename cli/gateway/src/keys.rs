@@ -241,10 +241,10 @@ impl KeysFile {
             known = text;
             match found.and_then(|text| parse(&self.path, &text)) {
                 Ok(keys) => {
-                    tracing::info!(keys = keys.len(), "the API keys were read again");
+                    tracing::info!(keys = keys.len(), "API keys reloaded");
                     self.keys.store(Arc::new(keys));
                 }
-                Err(error) => tracing::error!(%error, "the API keys stay what they were"),
+                Err(error) => tracing::error!(%error, "API keys not reloaded; the previous keys stay in force"),
             }
         }
     }

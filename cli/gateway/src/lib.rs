@@ -191,7 +191,7 @@ impl Gateway {
         let router = self.router().into_make_service_with_connect_info::<Origin>();
         let served = axum::serve(listener, router).with_graceful_shutdown(draining.cancelled_owned()).await;
         if let Err(error) = served {
-            tracing::error!(%error, "the gateway's server ended");
+            tracing::error!(%error, "gateway server stopped unexpectedly");
         }
         shared.waiting.ended().await;
     }

@@ -93,7 +93,7 @@ impl Problem {
 
     /// What is told of addresses and users is for those who run the fleet.
     pub(crate) fn unavailable(reason: &str) -> Self {
-        tracing::warn!(reason, "a request failed");
+        tracing::warn!(reason, "request failed");
         let message =
             "the fleet's Redis does not answer now, or its configuration cannot be read: the gateway's log says more";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
@@ -147,7 +147,7 @@ impl Problem {
 
     /// Too many keys and tokens that are not good came from there; after these seconds one more is looked at.
     pub(crate) fn too_many_wrong(seconds: u64) -> Self {
-        let message = "too many keys that are not good have come from this address: this one was not looked at; send it again after Retry-After";
+        let message = "too many invalid API keys from this address: this key was not checked; retry after Retry-After";
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, WRONG_KEYS, message) }
     }
 
@@ -182,9 +182,7 @@ impl Problem {
 
     /// So many connections of this caller are open already.
     pub(crate) fn too_many_connections(max: usize) -> Self {
-        let message = format!(
-            "too many connections are open with this key, at most {max}: send requests over those that are open"
-        );
+        let message = format!("too many open connections with this key (at most {max}): reuse open connections");
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message)
     }
 }
@@ -192,7 +190,7 @@ impl Problem {
 /// Redis answers, and takes nothing: what helps is in the hands of whoever runs the fleet.
 pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
     format!(
-        "the fleet's Redis refuses commands ({}); whoever runs the fleet: {}; the same request with the same id may be sent again",
+        "the fleet's Redis rejects commands ({}); fleet operator: {}; the same request with the same id can be retried",
         refusal.as_str(),
         refusal.remedy()
     )
@@ -201,14 +199,14 @@ pub(crate) fn refused_by_redis(refusal: Refusal) -> String {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         // What it says of addresses and users is for those who run the fleet.
-        tracing::warn!(%error, "a request failed at Redis");
+        tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
             // Sent again, it would fail again.
             let message = "what Redis keeps of this cannot be read: the gateway's log says why";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
         }
         let message = error.refusal().map_or_else(
-            || "the fleet's Redis does not answer now; the same request with the same id may be sent again".to_owned(),
+            || "the fleet's Redis does not respond; the same request with the same id can be retried".to_owned(),
             refused_by_redis,
         );
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
@@ -227,10 +225,10 @@ impl From<SubmitError> for Problem {
             SubmitError::Pressure => Self::later(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "pressure",
-                format!("{message}; whoever runs the fleet: {}", Refusal::Memory.remedy()),
+                format!("{message}; fleet operator: {}", Refusal::Memory.remedy()),
             ),
             SubmitError::Store(error) => {
-                tracing::warn!(%error, "a turn was not submitted");
+                tracing::warn!(%error, "turn not submitted");
                 let message = error.refusal().map_or_else(
                     || {
                         "the fleet's Redis did not answer; sent again with the same id, it is carried out once"

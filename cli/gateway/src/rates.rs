@@ -116,7 +116,7 @@ impl Rates {
                 tracing::warn!(
                     caller = grant.named(),
                     per_second,
-                    "a caller sends more requests than it may; they are refused"
+                    "request rate limit exceeded; rejecting the caller's requests"
                 );
             }
             Problem::over_rate(&grant.named(), per_second, over.seconds)

@@ -50,12 +50,10 @@ pub(crate) async fn list(
     })?;
     let list = shared.client.store(caller.tenant()).tool_list(caller.tenant(), &agent).await?;
     let list = list.ok_or_else(|| {
-        Problem::not_found(format!(
-            "there is no list of tools for {agent}: it is no agent of the tenant, or no worker runs"
-        ))
+        Problem::not_found(format!("no tool list for {agent}: the tenant has no such agent, or no worker is running"))
     })?;
     let definitions = define_shared(dialect, &list).map_err(|error| {
-        tracing::error!(%error, %agent, "a list of tools in Redis cannot be read");
+        tracing::error!(%error, %agent, "cannot read a tool list from Redis");
         Problem::unavailable("the list of tools in Redis cannot be read")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())

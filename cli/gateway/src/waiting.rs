@@ -308,15 +308,15 @@ impl Inner {
                 Ok(None) if self.is_idle(&tenant) => break,
                 Ok(None) => {}
                 // It is skipped: whoever waits finds the turn's record.
-                Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "a reply cannot be read"),
+                Err(error @ StoreError::Reply { .. }) => tracing::error!(%error, "cannot read a reply"),
                 Err(error) => {
-                    tracing::warn!(%error, %tenant, "replies cannot be read; it is tried again");
+                    tracing::warn!(%error, %tenant, "cannot read replies; retrying");
                     self.draining.run_until_cancelled(tokio::time::sleep(READ_AGAIN)).await;
                 }
             }
         }
         if let Err(error) = replies.forget().await {
-            tracing::warn!(%error, %tenant, "the gateway's inbox could not be removed; it ages away");
+            tracing::warn!(%error, %tenant, "failed to remove the gateway's inbox; it expires by itself");
         }
     }
 

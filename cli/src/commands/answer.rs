@@ -120,11 +120,11 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
 /// The members of the only element of the list `name`; `part` is what counts in each.
 fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
-    let list = list.ok_or_else(|| format!("has {name} that are no list"))?;
+    let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
     let [one] = &list[..] else {
         return Err(format!("has {} {name}: submit the {part} of the one that counts", list.len()));
     };
-    Members::of(one.get()).ok_or_else(|| format!("has a {} that is no object", name.trim_end_matches('s')))
+    Members::of(one.get()).ok_or_else(|| format!("has a {} that is not an object", name.trim_end_matches('s')))
 }
 
 /// Gemini: the content of the only candidate.

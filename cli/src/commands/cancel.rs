@@ -31,7 +31,7 @@ pub(crate) struct Cancel {
     #[arg(value_name = "ID")]
     id: Option<TurnId>,
     /// Reason for the record.
-    #[arg(long, default_value = "cancelled by hand")]
+    #[arg(long, default_value = "cancelled by an operator")]
     reason: String,
     /// Accept an unknown id. A turn or task that arrives under it within 24 h ends without running.
     #[arg(long)]
@@ -61,8 +61,7 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     known::check(setup, &client, Named::Tenant(&name.tenant), output).await?;
     if !args.early && !end_many::is_there(&client, &name).await? {
         return Err(Failure::failed(anyhow::anyhow!(
-            "there is no turn or task {name}: it has not come, was refused, or ended longer ago than records are kept. \
-             tickfleet turns list and tickfleet tasks list say what there is; --early ends what comes with this id later"
+            "no turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet turns list and tickfleet tasks list say what there is; --early ends what comes with this id later"
         )));
     }
     end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
@@ -73,8 +72,7 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
         Cancelled::Ended => ("ended", "it had ended already"),
         Cancelled::Waiting => (
             "waiting",
-            "nothing of this id has been admitted, or it ended longer ago than records are kept; should it come within \
-             24 h, it ends without running",
+            "nothing of this id has been admitted, or it ended longer ago than records are kept; if it arrives within 24 h, it ends without running",
         ),
         Cancelled::Full => {
             return Err(Failure::failed(anyhow::anyhow!(

@@ -148,12 +148,12 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
     let nobody = setup.configuration.policy.agents.is_empty().then(|| Warning {
         place: "agents.yaml".into(),
         field: "agents".into(),
-        message: "no agent is configured: every turn is refused".into(),
+        message: "no agent is configured: every turn is rejected".into(),
     });
     let homeless = setup.configuration.policy.tenants.is_empty().then(|| Warning {
         place: "tenants.yaml".into(),
         field: "tenants".into(),
-        message: "no tenant is configured: every turn is refused, but for tenants that `tickfleet tenant set` adds"
+        message: "no tenants configured: every turn is rejected, but for tenants that `tickfleet tenant set` adds"
             .into(),
     });
     let (configuration, environment) = (&setup.configuration, setup.tool_environment());

@@ -106,7 +106,7 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         let enqueued = Enqueued { task_id: &task_id, tenant: &args.tenant };
         return output.show(&enqueued, |said| {
             let (tenant, task) = (said.tenant, said.task_id);
-            format!("{tenant}:{task}\nWhat becomes of it: tickfleet explain {tenant}:{task}")
+            format!("{tenant}:{task}\nFollow it: tickfleet explain {tenant}:{task}")
         });
     };
     let id = TurnId::from(task_id);

@@ -41,9 +41,9 @@ pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Res
             "{name} has ended, but its reply is no longer kept: memory was short, and its inbox had it. tickfleet explain \
              {name} says how its calls ended"
         ))),
-        Recorded::UnderWay => Err(Failure::failed(anyhow::anyhow!(
-            "{name} has not ended, so there is no reply yet: tickfleet explain {name}"
-        ))),
+        Recorded::UnderWay => {
+            Err(Failure::failed(anyhow::anyhow!("{name} has not ended and has no reply yet: tickfleet explain {name}")))
+        }
         Recorded::Unknown => Err(Failure::failed(anyhow::anyhow!(
             "{name} has no record: it was not admitted yet, was rejected, or ended longer ago than retention.records. \
              tickfleet explain {name} says what is known"

@@ -76,7 +76,7 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
         rule_rows(client.stores(), here, args.tenant.as_ref(), span).await?;
     rules.retain(|row| args.mode.as_deref().is_none_or(|mode| row.here.mode == Some(mode)));
     if counted.gap {
-        output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
+        output.note("entries may have been trimmed before they were counted: some calls may be missing");
     }
     if not_looked_at > 0 {
         let told = format!(

@@ -115,7 +115,7 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
 fn said(accepted: &Accepted<'_>) -> String {
     let (tenant, turn) = (accepted.tenant, accepted.turn_id);
     let again = if accepted.duplicate { " (it was submitted before, and is not carried out again)" } else { "" };
-    format!("{tenant}:{turn}{again}\nWhat becomes of it: tickfleet explain {tenant}:{turn}")
+    format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
 
 /// The turn as file or arguments say it.
@@ -202,7 +202,7 @@ fn call(text: &str) -> Result<Call, Failure> {
         return Err(Failure::usage(format!("--call {text:?}: expected the name of a tool, then its arguments")));
     }
     if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(arguments) {
-        return Err(Failure::usage(format!("--call {tool}: the arguments are no JSON: {error}")));
+        return Err(Failure::usage(format!("--call {tool}: the arguments are not JSON: {error}")));
     }
     Ok(Call { provider_id: None, tool: tool.to_owned(), arguments: arguments.to_owned() })
 }

@@ -133,8 +133,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             }
             let found = set.declared.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
-            let unknown =
-                || Failure::failed(anyhow::anyhow!("there is no tenant {tenant:?}; see tickfleet tenant list"));
+            let unknown = || Failure::failed(anyhow::anyhow!("unknown tenant {tenant:?}; see tickfleet tenant list"));
             output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
         }
         What::Set(change) => {
@@ -166,8 +165,8 @@ pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
     let unreadable = set
         .unreadable
         .iter()
-        .map(|(tenant, problem)| (tenant.clone(), format!("what was set at run time cannot be read ({problem})")));
-    let missing = |tenant: &TenantId| (tenant.clone(), "what was set at run time is gone from Redis".to_owned());
+        .map(|(tenant, problem)| (tenant.clone(), format!("unreadable run-time settings ({problem})")));
+    let missing = |tenant: &TenantId| (tenant.clone(), "run-time settings missing from Redis".to_owned());
     unreadable.chain(set.missing.iter().map(missing)).collect()
 }
 

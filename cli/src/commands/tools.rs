@@ -109,7 +109,7 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
         (true, true) => {
             output.print(&format!("{tool} is as the configuration has it again, within a quarter of worker.lease"))
         }
-        (false, _) => output.print(&format!("nobody may call {tool} any more, within a quarter of worker.lease")),
+        (false, _) => output.print(&format!("{tool} is disabled for all agents within a quarter of worker.lease")),
     }
 }
 
@@ -248,13 +248,13 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
     if permissions.is_disabled(spec) {
-        return "nobody: disabled".into();
+        return "none: disabled".into();
     }
     let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone, rules, facts }) =
         permissions.matrix.get(&spec.name)
     else {
         let meta = META_TOOLS.contains(&spec.name.as_str());
-        return if meta { "everyone, as no row says otherwise" } else { "nobody: no row" }.into();
+        return if meta { "everyone, as no row says otherwise" } else { "none: no permission row" }.into();
     };
     let names = |agents: &std::collections::BTreeSet<AgentId>, roles: &std::collections::BTreeSet<String>| {
         let agents = agents.iter().map(ToString::to_string);

@@ -57,7 +57,7 @@ pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<
     with_tenant(setup, &active, &args.tenant).await?;
     let policy = &active.load().policy;
     let Some(owner) = policy.tenants.get(&args.tenant) else {
-        let message = format!("there is no tenant {:?}; see tickfleet tenant list", args.tenant.as_str());
+        let message = format!("unknown tenant {:?}; see tickfleet tenant list", args.tenant.as_str());
         return Err(Failure::failed(anyhow::anyhow!(message)));
     };
     let zone = zone(policy.time_zone(owner)).map_err(Failure::failed)?;

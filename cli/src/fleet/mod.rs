@@ -166,7 +166,7 @@ impl Fleet {
             tokio::spawn(async move {
                 let running = AssertUnwindSafe(async { beside(registrar).await }).catch_unwind();
                 if let Some(Err(_)) = draining.run_until_cancelled(running).await {
-                    tracing::error!("what runs beside the worker panicked; it registers nothing any more");
+                    tracing::error!("worker side tasks panicked; no more tools are registered");
                 }
             });
         }
@@ -249,7 +249,7 @@ fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
             }
         };
         for finding in durable::judge(&facts, &wanted).into_iter().filter(|finding| finding.level == Level::Fail) {
-            tracing::error!(found = finding.says, "what is to be durable cannot be: tickfleet doctor says what helps");
+            tracing::error!(found = finding.says, "cannot meet the configured durability; run tickfleet doctor");
         }
     };
     let until = until.clone();

@@ -119,14 +119,14 @@ impl Reload {
         let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
         self.configure(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
         self.live.extensions.add(tool);
-        tracing::info!(tool = name, "a tool was registered");
+        tracing::info!(tool = name, "tool registered");
         Ok(())
     }
 
     fn unregister(&self, name: &str) -> Result<(), RegisterError> {
         let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
         self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
-        tracing::info!(tool = name, "a tool was taken away");
+        tracing::info!(tool = name, "tool removed");
         // Calls that run have it still.
         let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
@@ -178,7 +178,7 @@ impl Reload {
                 tracing::error!(
                     problems = in_one_line(&failure.message().unwrap_or_default()),
                     policy = self.live.active.load().short_digest(),
-                    "the configuration was not taken over; the old one stays in force"
+                    "configuration not reloaded; the previous one stays in force"
                 );
             }
         }
@@ -194,7 +194,7 @@ impl Reload {
         }
         let level = &configuration.settings.log.level;
         if let Err(error) = telemetry::set_level(level) {
-            tracing::error!(%error, "the log level stays as it was");
+            tracing::error!(%error, "log level unchanged");
         }
         self.live.metrics.config_reloaded(true);
         made.setup.warn_of_nobody();
@@ -214,7 +214,7 @@ impl Reload {
         );
         let waiting = tickfleet_config::needs_restart(&self.started, configuration);
         if !waiting.is_empty() {
-            tracing::warn!(settings = waiting.join(", "), "settings have changed that need a restart");
+            tracing::warn!(settings = waiting.join(", "), "changed settings need a restart");
         }
     }
 }
@@ -256,7 +256,7 @@ async fn hangup(hangups: &mut Option<Signal>) {
         None => None,
     };
     match heard {
-        Some(()) => tracing::info!("SIGHUP: reading the configuration again"),
+        Some(()) => tracing::info!("SIGHUP received; reloading the configuration"),
         None => std::future::pending().await,
     }
 }
@@ -264,7 +264,7 @@ async fn hangup(hangups: &mut Option<Signal>) {
 /// Files and schemas may take long: the runtime's threads are for calls. None where the work ended by a bug.
 async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.inspect_err(|error| tracing::error!(%error, "reading the configuration ended by a bug")).ok()
+    done.inspect_err(|error| tracing::error!(%error, "configuration reload panicked")).ok()
 }
 
 /// A message of several lines as one line of a log: a line a problem.

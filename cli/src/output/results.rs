@@ -102,7 +102,7 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     let Some(reply) = reply? else {
         let seconds = awaited.timeout.as_secs();
         return Err(Failure::failed(anyhow::anyhow!(
-            "no reply within {seconds} s; it goes on: tickfleet explain {}:{}",
+            "no reply within {seconds} s; it continues: tickfleet explain {}:{}",
             awaited.tenant,
             awaited.id
         )));
@@ -168,8 +168,7 @@ fn text(reply: &Reply, output: &Output) -> String {
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(
-            "The fleet decides by its own configuration: its agents stand in agents.yaml of the folder that its \
-             processes were started with (--config), or are the built-in ones, which tickfleet tools names.",
+            "The fleet decides by its own configuration: its agents are declared in agents.yaml of the folder that its processes were started with (--config), or are the built-in ones, which tickfleet tools names.",
         ),
         "unknown_tenant" => Some("tickfleet tenant list shows the tenants; tickfleet tenant set makes one."),
         _ => None,

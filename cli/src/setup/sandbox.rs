@@ -46,7 +46,7 @@ impl Setup {
         let abilities = self.shell.abilities();
         metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
         for tool in unheld {
-            tracing::error!(tool, "this machine cannot hold the tool's sandbox: its calls are refused here");
+            tracing::error!(tool, "this machine cannot provide the tool's sandbox; its calls are rejected here");
         }
     }
 }

@@ -256,5 +256,5 @@ def of(function: Callable[..., Any]) -> Tool:
     """
     made = getattr(function, "__tickfleet_tool__", None)
     if not isinstance(made, Tool):
-        raise TypeError(f"{function!r} is no tool: decorate it with @tool")
+        raise TypeError(f"{function!r} is not a tool: decorate it with @tool")
     return made

@@ -121,7 +121,7 @@ impl PolicyClock {
         }
         // Configuration has checked the zone; a tenant that was set at run time may still name an unknown one.
         let tz = day::zone(zone).unwrap_or_else(|error| {
-            tracing::warn!(%error, "days of this zone are counted in UTC");
+            tracing::warn!(%error, "unknown time zone; counting its days in UTC");
             chrono_tz::UTC
         });
         let bounds = day::day_bounds(now_ms, tz);
@@ -133,7 +133,7 @@ impl PolicyClock {
         let known = self.steps.swap(steps, Ordering::Relaxed);
         if steps > known && step_ms >= LARGE_STEP_MS {
             metrics.clock_stepped();
-            tracing::error!(step_ms, "Redis' clock stepped back; shard time goes on, and is ahead of it from now on");
+            tracing::error!(step_ms, "Redis clock stepped back; shard time continues ahead of it");
         }
     }
 
@@ -143,7 +143,7 @@ impl PolicyClock {
             metrics.clock_jumped();
             tracing::error!(
                 ahead_ms,
-                "Redis' clock jumped ahead, or this process stood still; windows of caps and limits may have opened early"
+                "Redis clock jumped ahead, or this process paused; windows of caps and limits may have opened early"
             );
         }
     }
@@ -154,7 +154,7 @@ impl PolicyClock {
             metrics.epoch_changed();
             tracing::warn!(
                 epoch_ms,
-                "Redis restarted; its last writes may be lost, so no window that began before is used"
+                "Redis restarted and may have lost its last writes; closing windows that began before"
             );
         }
     }

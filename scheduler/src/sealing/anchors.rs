@@ -90,7 +90,7 @@ async fn keep(store: &Store, place: &Place, lines: Vec<String>) -> Result<(), St
             pool.keep_anchors(stream, &lines).await.map_err(|e| format!("seal.anchor: stream {stream}: {e}"))
         }
         Place::Log => {
-            lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "the audit log is sealed up to here"));
+            lines.iter().for_each(|anchor| tracing::info!(anchor = %anchor, "audit log sealed"));
             Ok(())
         }
         Place::File(path) => {

@@ -91,7 +91,7 @@ impl Sealing {
         loop {
             if let Err(error) = self.round(&consumer, &mut known, &stop).await {
                 self.metrics.seal_failed();
-                tracing::warn!(%error, "the audit log could not be sealed; trying again");
+                tracing::warn!(%error, "failed to seal the audit log; retrying");
                 known.position = Position::default();
             }
             handle.advanced();
@@ -152,7 +152,7 @@ impl Sealing {
                 self.metrics.sealed(page.entries.len() as u64);
                 if gone > 0 || position.breaks != known.position.breaks {
                     self.metrics.gone_unsealed(gone);
-                    tracing::error!(entries = gone, "audit entries were gone before they were sealed");
+                    tracing::error!(entries = gone, "audit entries were trimmed before sealing");
                 }
                 known.position = position;
                 known.heads.extend(heads);
@@ -176,7 +176,7 @@ impl Sealing {
         if !std::mem::replace(&mut known.told, true) {
             tracing::error!(
                 key_id = self.options.signer.key_id(),
-                "another key has signed seals under this id: nothing is sealed until seal.key_id is another"
+                "another key has signed seals under this id; sealing stops until seal.key_id changes"
             );
         }
     }
@@ -197,7 +197,7 @@ impl Sealing {
             known.anchors.follow(&self.store, place, &self.public_key, self.options.signer.key_id()).await
         {
             self.metrics.anchor_failed();
-            tracing::warn!(problem, "heads of the audit log could not be kept outside; trying again");
+            tracing::warn!(problem, "failed to write external anchors of the audit log; retrying");
         }
     }
 }

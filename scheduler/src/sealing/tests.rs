@@ -167,7 +167,7 @@ async fn entries_that_were_trimmed_unsealed_are_told_by_number() {
     shard.write(100..103).await;
     shard.seal_all().await;
     let verdict = shard.verify(&[]).await;
-    assert!(verdict.told.iter().any(|told| told.contains("its log was made anew")), "{:?}", verdict.told);
+    assert!(verdict.told.iter().any(|told| told.contains("its log was recreated")), "{:?}", verdict.told);
 }
 
 #[tokio::test]

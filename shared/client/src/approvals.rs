@@ -125,22 +125,22 @@ pub struct Verdict<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     /// Never asked for, or it ended longer ago than approvals are kept.
-    #[error("no such approval is known: never asked for, or it ended more than seven days ago")]
+    #[error("unknown approval: never requested, or ended more than seven days ago")]
     Unknown,
     /// It was asked about a call of this very agent.
     #[error("an agent never approves its own call")]
     Own,
     /// Somebody else has to decide.
-    #[error("none of {0}'s roles may decide about this call")]
+    #[error("none of {0}'s roles may approve this call")]
     Role(String),
     /// It was decided before, has expired, or its call has it.
     #[error("it has ended: {0}")]
     Ended(String),
     /// Its call is over, or another one by now.
-    #[error("its call is over, or another one by now")]
+    #[error("its call has ended or changed")]
     Gone,
     /// The arguments are others than that one has looked at.
-    #[error("somebody has changed the arguments meanwhile")]
+    #[error("another approver has changed the arguments")]
     Changed,
     /// That one has agreed already.
     #[error("{0} has agreed already, and counts once")]
@@ -206,7 +206,7 @@ impl FromStr for ApprovalsAt {
             let (until, tenant, id) = (parts.next()?, parts.next()?, parts.next()?);
             Some(Self { until_ms: until.parse().ok()?, tenant: TenantId::new(tenant).ok()?, id: id.to_owned() })
         };
-        read().ok_or_else(|| "expected the place that a list has said, as 1764130000000:demo:apr-3f2a".to_owned())
+        read().ok_or_else(|| "expected a position printed by a list, such as 1764130000000:demo:apr-3f2a".to_owned())
     }
 }
 

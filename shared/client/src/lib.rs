@@ -77,13 +77,13 @@ pub struct Submitted {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SubmitError {
     /// It breaks a bound, whenever it is submitted.
-    #[error("the turn is not valid: {0}")]
+    #[error("invalid turn: {0}")]
     Invalid(String),
     /// Its id belongs to a turn with other content.
     #[error("the id {0} was used for a turn with other content")]
     Conflict(TurnId),
     /// Too many turns wait for admission; try again later.
-    #[error("the queue is full (queue_full); try again later")]
+    #[error("the queue is full (queue_full); retry later")]
     QueueFull,
     /// The inbox has too many unread replies; read them first.
     #[error("the inbox has too many unread replies (inbox_full); read them first")]
@@ -92,7 +92,7 @@ pub enum SubmitError {
     #[error("the tenant has too many inboxes (too_many_inboxes); use one that it has, or raise queues.inboxes_max")]
     TooManyInboxes,
     /// Redis' memory is nearly full; try again later.
-    #[error("Redis is nearly full and takes no new work (pressure); try again later")]
+    #[error("Redis memory is nearly full; new work is rejected (pressure); retry later")]
     Pressure,
     /// Redis did not do what it was asked. A turn without an id may have been taken in all the same.
     #[error(transparent)]

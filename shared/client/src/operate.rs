@@ -96,7 +96,7 @@ impl std::str::FromStr for TurnsAt {
         let read = text
             .split_once(':')
             .and_then(|(shard, cursor)| Some(Self { shard: shard.parse().ok()?, cursor: cursor.parse().ok()? }));
-        read.ok_or_else(|| "expected the place that a list has said, as 0:1234".to_owned())
+        read.ok_or_else(|| "expected a position printed by a list, such as 0:1234".to_owned())
     }
 }
 

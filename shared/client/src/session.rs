@@ -44,7 +44,7 @@ pub struct SessionId(String);
 
 /// A text that names no session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of a session: 1 to 64 letters, digits and _ - are allowed")]
+#[error("{0:?} is not a session name: expected 1 to 64 letters, digits, _ or -")]
 pub struct InvalidSession(String);
 
 impl SessionId {
@@ -132,10 +132,10 @@ pub enum SessionError {
         found: usize,
     },
     /// The session is held with another agent.
-    #[error("the session {0} is held with another agent; take another name for yours")]
+    #[error("the session {0} belongs to another agent; choose another name")]
     Others(SessionId),
     /// Others said too much at the same time.
-    #[error("others say too much in this session at the same time; try again")]
+    #[error("too many concurrent messages in this session; retry")]
     Busy,
     /// The task was not taken in.
     #[error(transparent)]

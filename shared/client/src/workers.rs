@@ -111,12 +111,9 @@ pub async fn no_worker(shards: &[Store], worker: &str) -> Result<String, StoreEr
     let (found, _) = workers(shards).await?;
     let names = || found.iter().map(|worker| worker.name.as_str());
     let near = nearest(worker, names());
-    let near = if near.is_empty() {
-        format!("Workers: {}", list(names()))
-    } else {
-        format!("The nearest: {}", near.join(", "))
-    };
-    Ok(format!("there is no worker {worker:?}. {near}."))
+    let near =
+        if near.is_empty() { format!("Workers: {}", list(names())) } else { format!("Nearest: {}", near.join(", ")) };
+    Ok(format!("unknown worker {worker:?}. {near}."))
 }
 
 /// Has a worker take no new work, in all shards: it ends what it holds, and stays. It hears of it with its next heartbeat.

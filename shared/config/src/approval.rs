@@ -116,7 +116,7 @@ pub(super) fn check(asked: &Asked, approvers: &BTreeMap<String, BTreeSet<String>
         let may = approvers.values().filter(|roles| by.is_empty() || !by.is_disjoint(roles)).count();
         // A role that nobody has is told above.
         if may > 0 && *quorum > may {
-            let expected = format!("at most {may}: so many approvers of permissions.yaml may agree");
+            let expected = format!("at most {may}: permissions.yaml has only that many approvers for it");
             errors.push(place, path, format!("a quorum of {quorum}"), expected);
         }
     }

@@ -236,7 +236,7 @@ fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> Found {
     }
     match fs::read(&path).map(String::from_utf8) {
         Err(error) => broken(format!("an unreadable file ({error})"), "a readable file"),
-        Ok(Err(_)) => broken("bytes that are no UTF-8".into(), "text in UTF-8"),
+        Ok(Err(_)) => broken("bytes that are not UTF-8".into(), "text in UTF-8"),
         Ok(Ok(text)) => parse(&text, Origin::File(&shown), errors).map_or(Found::Broken, Found::Tree),
     }
 }

@@ -122,7 +122,7 @@ impl Shard {
         }
         for tenant in withheld.difference(&self.withheld) {
             let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
-            tracing::error!(%tenant, problem, "a tenant set at run time has no readable declaration; nothing is decided about it");
+            tracing::error!(%tenant, problem, "unreadable declaration of a run-time tenant; admission for it stops");
         }
         *self = Self { look, generation: read.generation, tenants, withheld, tools_off, pauses, tool_pauses };
         Lost { tenants: restored, tools_off: lost_tools, pauses: lost_pauses, tool_pauses: lost_tool_pauses }
@@ -186,23 +186,19 @@ impl PolicyHandle {
         let lost = self.take_over(store.shard(), look, read);
         for (tenant, policy) in &lost.tenants {
             let restored = store.restore_tenant(tenant, policy).await;
-            tracing::error!(%tenant, ?restored, "what was set for a tenant at run time was lost in Redis; putting it back");
+            tracing::error!(%tenant, ?restored, "run-time tenant was missing from Redis; restoring");
         }
         for tool in &lost.tools_off {
             let restored = store.switch_tool(tool, false, "").await;
-            tracing::error!(
-                tool,
-                ?restored,
-                "a tool was switched off, and Redis has lost that; switching it off again"
-            );
+            tracing::error!(tool, ?restored, "disabled tool was missing from Redis; disabling it again");
         }
         for (who, pause) in &lost.pauses {
             let restored = store.restore_pause(who, pause).await;
-            tracing::error!(?who, ?restored, "a pause was lost in Redis; putting it back");
+            tracing::error!(?who, ?restored, "pause was missing from Redis; restoring");
         }
         for (tool, pause) in &lost.tool_pauses {
             let restored = store.restore_tool_pause(tool, pause).await;
-            tracing::error!(?tool, ?restored, "a tool's pause was lost in Redis; putting it back");
+            tracing::error!(?tool, ?restored, "pause of a tool was missing from Redis; restoring");
         }
         Ok(())
     }

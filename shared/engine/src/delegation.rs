@@ -53,7 +53,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
     if active.policy.look_up(&task.tenant, &task.target).is_err() {
         return Err((
             RejectionCode::UnknownAgent,
-            format!("there is no agent {:?}; {}", task.target.as_str(), targets(active)),
+            format!("unknown agent {:?}; {}", task.target.as_str(), targets(active)),
         ));
     }
     let Some(handler) = active.task_handlers.get(&task.target) else {
@@ -107,7 +107,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
     let Ok((tenant, policy)) = active.policy.look_up(&task.tenant, delegator) else {
         return Err((
             RejectionCode::UnknownAgent,
-            format!("there is no agent {:?} that could delegate", delegator.as_str()),
+            format!("unknown agent {:?}; it cannot delegate", delegator.as_str()),
         ));
     };
     // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
@@ -186,7 +186,7 @@ pub fn refused(code: &str) -> (RejectionCode, &'static str) {
             (RejectionCode::TooManyInboxes, "The tenant has too many inboxes; use fewer reply_to names.")
         }
         "deadline_passed" => (RejectionCode::InvalidDeadline, "The deadline has passed already."),
-        _ => (RejectionCode::Refused, "The task was refused."),
+        _ => (RejectionCode::Refused, "The task was rejected."),
     }
 }
 

@@ -448,10 +448,10 @@ impl Policy {
     #[must_use]
     pub fn admits_nobody(&self) -> Option<&'static str> {
         if self.agents.is_empty() {
-            return Some("no agent is configured: every turn is refused; agents.yaml names the agents");
+            return Some("no agent is configured: every turn is rejected; agents.yaml names the agents");
         }
         self.tenants.is_empty().then_some(
-            "no tenant is configured or set at run time: every turn is refused; tenants.yaml names the tenants",
+            "no tenants configured or set at run time: every turn is rejected; tenants.yaml names the tenants",
         )
     }
 

@@ -79,7 +79,7 @@ pub(crate) struct ToolSeconds(HistogramVec);
 
 impl ToolSeconds {
     pub(crate) fn made(registry: &Registry) -> Result<Self, Error> {
-        let help = "Time that one try of a call took (OpenTelemetry's gen_ai.execute_tool.duration).";
+        let help = "Duration of one try of a call (OpenTelemetry's gen_ai.execute_tool.duration).";
         let options = HistogramOpts::new(TOOL_SECONDS, help).buckets(BUCKETS.to_vec());
         let seconds = HistogramVec::new(options, &["gen_ai_tool_name", "error_type"])?;
         registry.register(Box::new(seconds.clone()))?;

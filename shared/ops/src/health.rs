@@ -122,7 +122,7 @@ impl Health {
         tokio::spawn(async move {
             let served = axum::serve(listener, self.router()).with_graceful_shutdown(shutdown.cancelled_owned()).await;
             if let Err(error) = served {
-                tracing::error!(%error, "the server for metrics and health ended");
+                tracing::error!(%error, "metrics and health server stopped unexpectedly");
             }
         });
         Ok(bound)

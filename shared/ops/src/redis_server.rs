@@ -252,7 +252,7 @@ impl PrivateRedis {
         let deadline = Instant::now() + self.options.stop_within;
         while self.child.try_wait()?.is_none() {
             if Instant::now() >= deadline {
-                tracing::warn!(waited = ?self.options.stop_within, "the private Redis did not end by itself: killed");
+                tracing::warn!(waited = ?self.options.stop_within, "private Redis did not stop in time; killed");
                 return self.kill9();
             }
             sleep(STEP).await;
@@ -309,7 +309,7 @@ impl PrivateRedis {
 impl Drop for PrivateRedis {
     fn drop(&mut self) {
         if let Err(error) = self.kill9() {
-            tracing::debug!(%error, "the private Redis was gone already");
+            tracing::debug!(%error, "private Redis had already stopped");
         }
     }
 }

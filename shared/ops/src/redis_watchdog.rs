@@ -41,7 +41,7 @@ impl Watchdog {
         match spawned {
             Ok(shell) => Some(Self { shell }),
             Err(error) => {
-                tracing::warn!(%error, "no watchdog: if this process is killed, its private Redis stays");
+                tracing::warn!(%error, "no watchdog; if this process is killed, its private Redis keeps running");
                 None
             }
         }

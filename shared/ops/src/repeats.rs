@@ -93,7 +93,7 @@ mod tests {
         let lines = Arc::new(AtomicUsize::new(0));
         let subscriber = tracing_subscriber::registry().with(Counting(lines.clone()).with_filter(Repeats::default()));
         let _default = tracing::subscriber::set_default(subscriber);
-        let warn = |error: &str| tracing::warn!(error, "timers could not be fired");
+        let warn = |error: &str| tracing::warn!(error, "failed to fire timers");
         for _ in 0..20 {
             warn("OOM");
         }

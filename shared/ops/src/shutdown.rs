@@ -50,7 +50,7 @@ impl Shutdown {
         let mut signals = std::pin::pin!(signals);
         while let Some(name) = signals.next().await {
             if self.draining.is_cancelled() {
-                tracing::warn!(signal = name, "second signal: stopping now, what still runs is left to the reaper");
+                tracing::warn!(signal = name, "second signal; stopping now, other workers recover what still runs");
                 self.stop_now();
                 return;
             }

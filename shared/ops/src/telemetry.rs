@@ -143,7 +143,7 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
         let bare = !directive.contains(['=', '[']);
         // An empty word is a level too for the parser (error), but nobody means that.
         if directive.is_empty() || (bare && directive.parse::<LevelFilter>().is_err()) {
-            return Err(fail(format!("{directive:?} is no level")));
+            return Err(fail(format!("{directive:?} is not a level")));
         }
     }
     // The MCP library logs whole messages, arguments and results among them: it is silent unless it is named.
@@ -171,7 +171,7 @@ mod tests {
             let error = filter(bad).expect_err(bad).to_string();
             assert!(error.contains("expected off, error, warn"), "{error}");
         }
-        assert!(filter("info,deubg").unwrap_err().to_string().contains("\"deubg\" is no level"));
+        assert!(filter("info,deubg").unwrap_err().to_string().contains("\"deubg\" is not a level"));
     }
 
     #[test]

@@ -113,9 +113,9 @@ impl Traces {
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown());
         match tokio::time::timeout(FLUSH_TIMEOUT, flushed).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(%error, "the last spans were not exported"),
-            Ok(Err(error)) => tracing::error!(%error, "the export of spans ended by a bug"),
-            Err(_) => tracing::warn!("the last spans were not exported in time"),
+            Ok(Ok(Err(error))) => tracing::warn!(%error, "failed to export the last spans"),
+            Ok(Err(error)) => tracing::error!(%error, "span export panicked"),
+            Err(_) => tracing::warn!("timed out exporting the last spans"),
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn markdown(proof: &Proof, verdict: &Verdict) -> String {
     proof.claims.iter().filter(|claim| !claim.holds).for_each(|claim| text += &violations(claim));
     text += "\n## The entries\n\n";
     text += &intact(verdict);
-    text += "\n## As the export says\n\nThe claims rest on these, too, and nobody has signed them:\n\n";
+    text += "\n## As the export says\n\nThe claims also rest on these unsigned statements:\n\n";
     for line in &proof.as_said {
         text += &format!("- {line}\n");
     }
@@ -72,7 +72,7 @@ fn intact(verdict: &Verdict) -> String {
         verdict.chains.len()
     );
     if verdict.intact {
-        text += "What is sealed is as it was written.\n";
+        text += "The sealed entries are unchanged.\n";
         return text;
     }
     text += "**They are not as they were written:**\n\n";

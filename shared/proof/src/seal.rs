@@ -236,7 +236,7 @@ impl SealBody {
     /// # Errors
     /// [`BadSeal`].
     pub fn short_hashes(&self) -> Result<Vec<u8>, BadSeal> {
-        let bytes = URL_SAFE_NO_PAD.decode(&self.leaves).map_err(|_| BadSeal("its hashes are no base64"))?;
+        let bytes = URL_SAFE_NO_PAD.decode(&self.leaves).map_err(|_| BadSeal("its hashes are not base64"))?;
         if bytes.len() as u64 != self.count * LEAF_BYTES as u64 {
             return Err(BadSeal("it does not have as many hashes as entries"));
         }

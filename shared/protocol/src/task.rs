@@ -111,7 +111,7 @@ fn strict(document: &Document<'_>) -> Result<TaskMessage, Problem> {
         "finish" => finish(&fields.only(&["op", "tenant", "task_id", "lease", "output"])?),
         "fail" => fail(&fields.only(&["op", "tenant", "task_id", "lease", "error", "retryable"])?),
         "cancel" => cancel(&fields.only(&["op", "tenant", "task_id", "turn_id", "reason"])?),
-        other => Err(fields.invalid("op", &format!("{other:?} is none of {OPS}"))),
+        other => Err(fields.invalid("op", &format!("{other:?} is not one of {OPS}"))),
     }
 }
 

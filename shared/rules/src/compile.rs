@@ -60,7 +60,7 @@ pub(crate) fn condition(text: &str) -> Result<Node, Refused> {
         _ => None,
     };
     match never {
-        Some(()) => Err(Refused::because("gives a value", "what is true or false, such as `args.amount <= 500`")),
+        Some(()) => Err(Refused::because("gives a value", "a condition such as `args.amount <= 500`")),
         None => Ok(node),
     }
 }
@@ -78,14 +78,14 @@ pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
         Some(first) if first.msg.contains("recursion limit") => too_deep(),
         Some(first) => Refused::because(
             format!(
-                "is no CEL at line {}, column {}: {}",
+                "is not CEL at line {}, column {}: {}",
                 first.pos.0.max(1),
                 first.pos.1.max(1),
                 one_line(&first.msg)
             ),
             CONDITION,
         ),
-        None => Refused::because("is no CEL", CONDITION),
+        None => Refused::because("is not CEL", CONDITION),
     })?;
     let node = Compiler::default().node(&parsed)?;
     match names::unknown_in_context(&node) {
@@ -300,7 +300,7 @@ fn pattern(text: &str) -> Result<Pattern, Refused> {
             }
         }
     }
-    Err(Refused::because(format!("has a pattern that is none ({})", last.unwrap_or_default()), "a regular expression"))
+    Err(Refused::because(format!("has an invalid pattern ({})", last.unwrap_or_default()), "a regular expression"))
 }
 
 fn unknown(name: &str) -> Refused {

@@ -83,7 +83,7 @@ impl Message {
 fn value(path: &str) -> Result<Node, Refused> {
     let mut names = path.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
     if let Some(secret) = names.find(|name| Redactor::default().is_secret_key(name)) {
-        return Err(Refused::because(format!("shows `{secret}`, which names a secret"), "what may be written down"));
+        return Err(Refused::because(format!("shows `{secret}`, which names a secret"), "a value that is not secret"));
     }
     compile::expression(path).map_err(|refused| Refused {
         found: format!("shows {{{path}}}, which {}", refused.found),

@@ -196,9 +196,9 @@ fn what_cannot_be_said_is_said_to_be_so() {
 #[test]
 fn a_condition_that_is_none_is_refused_with_what_is_expected() {
     for (condition, problem) in [
-        ("args.amount <=", "is no CEL at line 1, column "),
-        ("args.amount <= 500 500", "is no CEL at line 1, column "),
-        ("", "is no CEL"),
+        ("args.amount <=", "is not CEL at line 1, column "),
+        ("args.amount <= 500 500", "is not CEL at line 1, column "),
+        ("", "is not CEL"),
         ("agrs.amount <= 500", "names the unknown `agrs` (did you mean `args`?); expected one of args, agent.name,"),
         ("agent.nmae == 'x'", "names the unknown `agent.nmae` (did you mean `agent.name`?)"),
         ("agent == 'x'", "names the unknown `agent`"),
@@ -213,14 +213,14 @@ fn a_condition_that_is_none_is_refused_with_what_is_expected() {
         ("args.x == {'a': 1}", "makes an object"),
         ("args.x == b'abc'", "has bytes"),
         ("args.x.matches(args.y)", "gives `matches` what is only known later"),
-        ("args.x.matches('(')", "has a pattern that is none (unclosed group)"),
-        ("args.x.matches('(a{1000}){1000}')", "has a pattern that is none (its program is too large)"),
+        ("args.x.matches('(')", "has an invalid pattern (unclosed group)"),
+        ("args.x.matches('(a{1000}){1000}')", "has an invalid pattern (its program is too large)"),
         ("args.a.all(x, x.all(y, y.all(z, z == 1)))", "has all, exists or exists_one within each other"),
-        ("500", "gives a value; expected what is true or false, such as `args.amount <= 500`"),
+        ("500", "gives a value; expected a condition such as `args.amount <= 500`"),
         ("args.a + 1", "gives a value"),
-        ("args.?a == 1", "is no CEL"),
-        ("1e999 > args.a", "is no CEL at line 1, column 1: invalid double literal"),
-        ("args.a > 99999999999999999999", "is no CEL"),
+        ("args.?a == 1", "is not CEL"),
+        ("1e999 > args.a", "is not CEL at line 1, column 1: invalid double literal"),
+        ("args.a > 99999999999999999999", "is not CEL"),
     ] {
         let found = refused(condition);
         assert!(found.starts_with(problem), "{condition}: {found}");
@@ -353,7 +353,7 @@ fn messages_show_no_secrets_and_close_their_braces() {
     for (message, problem) in [
         ("{args.amount", "has a lone brace"),
         ("args}", "has a lone brace"),
-        ("{}", "shows {}, which is no CEL"),
+        ("{}", "shows {}, which is not CEL"),
         ("{agrs.x}", "shows {agrs.x}, which names the unknown `agrs`"),
         ("{args.api_key}", "shows `api_key`, which names a secret"),
         (&"x".repeat(301), "has 301 bytes; expected at most 300"),

@@ -45,8 +45,7 @@ impl<'a> Value<'a> {
         let Self::Json(json) = self else { return Ok(self) };
         let text = json.get();
         work.spend_bytes(text.len())?;
-        let unreadable =
-            |error: serde_json::Error| Problem::Cannot(format!("what is no JSON cannot be read ({error})"));
+        let unreadable = |error: serde_json::Error| Problem::Cannot(format!("invalid JSON ({error})"));
         Ok(match text.as_bytes().first() {
             Some(b'n') => Self::Null,
             Some(b't') => Self::Bool(true),

@@ -90,12 +90,12 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
     let huge = "127.0.0.1/%";
     let tried = [
         (vec![big.as_str()], "media_urls[0] is too large: image/png may have at most 5 MiB"),
-        (vec![&page], "it is no JPEG, PNG, WebP, GIF, MP4 or QuickTime file"),
+        (vec![&page], "it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file"),
         (vec![&lie], "its server says \"text/html\", and it is image/png"),
-        (vec![&tiny], "it is no JPEG"),
+        (vec![&tiny], "it is not a JPEG"),
         (vec![&picture, &video], "media_urls[1] is video/mp4, which a post shows alone"),
         (vec![&gone], "its server answers with status 404"),
-        (vec![huge], "it is no address"),
+        (vec![huge], "it is not a URL"),
         (vec!["ftp://example.com/x.png"], "only http and https"),
         (vec!["http://u:p@example.com/x.png"], "carries a user name or password"),
     ];
@@ -143,7 +143,7 @@ async fn no_address_of_a_model_leads_to_a_private_place() {
     x.trouble("/moved.png", Trouble::Status(302, vec![("location", metadata)], String::new()));
     let results = run(&mut fleet, "kelly", &[post("never", &[&format!("{}/moved.png", x.base)])]).await;
     assert_eq!(outcomes(&results), ["permanent"], "{results:#?}");
-    assert!(told(&results[0]).contains("leads on to another one"), "{}", told(&results[0]));
+    assert!(told(&results[0]).contains("redirects"), "{}", told(&results[0]));
     assert_eq!((x.asked().len(), x.posts()), (1, 0));
     fleet.stop().await;
 }

@@ -72,7 +72,7 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
 function runNamed(runId: unknown): string {
   if (typeof runId === "string" && runId !== "") return runId;
   throw new InvalidMessage(
-    `runId is ${JSON.stringify(runId)}: a call cannot be told from an equal one of another run. Pass fleetTools(fleet, agent, ` +
+    `runId is ${JSON.stringify(runId)}: a call cannot be distinguished from an equal call of another run. Pass fleetTools(fleet, agent, ` +
       "{ runId }): text that names the request, or a function of the call's options, the same whenever it is made again or resumed",
   );
 }

@@ -53,7 +53,7 @@ export class Gateway implements Transport {
 
   async submit(kind: Kind, tenant: string | undefined, message: Message, _: boolean, waits: boolean): Promise<Awaited> {
     if (message["pending_approval"]) {
-      throw new Unsupported("pendingApproval: a gateway tells of an approval nothing before the turn's end");
+      throw new Unsupported("pendingApproval: a gateway does not report approvals before the turn ends");
     }
     const awaited = new Sent(this.#http, kind, tenant, message);
     if (!waits) await awaited.submit(0);
@@ -118,7 +118,7 @@ class Sent implements Awaited {
   }
 
   get pending(): readonly Reply[] {
-    throw new Unsupported("pending: a gateway tells of an approval nothing before the turn's end");
+    throw new Unsupported("pending: a gateway does not report approvals before the turn ends");
   }
 
   release(): void {}
@@ -189,7 +189,7 @@ function good(answer: Answer): Answer {
   if (status === 200 || status === 202 || status === 422) return answer;
   if (status === 404) throw new NotFound(message);
   if (status === 400 || status === 413) throw new InvalidMessage(message);
-  throw new Unavailable(`the gateway answers with status ${status}: ${message}`);
+  throw new Unavailable(`the gateway answered with status ${status}: ${message}`);
 }
 
 /** How long one request waits. */

@@ -52,7 +52,7 @@ export class Answer {
     try {
       return JSON.parse(this.text);
     } catch (cause) {
-      const message = "what answers is no gateway: a proxy, or another service, whose answer is no JSON";
+      const message = "the server is not a gateway: a proxy or another service answered without JSON";
       throw new FleetError("unreadable", message, { cause });
     }
   }
@@ -228,7 +228,7 @@ function checkedKey(key: string): string {
 /** An id as a part of a path. Its characters need no escaping; one that means another place in a URL is {@link Unsupported}. */
 export function segment(id: string): string {
   if (id !== "." && id !== "..") return id;
-  throw new Unsupported(`the id ${id} cannot stand in a URL, and so not go through a gateway`);
+  throw new Unsupported(`the id ${id} is not valid in a URL, so a gateway cannot be asked for it`);
 }
 
 /** An answer with what its headers say. */

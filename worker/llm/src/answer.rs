@@ -46,7 +46,7 @@ impl AnswerForm {
         let mut object = match serde_json::from_str::<Value>(bare(text)) {
             Ok(Value::Object(object)) => object,
             Ok(_) => return Err("It is JSON, but no object.".to_owned()),
-            Err(error) => return Err(format!("It is no JSON object: {error}.")),
+            Err(error) => return Err(format!("It is not a JSON object: {error}.")),
         };
         if self.has_audits {
             object.insert(AUDITS.to_owned(), audits(task, history));

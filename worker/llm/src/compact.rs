@@ -75,7 +75,7 @@ fn tell(entry: &Entry, text: &mut String) {
         }
         Entry::Result(result) if result.ok => writeln!(text, "Result of {}: {}", result.tool, result.content),
         Entry::Result(result) => writeln!(text, "{} failed: {}", result.tool, result.content),
-        Entry::Note { text: note } | Entry::Unfit { text: note } => writeln!(text, "The agent was told: {note}"),
+        Entry::Note { text: note } | Entry::Unfit { text: note } => writeln!(text, "Note to the agent: {note}"),
         Entry::Heard { from, text: words, .. } => writeln!(text, "The agent {from} wrote: {words}"),
         // What was said before the task is told whole, and no summary is summarised but by its text.
         Entry::Earlier { .. } | Entry::Summary(_) => Ok(()),

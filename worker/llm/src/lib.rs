@@ -62,7 +62,7 @@ impl ToolKind<LlmDef> for LlmKind {
         let form = def.answer_schema.as_ref().map(answer::AnswerForm::compile).transpose()?;
         let compacts = (!def.compact_with.is_empty()).then(|| self.models.chain(&def.compact_with));
         if let Some(Err(why)) = &compacts {
-            tracing::warn!(%why, "compact_with: old steps are shortened, not summarised");
+            tracing::warn!(%why, "compact_with: old steps are truncated, not summarized");
         }
         let agent =
             LlmAgent { def: def.clone(), store: self.store.clone(), models, compacts, set, active, metrics, form };

@@ -142,7 +142,7 @@ impl Running<'_> {
             // Its budget is short for a while, or its provider rests.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
             Err(failure) => {
-                tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; they are shortened");
+                tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; truncating them");
                 return Ok(());
             }
         };

@@ -135,7 +135,7 @@ impl Drop for Cgroup {
                     return;
                 }
             }
-            tracing::error!(path = %path.display(), "the cgroup of a command that has ended cannot be removed");
+            tracing::error!(path = %path.display(), "cannot remove the cgroup of an ended command");
         });
     }
 }

@@ -51,7 +51,8 @@ impl Sandbox {
             return Err(RunError::Machine("a container is not spoken with".into()));
         }
         let (request, cgroup) = self.request(level, spec, false)?;
-        let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
+        let messages =
+            frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be reported: {error}")))?;
         let no_launcher = |error: std::io::Error| self.no_launcher(&error);
         let (mut launcher, control) = self.launcher_with(Stdio::from(output)).map_err(no_launcher)?;
         let control = control.into_std().map_err(no_launcher)?;

@@ -57,7 +57,7 @@ impl Engine {
         let workspace = workspace.ok_or_else(|| RunError::Spec("the workspace's path cannot be mounted".into()))?;
         let limits = &spec.limits;
         let found = spec.workspace.metadata();
-        let found = found.map_err(|error| RunError::Spec(format!("the workspace cannot be looked at: {error}")))?;
+        let found = found.map_err(|error| RunError::Spec(format!("the workspace cannot be checked: {error}")))?;
         if found.uid() == 0 || found.gid() == 0 {
             return Err(RunError::Machine("the workspace must belong to another user than root".into()));
         }

@@ -153,7 +153,8 @@ impl Sandbox {
         _cgroup: Option<Cgroup>,
         cancel: &CancellationToken,
     ) -> Result<(Outcome, bool), RunError> {
-        let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
+        let messages =
+            frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be reported: {error}")))?;
         let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
         let keep = request.spec.limits.output_bytes;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -179,7 +180,7 @@ impl Sandbox {
         let (((report, cancelled), (stdout, cut)), (stderr, cut_too)) =
             tokio::join!(async { tokio::join!(told, read(stdout)) }, read_errors(stderr));
         if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
-            tracing::error!(pid = child.id(), "a sandbox launcher does not end, and is killed");
+            tracing::error!(pid = child.id(), "sandbox launcher did not exit; killed");
             let _ = child.kill().await;
         }
         let ended = Outcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };

@@ -79,7 +79,7 @@ async fn send(
         let names: Vec<&str> =
             agents.filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok()).map(AgentId::as_str).collect();
         let list = suggest::list(names.iter().copied());
-        return refused(format!("There is no agent {:?}. The agents: {list}.", short(&args.recipient_agent)));
+        return refused(format!("There is no agent {:?}. Agents: {list}.", short(&args.recipient_agent)));
     };
     let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
     let message = Message { id, from: context.agent.to_string(), text: args.message_body };

@@ -26,7 +26,7 @@ pub struct NoModels;
 
 impl ToolKind<LlmDef> for NoModels {
     fn make(&self, _: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
-        Err(DeclarationError::Machine("there are no models here".into()))
+        Err(DeclarationError::Machine("no models configured".into()))
     }
 }
 

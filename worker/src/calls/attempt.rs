@@ -108,7 +108,7 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
         Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
         Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
         Ran::Returned(Err(_)) => {
-            tracing::error!(%call, tool = name, "a handler panicked");
+            tracing::error!(%call, tool = name, "handler panicked");
             if once {
                 unknown("The tool crashed while it ran.")
             } else {
@@ -116,7 +116,7 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
             }
         }
         Ran::Unfit(problem) => {
-            tracing::error!(%call, tool = name, problem, "a tool returned what its output schema does not allow");
+            tracing::error!(%call, tool = name, problem, "tool output does not match its output schema");
             failed_for_good(Outcome::Internal, messages::unfit_output(name, &problem, once))
         }
         Ran::TimedOut if once => unknown(&messages::timed_out(name, limit)),
@@ -145,7 +145,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
         }
         ToolFailure::Internal { message } => {
             let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
-            tracing::error!(%call, tool = name, reason, "a tool failed by a bug");
+            tracing::error!(%call, tool = name, reason, "tool panicked");
             if once {
                 // Where in its work it failed, nobody knows.
                 (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
@@ -155,7 +155,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
         }
         // It would be begun twice.
         ToolFailure::Waits { .. } if once => {
-            tracing::error!(%call, tool = name, "a tool that must not run twice asked to be called again");
+            tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
         }
         ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits, at_most },

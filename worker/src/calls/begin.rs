@@ -92,7 +92,7 @@ impl Calls {
     /// The consent that somebody who is gone had to a call that they have begun.
     async fn consent_before(&self, trying: &Trying<'_>) -> Option<Approved> {
         let consent = self.store.used_consent(&trying.slice.name).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, call = %trying.id, "the consent to a call that was begun before could not be read");
+            tracing::warn!(%error, call = %trying.id, "failed to read the approval of a call that began earlier");
             None
         });
         let consent = consent.filter(|consent| consent.position == trying.id.position);
@@ -117,7 +117,7 @@ impl Calls {
             Confirmed::NotInTime => messages::not_durable(durability, self.durable.1),
             Confirmed::CannotTell(why) => {
                 let durable = durability.as_str();
-                tracing::error!(call = %trying.id, durable, why, "Redis cannot tell whether a begin is durable; the call was not run");
+                tracing::error!(call = %trying.id, durable, why, "Redis cannot confirm that the begin is durable; call not executed");
                 messages::cannot_be_durable(durability)
             }
         };

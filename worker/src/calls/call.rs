@@ -255,7 +255,7 @@ impl Calls {
         let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
             self.metrics.fenced("execute");
-            tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
+            tracing::warn!(call = %trying.id, "lease expired; returning the slice");
         }
         sure
     }
@@ -282,7 +282,7 @@ impl Calls {
             return None;
         }
         let why = self.store.cancelled_because(&trying.slice.name).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "why a turn was cancelled could not be read; it ends without a reason");
+            tracing::debug!(%error, "failed to read a cancellation's reason; the turn ends without one");
             None
         })?;
         Some(self.redactor.text(&why).into_owned())
@@ -393,7 +393,7 @@ impl Calls {
         let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
         let why = why.unwrap_or("the turn of its outer call was cancelled");
         if let Err(error) = self.store.cancel(&name, why).await {
-            tracing::warn!(%error, turn = %inner, "an inner call of a cancelled turn goes on");
+            tracing::warn!(%error, turn = %inner, "inner call of a cancelled turn continues");
         }
     }
 

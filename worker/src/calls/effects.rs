@@ -112,7 +112,7 @@ impl Ledger {
         let Some(key) = &tool.spec.effect_key else { return false };
         let Ok(effect) = effect_of(key, trying, tool, arguments) else { return false };
         self.store.is_concluded(&effect).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, call = %trying.id, "the ledger of effects was not read; the call rests with its tool");
+            tracing::debug!(%error, call = %trying.id, "failed to read the ledger of effects; call waits as if its tool failed");
             false
         })
     }
@@ -136,7 +136,7 @@ impl Ledger {
         let by = said.by.clone();
         if self.outbox.conclude(said).await.is_none() {
             // Equal calls find the result in the record of the turn for a while, and then are told that nobody knows.
-            tracing::warn!(call = by.call(), "what came of a call could not be written into the ledger of effects");
+            tracing::warn!(call = by.call(), "failed to record a call's outcome in the ledger of effects");
         }
     }
 
@@ -161,7 +161,7 @@ impl Ledger {
         let (turn, position) = by.place()?;
         let name = TurnName { tenant: claim.effect.tenant.clone(), turn };
         let looked = self.store.look(&name).await.inspect_err(|error| {
-            tracing::warn!(%error, call = by.call(), "how an equal call ended could not be read; it is told as unknown");
+            tracing::warn!(%error, call = by.call(), "failed to read the outcome of an equal call; reporting it as unknown");
         });
         let Ok(TurnView::Finished(finished)) = looked else { return None };
         // The id may have been given to other calls since: a record that does not say what its turn was is nobody's.

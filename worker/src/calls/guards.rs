@@ -271,7 +271,7 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
             Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }))
         }
         Err(_) => {
-            tracing::error!(tool = tool.spec.name, "the validation of a tool panicked");
+            tracing::error!(tool = tool.spec.name, "tool validation panicked");
             Err(Box::new(CallEnding { outcome: Outcome::Internal, error: messages::internal() }))
         }
     }

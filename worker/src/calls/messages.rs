@@ -188,7 +188,7 @@ pub(crate) fn internal() -> CallError {
 
 /// A tool ran, and returned something else than it promises.
 pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
-    let done = if once { " What it did is done: do not call it again to repeat it." } else { "" };
+    let done = if once { " Its effect has happened: do not call it again." } else { "" };
     let message = format!(
         "{tool:?} ran, but what it returned does not fit its output schema and is withheld: {}. The error has been \
          logged for investigation.{done}",

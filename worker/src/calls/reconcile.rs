@@ -95,7 +95,7 @@ impl Calls {
             tracing::error!(
                 tool = trying.call.tool,
                 by = by.tool,
-                "there is no such tool that only looks; nothing is reconciled"
+                "reconcile names no tool with effect read; nothing is reconciled"
             );
             return ReconcileVerdict::Unknown;
         };
@@ -110,7 +110,7 @@ impl Calls {
                     tool = trying.call.tool,
                     by = by.tool,
                     problem,
-                    "the arguments of `reconcile` do not fit"
+                    "invalid arguments for the `reconcile` tool"
                 );
                 return ReconcileVerdict::Unknown;
             }

@@ -160,7 +160,7 @@ impl Trial {
             .filter(|(_, facts)| !facts.is_empty())
             .map(|(what, facts)| format!("{what} {facts}"))
             .collect();
-        let detail = format!("not looked at, for a trial has no session: {}", said.join("; "));
+        let detail = format!("not checked, because a trial has no session: {}", said.join("; "));
         Some(Step { step: "facts", passed: true, detail })
     }
 

@@ -193,7 +193,7 @@ impl Pipeline {
             return config;
         }
         if let Err(error) = self.configs.hear_of_new_tenants(&self.store).await {
-            tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
+            tracing::warn!(%error, "failed to read run-time settings; the last ones read stay in force");
         }
         self.configs.load()
     }
@@ -315,7 +315,7 @@ impl Pipeline {
                 Some(Settled::Gap) if holding.committed > 0 => holding.committed = 0,
                 Some(Settled::Gap | Settled::Stale) => {
                     self.metrics.fenced("settle");
-                    tracing::warn!(turn = %holding.slice.name, "results came too late; somebody else holds the turn");
+                    tracing::warn!(turn = %holding.slice.name, "results discarded; another worker holds the turn");
                     self.claims.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
                     return Commit::Lost;
                 }

@@ -51,7 +51,7 @@ pub(super) fn events(
             }
             match draining.run_until_cancelled(exchange.next()).await {
                 Some(Ok(Some(progress))) => told.tell(progress.event),
-                Some(Ok(None)) => told.interrupted("its end was told"),
+                Some(Ok(None)) => told.interrupted("its end was reported"),
                 Some(Err(error)) => told.away(&error),
                 None => told.interrupted("this gateway stops"),
             }
@@ -136,13 +136,13 @@ impl Told {
     }
 
     fn away(&mut self, error: &StoreError) {
-        tracing::warn!(%error, "a run could not be followed");
+        tracing::warn!(%error, "failed to follow the run");
         self.interrupted("Redis does not answer the gateway now");
     }
 
     /// The stream ends, and the task does not.
     fn interrupted(&mut self, why: &str) {
-        let message = format!("{why}; the task goes on: GET /v1/tasks/{}/events tells the rest", self.task);
+        let message = format!("{why}; the task continues: GET /v1/tasks/{}/events returns the rest", self.task);
         self.end(json!({"type": "RUN_ERROR", "code": "interrupted", "message": message}));
     }
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn what_has_no_event_of_its_own_is_told_by_name_and_an_empty_answer_has_no_part() {
-        let waits = TaskEvent::Waiting { what: "people's consent to pay (demo:apr-1)".into(), until_ms: Some(7) };
+        let waits = TaskEvent::Waiting { what: "an approval of pay (demo:apr-1)".into(), until_ms: Some(7) };
         let output = serde_json::value::RawValue::from_string("{\"answer\":\"\"}".into()).unwrap_or_default();
         let events = told([waits, TaskEvent::Answer { answer: String::new(), output }]);
         let ends = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_END", "RUN_FINISHED"];

@@ -26,7 +26,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     answer = await fetch(`../v1/operate/${path}`, { method, headers, body: sent, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The gateway does not answer.");
+    throw new Refused(0, "The gateway does not respond.");
   }
   const json = await read(answer);
   if (!answer.ok) throw new Refused(answer.status, json.error?.message ?? `The gateway answered ${answer.status}.`);

@@ -123,7 +123,7 @@ function ask_for_key(why) {
   const key = h("input", { id: "key", type: "password", autocomplete: "off", required: true });
   const form = h("form", { class: "sign-in card", submit: enter },
     h("h1", {}, "Sign in"), h("label", { for: "key" }, "API key or token"), key, wrong, h("button", { class: "act" }, "Sign in"),
-    h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator makes one. It is kept for this tab alone."));
+    h("p", { class: "soft" }, "tickfleet gateway key --id anna --tenant '*' --role operator creates one. Only this browser tab keeps it."));
   async function enter(event) {
     event.preventDefault();
     await start(key.value).catch((error) => (wrong.textContent = error.message));

@@ -19,7 +19,7 @@ impl McpServer {
         match self.client.approval(&name.tenant, id).await {
             Ok(found) => found.filter(|asked| asked.state == "waiting"),
             Err(error) => {
-                tracing::warn!(%error, turn = %name, "what people are asked about a call could not be read");
+                tracing::warn!(%error, turn = %name, "failed to read the approval of a call");
                 None
             }
         }
@@ -32,7 +32,7 @@ impl McpServer {
         let until = until.to_rfc3339_opts(SecondsFormat::Secs, true);
         let page = self.public.as_ref().map(|public| format!("at {} or ", public.approvals())).unwrap_or_default();
         format!(
-            "waits for people's consent to {} ({}): {} until {until}, {page}by tickfleet approvals approve {name}. Whoever calls cannot give it",
+            "waits for an approval of {} ({}): {} until {until}, {page}by tickfleet approvals approve {name}. The caller cannot approve it",
             asked.tool,
             asked.call,
             asked.needed()
@@ -50,7 +50,7 @@ impl McpServer {
 pub(super) fn question(asked: &Approval, words: &str, page: &PublicUrl) -> InputRequests {
     let params = ElicitRequestParams::UrlElicitationParams {
         meta: None,
-        message: format!("The call {words}. The page asks for a key of whoever decides."),
+        message: format!("The call {words}. The page asks for the approver's key."),
         url: page.approvals(),
         elicitation_id: asked.id.clone(),
     };

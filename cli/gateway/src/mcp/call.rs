@@ -114,7 +114,7 @@ impl McpServer {
                     return Ok(Ok((name, submitted.duplicate)));
                 }
                 Err(SubmitError::Store(error)) if began.elapsed() >= SUBMIT_MAX || self.draining.is_cancelled() => {
-                    tracing::warn!(%error, turn = %id, "a call was not submitted");
+                    tracing::warn!(%error, turn = %id, "call not submitted");
                     return Ok(Err(not_known(&id, error.refusal())));
                 }
                 Err(SubmitError::Store(_)) => tokio::time::sleep(SUBMIT_AGAIN).await,
@@ -144,7 +144,7 @@ impl McpServer {
     async fn given_up(&self, name: &TurnName, context: &RequestContext<RoleServer>) -> ErrorData {
         let is_wanted_no_more = self.only.is_some() || is_stateless(context);
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
-            tracing::warn!(turn = %name, %error, "a call that its client gave up could not be cancelled");
+            tracing::warn!(turn = %name, %error, "failed to cancel a call whose client disconnected");
         }
         ErrorData::internal_error(format!("given up by the client; it was the turn {}", name.turn), None)
     }
@@ -163,7 +163,7 @@ impl McpServer {
         let words = asked.map_or_else(|| state_words(turn_state(&live)).into(), |asked| self.asked_in_words(&asked));
         progress.message = Some(words);
         if let Err(error) = context.peer.notify_progress(progress).await {
-            tracing::debug!(%error, "progress could not be told");
+            tracing::debug!(%error, "failed to send progress");
         }
     }
 }
@@ -174,7 +174,7 @@ pub(super) const fn state_words(state: TurnState) -> &'static str {
         TurnState::Lane => "waits for a limit, or for the end of a pause",
         TurnState::Ready => "waits for a free worker",
         TurnState::Running => "runs",
-        TurnState::Parked => "waits for its next try, for an approval, or for what it has begun",
+        TurnState::Parked => "waits for a retry, an approval, or a call that it made",
         TurnState::Ending => "is being ended",
     }
 }
@@ -230,11 +230,11 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
         || "The fleet's Redis did not answer".to_owned(),
         |refusal| {
             let (word, remedy) = (refusal.as_str(), refusal.remedy());
-            format!("The fleet's Redis refuses commands ({word}; whoever runs the fleet: {remedy})")
+            format!("The fleet's Redis refuses commands ({word}; fleet operator: {remedy})")
         },
     );
     let message = format!(
-        "{cause}: nobody knows whether the call was accepted, and it may run. Do not call again for it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
+        "{cause}: it is unknown whether the call was accepted, and it may run. Do not repeat it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
     );
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
@@ -257,7 +257,7 @@ fn under_way(name: &TurnName, why: &str) -> CallToolResult {
 
 fn lost_for_want_of_memory(name: &TurnName) -> CallToolResponse {
     let message = format!(
-        "The call has ended as turn {}; memory was short then, and its result went to an inbox alone. Whoever runs the fleet finds it in the audit log.",
+        "The call has ended as turn {}; Redis memory was full, so its result went only to an inbox. The fleet's operator finds it in the audit log.",
         name.turn
     );
     CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)]))

@@ -190,13 +190,13 @@ impl ServerHandler for McpServer {
         let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected what a list has said", None))?;
         let Some(list) = self.list_of(&who, &context).await? else {
             let message =
-                format!("there is no list of tools for {}: it is no agent of the tenant, or no worker runs", who.agent);
+                format!("no tool list for {}: the tenant has no such agent, or no worker is running", who.agent);
             return Err(ErrorData::internal_error(message, None));
         };
         let list = define_shared(dialect(&context), &list).map(|list| list.to_string());
         let tools = list.and_then(|list| serde_json::from_str::<Vec<Tool>>(&digits::guarded(&list)));
         let tools = tools.map_err(|error| {
-            tracing::error!(%error, agent = %who.agent, "a list of tools is none");
+            tracing::error!(%error, agent = %who.agent, "invalid tool list");
             ErrorData::internal_error("the list of tools in Redis cannot be read", None)
         })?;
         let left = tools.len().saturating_sub(from);

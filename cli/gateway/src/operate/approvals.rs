@@ -223,7 +223,7 @@ async fn decide(
     let counted = shared.client.decide_approval(&approval.tenant, &approval.id, &verdict).await;
     let counted = counted.map_err(|error| refused(error, &approval))?;
     // Two keys may decide as one approver: the log tells which it was.
-    tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "an approver has decided");
+    tracing::info!(key = operator.by(), by, approval = %approval.id, agrees, state = %counted.state, "approval decided");
     Ok(Json(counted))
 }
 

@@ -186,7 +186,7 @@ pub(crate) async fn show(
     let own = operator.within(None)?;
     let found = dead::find(shared.client.stores(), &id).await?;
     let found = found.filter(|whole| own.is_none() || whole.dead.tenant == own);
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("{id}: nothing of this id is there, or not any more")))
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("{id}: no entry with this id")))
 }
 
 fn named(text: &str) -> Result<DeadId, Problem> {

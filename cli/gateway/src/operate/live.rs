@@ -74,7 +74,7 @@ impl Live {
                         Seen::Fleet(changes, fleet)
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "those who watch the fleet see nothing of it");
+                        tracing::warn!(%error, "live view cannot read the fleet");
                         Seen::Away
                     }
                 };

@@ -230,7 +230,7 @@ fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem>
 fn because(reason: &str) -> Result<&str, Problem> {
     let (reason, max) = (reason.trim(), limits::CANCEL_REASON_BYTES_MAX);
     if reason.is_empty() || reason.len() > max {
-        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes, for the audit log")));
+        return Err(Problem::invalid(format!("reason: expected 1 to {max} bytes (written to the audit log)")));
     }
     Ok(reason)
 }

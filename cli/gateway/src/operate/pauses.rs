@@ -217,6 +217,6 @@ fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(W
         }
         return Ok((Whose::Tool(PausedTool { tenant, tool }), reason));
     }
-    let tenant = tenant.ok_or_else(|| Problem::invalid("tenant: expected one, for the key is for all"))?;
+    let tenant = tenant.ok_or_else(|| Problem::invalid("tenant: required, because this key covers all tenants"))?;
     Ok((Whose::Caller(Paused { tenant, agent }), reason))
 }

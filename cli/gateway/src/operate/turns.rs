@@ -165,6 +165,6 @@ pub(crate) async fn cancel(
     let answers = end_many(&shared.client, &names, "", who).await?;
     let ended: Vec<Ended> =
         names.iter().zip(answers).map(|(name, answer)| Ended { id: name.to_string(), answer }).collect();
-    tracing::info!(key = operator.by(), turns = ended.len(), "an operator has asked turns to end");
+    tracing::info!(key = operator.by(), turns = ended.len(), "operator cancelled turns");
     Ok(Json(ended))
 }

@@ -169,7 +169,7 @@ impl Inner {
         let stood = match stands(self.client.store(&first.tenant), names).await {
             Ok(stood) => stood,
             Err(error) => {
-                tracing::warn!(%error, turns = names.len(), "turns that are followed could not be looked at");
+                tracing::warn!(%error, turns = names.len(), "failed to poll followed turns");
                 names.iter().for_each(|(name, _)| self.saw(name, |_| Seen::Away));
                 return false;
             }
@@ -182,7 +182,7 @@ impl Inner {
             Ok(None) => self.look_for(name).await,
             Err(error) => {
                 let is_damaged = error.is_script_error();
-                tracing::warn!(%error, turn = %name, "a turn that is followed could not be looked at");
+                tracing::warn!(%error, turn = %name, "failed to poll a followed turn");
                 self.saw(name, |_| if is_damaged { Seen::Damaged } else { Seen::Away });
                 is_damaged
             }

@@ -101,7 +101,7 @@ impl Told {
     }
 
     fn damaged(&mut self) {
-        let message = format!("what is kept of {} cannot be read: the gateway's log says why", self.name.turn);
+        let message = format!("the record of {} cannot be read: see the gateway's log", self.name.turn);
         self.push("damaged", &json!({"message": message}));
         self.over = true;
     }

@@ -75,7 +75,7 @@ impl Shared {
     fn metadata(&self, path: &str) -> Result<Json<Value>, Problem> {
         let (Some(public), Some(tokens)) = (&self.public, &self.credentials.tokens) else {
             return Err(Problem::not_found(
-                "there is no metadata: tokens are not taken here, or --public-url is not given",
+                "no metadata: this gateway does not accept tokens, or --public-url is not set",
             ));
         };
         Ok(Json(json!({

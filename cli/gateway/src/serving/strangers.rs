@@ -74,7 +74,7 @@ impl Strangers {
         self.wrong.take(peer, rate).map_err(|Over { seconds, is_news }| {
             if is_news {
                 let from = peer.0;
-                tracing::warn!(%from, "so many keys that are not good come from there that others are not looked at");
+                tracing::warn!(%from, "too many invalid API keys from this address; rejecting its requests unchecked");
             }
             Problem::too_many_wrong(seconds)
         })

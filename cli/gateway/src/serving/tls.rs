@@ -85,10 +85,12 @@ impl TlsFiles {
             known = texts;
             match found.and_then(|(certificate, key)| config(&self.certificate, &self.key, &certificate, &key)) {
                 Ok(config) => {
-                    tracing::info!("the certificate was read again");
+                    tracing::info!("certificate reloaded");
                     self.config.store(Arc::new(config));
                 }
-                Err(error) => tracing::error!(%error, "the certificate stays what it was"),
+                Err(error) => {
+                    tracing::error!(%error, "certificate not reloaded; the previous certificate stays in use")
+                }
             }
         }
     }
@@ -110,7 +112,7 @@ fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) ->
     let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
     let chain = chain.map_err(|error| wrong(certificate, format!("expected certificates in PEM: {error}")))?;
     if chain.is_empty() {
-        return Err(wrong(certificate, "expected a certificate in PEM; there is none".into()));
+        return Err(wrong(certificate, "expected a PEM certificate; found none".into()));
     }
     // What is wrong with a key is said without a word of it.
     let secret = PrivateKeyDer::from_pem_slice(secret);
@@ -186,7 +188,7 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
             // It was one client's fault, and is over.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
+                tracing::debug!(%error, "connection not accepted");
                 tokio::time::sleep(REST).await;
                 continue;
             }
@@ -201,9 +203,9 @@ async fn accept(listener: TcpListener, files: TlsFiles, connections: Connections
                     let guarded = Guarded::new(stream, Arc::clone(&guest));
                     drop(ready.send((guarded, Origin(guest))).await);
                 }
-                Some(Ok(Err(error))) => tracing::debug!(%error, %from, "a client did not agree on TLS"),
-                Some(Err(_)) => tracing::debug!(%from, "a client did not shake hands in time"),
-                None => tracing::debug!(%from, "a handshake was cut off to make room for other connections"),
+                Some(Ok(Err(error))) => tracing::debug!(%error, %from, "TLS negotiation failed"),
+                Some(Err(_)) => tracing::debug!(%from, "TLS handshake timed out"),
+                None => tracing::debug!(%from, "TLS handshake dropped to make room for other connections"),
             }
         });
     }

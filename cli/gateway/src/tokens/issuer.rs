@@ -98,7 +98,7 @@ fn trusted(url: &str) -> Result<Url, String> {
     if url.scheme() == "https" || (url.scheme() == "http" && is_here) {
         return Ok(url);
     }
-    Err(format!("{url}: expected https, for whoever can change the keys on their way makes tokens"))
+    Err(format!("{url}: expected https, because a changed key in transit lets an attacker issue tokens"))
 }
 
 /// # Errors

@@ -179,7 +179,7 @@ async fn find(client: &Client, which: &One) -> Result<(TurnName, Approval), Fail
     }
     let waiting = client.approvals(&name.tenant, APPROVALS_LISTED_MAX).await?;
     let near = nearest(name.turn.as_str(), waiting.iter().map(|approval| approval.id.as_str()));
-    let near = if near.is_empty() { String::new() } else { format!(". The nearest that wait: {}", near.join(", ")) };
+    let near = if near.is_empty() { String::new() } else { format!(". Nearest waiting: {}", near.join(", ")) };
     Err(Failure::failed(anyhow::anyhow!("{name}: {}{near}", ApprovalError::Unknown)))
 }
 
@@ -204,7 +204,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     let found: Vec<Approval> = page.approvals.into_iter().map(|found| found.for_onlookers(&redactor)).collect();
     output.show(&found, |found| tell::listed(found, now_ms))?;
     if let Some(next) = page.next {
-        output.note(&format!("there may be more: --from {next} goes on"));
+        output.note(&format!("there may be more: continue with --from {next}"));
     }
     Ok(())
 }
@@ -268,16 +268,12 @@ fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Fa
         ApprovalError::Changed => {
             let now = approval.narrowed.as_ref().map_or("none", |narrowed| narrowed.get());
             Failure::failed(anyhow::anyhow!(
-                "{name}: another approver has changed arguments: {now}. With --narrowed you agree to these, with --set you \
-                 change more of them"
+                "{name}: another approver has changed arguments: {now}. Pass --narrowed to accept them, or --set to change more"
             ))
         }
         ApprovalError::Role(by) => {
             let needs: Vec<String> = approval.needs.iter().map(tickfleet_client::approvals::Needed::in_words).collect();
-            Failure::failed(anyhow::anyhow!(
-                "{name}: {by} may not decide about this call; it needs {}",
-                needs.join(" and ")
-            ))
+            Failure::failed(anyhow::anyhow!("{name}: {by} may not approve this call; it needs {}", needs.join(" and ")))
         }
         other => Failure::failed(anyhow::anyhow!("{name}: {other}")),
     }
@@ -286,9 +282,9 @@ fn not_counted(error: ApprovalError, name: &TurnName, approval: &Approval) -> Fa
 fn nobody<'a>(by: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     if names.clone().next().is_none() {
         return Failure::failed(anyhow::anyhow!(
-            "no approvers are configured: permissions.yaml names them under approvers"
+            "no approvers configured: add them under approvers in permissions.yaml"
         ));
     }
     let meant = closest(by, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
-    Failure::failed(anyhow::anyhow!("{by:?} is no approver.{meant} Approvers: {}", listed_names(names)))
+    Failure::failed(anyhow::anyhow!("{by:?} is not an approver.{meant} Approvers: {}", listed_names(names)))
 }

@@ -15,7 +15,7 @@ const ARGUMENTS_CHARS: usize = 48;
 /// What waits, a row each.
 pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
     if found.is_empty() {
-        return "Nothing waits for an approval.".into();
+        return "No approvals waiting.".into();
     }
     let mut rows = table(&["APPROVAL", "AGENT", "TOOL", "ARGUMENTS", "NEEDS", "ENDS"]);
     for approval in found {
@@ -33,7 +33,9 @@ pub(super) fn listed(found: &[Approval], now_ms: i64) -> String {
         !found.arguments_exact || summary(found.arguments.get(), ARGUMENTS_CHARS) != found.arguments.get()
     };
     if found.iter().any(is_short) {
-        text.push_str("\nSome arguments are shortened here, or secrets are taken out: tickfleet approvals show ID shows them exactly");
+        text.push_str(
+            "\nSome arguments are shortened or have secrets removed: tickfleet approvals show ID shows them exactly",
+        );
     }
     text
 }
@@ -55,14 +57,14 @@ fn why(approval: &Approval) -> String {
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     let Approval { id, tenant, asked_ms, until_ms, .. } = approval;
     if approval.state == "approved" {
-        return format!("the approval {tenant}:{id} was given, and its call goes on at once");
+        return format!("the approval {tenant}:{id} was given; its call continues now");
     }
     let agreed = match approval.agreed.as_slice() {
         [] => String::new(),
         some => format!("; so far agreed: {}", some.iter().map(|said| said.by.as_str()).collect::<Vec<_>>().join(", ")),
     };
     format!(
-        "the approval {tenant}:{id} was asked for {}, by {}. Who may give it: {}{agreed}. It ends {} ({})",
+        "approval {tenant}:{id} requested {}, by {}. Approvers: {}{agreed}. Expires {} ({})",
         clock(*asked_ms),
         why(approval),
         needs(approval),
@@ -76,11 +78,11 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     let mut text = String::new();
     let (mood, word) = match approval.state.as_str() {
         "waiting" => (Mood::Doubtful, "waits for people"),
-        "approved" => (Mood::Good, "was given; its call has not begun yet"),
-        "used" => (Mood::Good, "was given, and its call has it"),
+        "approved" => (Mood::Good, "approved; its call has not begun yet"),
+        "used" => (Mood::Good, "approved and used by its call"),
         "denied" => (Mood::Bad, "was denied"),
         "expired" => (Mood::Bad, "has expired"),
-        "void" => (Mood::Doubtful, "counts no more: its call is over, or another one"),
+        "void" => (Mood::Doubtful, "no longer valid: its call has ended or changed"),
         other => (Mood::Doubtful, other),
     };
     let id = output.paint(Mood::Strong, &format!("{}:{}", approval.tenant, approval.id));
@@ -100,7 +102,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
     let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
     let _ = writeln!(text, "  It needs {}", needs(approval));
     if !approval.may_narrow.is_empty() {
-        let _ = writeln!(text, "  Whoever approves may change {}", approval.may_narrow.join(", "));
+        let _ = writeln!(text, "  The approver may change {}", approval.may_narrow.join(", "));
     }
     for (word, said) in
         approval.agreed.iter().map(|said| ("agreed", said)).chain(approval.denied.iter().map(|s| ("denied it", s)))
@@ -124,9 +126,9 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
 /// What a decision came to.
 pub(super) fn decided(tenant: &str, (id, call): (&str, &str), state: &str, missing: u32) -> String {
     match (state, missing) {
-        ("approved", _) => format!("{tenant}:{id} is approved: {call} goes on"),
-        ("denied", _) => format!("{tenant}:{id} is denied: {call} ends, and its agent is told why"),
-        (_, 1) => format!("{tenant}:{id}: noted; 1 more approver has to agree"),
-        (_, more) => format!("{tenant}:{id}: noted; {more} more approvers have to agree"),
+        ("approved", _) => format!("{tenant}:{id} approved: {call} continues"),
+        ("denied", _) => format!("{tenant}:{id} denied: {call} ends, and its agent receives the reason"),
+        (_, 1) => format!("{tenant}:{id}: recorded; 1 more approver has to agree"),
+        (_, more) => format!("{tenant}:{id}: recorded; {more} more approvers have to agree"),
     }
 }

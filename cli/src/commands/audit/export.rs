@@ -131,7 +131,7 @@ fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
         if !is_taken {
             // The last line may have been cut off, and an export that ended goes on.
             if is_whole && !(is_end(&line) && reader.fill_buf()?.is_empty()) {
-                return Err(other(format!("line {number} of it is no line of an export that goes on")));
+                return Err(other(format!("line {number} is not from an export that can continue")));
             }
             break;
         }

@@ -45,9 +45,9 @@ impl Sizes {
         let mut scan = redis::cmd("SCAN");
         scan.arg(0).arg("MATCH").arg(format!("{PREFIX}inboxes:*")).arg("COUNT").arg(1_000_000);
         let (_, found): (String, Vec<String>) = scan.query_async(connection).await?;
-        let of_tenant = found.first().context("the fleet has answered nobody")?;
+        let of_tenant = found.first().context("the fleet has not answered")?;
         let inboxes: Vec<String> = redis::cmd("ZREVRANGE").arg(of_tenant).arg(0).arg(0).query_async(connection).await?;
-        let inbox = inboxes.first().context("the fleet has answered nobody")?;
+        let inbox = inboxes.first().context("the fleet has not answered")?;
         let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
         let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
         // The record of a finished turn is its trace and its reply; the trace has about so many bytes.

@@ -13,7 +13,7 @@ pub(super) struct Cores(std::convert::Infallible);
 #[cfg(not(target_os = "linux"))]
 impl Cores {
     pub(super) fn leave_the_first() -> Result<Self> {
-        bail!("--pin is for Linux: this system lets nobody say on which core a process runs")
+        bail!("--pin needs Linux: this system cannot bind a process to a core")
     }
 
     pub(super) const fn give_the_first(&self, _process: u32) -> Result<()> {

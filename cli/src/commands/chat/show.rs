@@ -41,7 +41,7 @@ impl<'a> Show<'a> {
 
     /// What is said when a conversation begins.
     pub(super) fn greeting(&self, session: &Session, before: usize) {
-        let goes_on = if before == 0 { String::new() } else { format!(", going on after {before} exchanges") };
+        let goes_on = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
         let agent = self.agent;
         self.output
             .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C ends a task, Ctrl-D the talk.", session.id()));

@@ -36,7 +36,7 @@ pub(super) enum Call {
 pub(super) fn heard(message: &Value) -> Heard {
     let id = message["id"].clone();
     if !message.is_object() {
-        return error(&id, INVALID_REQUEST, "This is no JSON-RPC message.");
+        return error(&id, INVALID_REQUEST, "This is not a JSON-RPC message.");
     }
     let (true, Some(method)) = (message.get("id").is_some(), message["method"].as_str()) else {
         return Heard::Notice;

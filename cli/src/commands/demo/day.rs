@@ -99,7 +99,7 @@ pub(super) fn plan() -> Result<Vec<Planned>> {
     let mut planned = Vec::with_capacity(entries.len());
     for entry in entries {
         let at = entry.at.clone();
-        let minutes = minutes(&at).with_context(|| format!("day.json: {at} is no time"))?;
+        let minutes = minutes(&at).with_context(|| format!("day.json: {at} is not a time"))?;
         let since = minutes.saturating_sub(*begin.get_or_insert(minutes));
         planned.push(of(entry, HOUR * since / 60).with_context(|| format!("day.json at {at}"))?);
     }

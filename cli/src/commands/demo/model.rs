@@ -46,7 +46,7 @@ impl Model {
         let app = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&said));
         let serving = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, app).await {
-                tracing::error!(%error, "the scripted model ended");
+                tracing::error!(%error, "scripted model stopped unexpectedly");
             }
         });
         Ok(Self { base_url, said, serving })

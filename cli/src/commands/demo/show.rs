@@ -102,7 +102,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
         ("Caps in action", caps(report)),
         ("Retries", retries(report)),
         ("Submit to reply", latency(report)),
-        ("What the stand-in saw", stand_in(report)),
+        ("Requests at the stand-in", stand_in(report)),
     ];
     for (title, body) in parts {
         let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
@@ -256,7 +256,7 @@ fn verdict(report: &Report, output: &Output) -> String {
 
 /// What the second and the third act say of themselves where every promise was kept.
 pub(super) const SECOND_KEPT: &str = "Both tasks were answered, and each post was published once.";
-pub(super) const THIRD_KEPT: &str = "Every payment was decided as it had to be, and nobody was paid twice.";
+pub(super) const THIRD_KEPT: &str = "Every payment was decided as expected, and none was paid twice.";
 
 /// What an act says of itself.
 pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> String {

@@ -129,7 +129,7 @@ impl StandIn {
         let app = axum::Router::new().fallback(serve).with_state(Arc::clone(&services));
         let serving = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, app).await {
-                tracing::error!(%error, "the stand-in ended");
+                tracing::error!(%error, "stand-in stopped unexpectedly");
             }
         });
         Ok(Self { base_url, services, serving })

@@ -33,10 +33,10 @@ impl Away {
             found => return found,
         };
         let named = shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        let says = format!("shards {named} cannot be asked: {why}");
+        let says = format!("shards {named} are unreachable: {why}");
         self.shards.extend(shards);
         self.first.get_or_insert(failure);
-        let advice = "start their primary, or let a replica take over; turns of their tenants wait meanwhile";
+        let advice = "start their primary or fail over to a replica; turns of their tenants wait until then";
         Ok(vec![Finding::fail("primary", says, advice)])
     }
 }

@@ -13,15 +13,15 @@ pub(super) fn judge(view: &ClusterView) -> Vec<Finding> {
 }
 
 fn agreement(view: &ClusterView) -> Finding {
-    const ADVICE: &str = "start it or mend it; after a failover or a move views differ for a moment";
+    const ADVICE: &str = "start or repair the node; after a failover or a slot migration, views differ for a moment";
     let told = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
     let odd = view.nodes.iter().find_map(|said| match &said.primaries {
         Ok(primaries) if Some(primaries) == told => None,
-        Ok(_) => Some(format!("{} sees the shards elsewhere", said.node)),
+        Ok(_) => Some(format!("{} reports other slot owners", said.node)),
         Err(why) => Some(format!("{}: {why}", said.node)),
     });
     let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == told && told.is_some()).count();
-    let text = format!("{agree} of {} nodes agree where the shards are", view.nodes.len());
+    let text = format!("{agree} of {} nodes agree on the slot owners", view.nodes.len());
     match odd {
         None => Finding::ok("cluster", text),
         Some(odd) => Finding::warn("cluster", format!("{text}; {odd}"), ADVICE),
@@ -43,8 +43,8 @@ fn placement(view: &ClusterView) -> Finding {
     if let Some(shard) = homeless {
         return Finding::fail(
             "placement",
-            format!("nobody holds the slot of shard {}", named(&shard)),
-            "mend the cluster",
+            format!("no node owns the slot of shard {}", named(&shard)),
+            "repair the cluster",
         );
     }
     match moves(view) {
@@ -76,7 +76,7 @@ fn moves(view: &ClusterView) -> Vec<String> {
 
 fn fewness(view: &ClusterView) -> Option<Finding> {
     let (shards, primaries) = (view.slots.len(), view.holders.len());
-    let advice = "a running fleet keeps its number of shards: choose redis.shards with the primaries of later in mind";
+    let advice = "a running fleet keeps its number of shards: choose redis.shards for the primaries you plan for";
     (primaries > 0 && shards < primaries * SHARDS_PER_PRIMARY_MIN).then(|| {
         let says = format!("{shards} shards over {primaries} primaries: fewer than {SHARDS_PER_PRIMARY_MIN} for each");
         Finding::warn("shards", says, advice)
@@ -113,7 +113,7 @@ mod tests {
         let advice = "for balance, move slot 105 (shard 5) to b:1, slot 104 (shard 4) to b:1";
         assert_eq!(uneven.advice.as_deref(), Some(advice));
         let lost = placement(&view([&[0, 1, 2], &[4, 5, 6, 7]]));
-        assert_eq!((lost.level, lost.says.as_str()), (Level::Fail, "nobody holds the slot of shard 3 (slot 103)"));
+        assert_eq!((lost.level, lost.says.as_str()), (Level::Fail, "no node owns the slot of shard 3 (slot 103)"));
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         odd.slots.truncate(2);
         odd.nodes.push(NodeSays { node: "b:1".into(), primaries: Err("no answer".into()) });
         let told = judge(&odd);
-        assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree where the shards are; b:1: no answer"), "{told:?}");
+        assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree on the slot owners; b:1: no answer"), "{told:?}");
         assert!(told.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{told:?}");
     }
 }

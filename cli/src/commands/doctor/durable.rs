@@ -36,12 +36,12 @@ fn of_kind(facts: &ServerFacts, kind: Durability, wanted: &[(String, Durability)
             "use Redis 7.2 or later, or Valkey; or `durable: replica`; or `none` with appendfsync always",
         ),
         (Durability::Disk, _) if facts.aof == Some(false) => {
-            Finding::fail("durable", not_run("there is no append-only file"), "CONFIG SET appendonly yes")
+            Finding::fail("durable", not_run("no append-only file"), "CONFIG SET appendonly yes")
         }
-        (Durability::Replica, Some(0)) => Finding::fail("durable", not_run("no replica follows"), "add a replica"),
+        (Durability::Replica, Some(0)) => Finding::fail("durable", not_run("no replica connected"), "add a replica"),
         (Durability::Replica, Some(1)) => Finding::warn(
             "durable",
-            says("one replica follows: while it is away, such calls do not run"),
+            says("one replica connected: if it disconnects, such calls do not run"),
             "add another replica",
         ),
         _ => Finding::ok("durable", says("can be confirmed")),
@@ -65,10 +65,10 @@ mod tests {
         let wanted = |durable| vec![("worker.durable".to_owned(), durable), ("the tool pay".to_owned(), durable)];
         for (version, aof, replicas, durable, level, told) in [
             ("7.0.15", true, Some(0), Durability::Disk, Level::Fail, "Redis 7.0.15 has no WAITAOF"),
-            ("7.2.0", false, Some(0), Durability::Disk, Level::Fail, "there is no append-only file"),
+            ("7.2.0", false, Some(0), Durability::Disk, Level::Fail, "no append-only file"),
             ("7.2.0", true, Some(0), Durability::Disk, Level::Ok, "can be confirmed"),
-            ("7.0.15", true, Some(0), Durability::Replica, Level::Fail, "no replica follows"),
-            ("7.0.15", true, Some(1), Durability::Replica, Level::Warn, "one replica follows"),
+            ("7.0.15", true, Some(0), Durability::Replica, Level::Fail, "no replica connected"),
+            ("7.0.15", true, Some(1), Durability::Replica, Level::Warn, "one replica connected"),
             ("7.0.15", true, Some(2), Durability::Replica, Level::Ok, "can be confirmed"),
             ("7.0.15", true, None, Durability::Replica, Level::Ok, "can be confirmed"),
         ] {

@@ -185,7 +185,7 @@ async fn server_findings(
 /// # Errors
 /// Redis is away, or nobody is logged in: nothing else can be looked at.
 fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Result<Vec<Finding>, Failure> {
-    const UNEXPECTED: &str = "this reply was not expected: read the log of the Redis server, and compare its version";
+    const UNEXPECTED: &str = "unexpected reply: check the Redis server's log and version";
     match found {
         Ok(found) => Ok(found),
         Err(error) if error.refusal() == Some(Refusal::Login) => Err(error.into()),
@@ -193,7 +193,7 @@ fn or_refused(what: &'static str, found: Result<Vec<Finding>, StoreError>) -> Re
             if !is_away(&error) =>
         {
             let advice = error.remedy().unwrap_or(UNEXPECTED);
-            Ok(vec![Finding::fail(what, format!("could not be looked at: {error}"), advice)])
+            Ok(vec![Finding::fail(what, format!("check failed: {error}"), advice)])
         }
         Err(error) => Err(error.into()),
     }
@@ -203,8 +203,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
     let finding = |(name, verdict): (String, Result<String, String>)| match verdict {
         Ok(says) => Finding::ok("mcp", format!("{name}: {says}")),
         Err(why) => {
-            let advice =
-                "its tools that differ are quarantined, or all of them while it is away; see tickfleet mcp check";
+            let advice = "changed tools are quarantined, or all of them while the server is unreachable; run tickfleet mcp check";
             Finding::warn("mcp", format!("{name}: {why}"), advice)
         }
     };
@@ -220,7 +219,7 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
         None => Finding::ok("sandbox", found),
         Some(first) => {
             let advice = match setup.starts_without_sandbox() {
-                true => "a worker here refuses its calls; docs/sandbox.md#what-each-level-needs",
+                true => "a worker here rejects its calls; docs/sandbox.md#what-each-level-needs",
                 false => "a worker here refuses to start with this tool; docs/sandbox.md#what-each-level-needs",
             };
             Finding::warn("sandbox", format!("{first}; {found}"), advice)
@@ -233,29 +232,24 @@ async fn policy_findings(setup: &Setup, stores: &[Store]) -> Vec<Finding> {
     const WHAT: &str = "configuration";
     let (configuration, dir) = (&setup.configuration, setup.folder());
     if !setup.knows_policy() {
-        let says =
-            format!("it is broken, no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
+        let says = format!("invalid; no process can start with it: {}", in_one_line(setup.trouble().unwrap_or("")));
         let folder = dir.map(|dir| format!(" --config {}", dir.display())).unwrap_or_default();
-        return vec![Finding::fail(
-            WHAT,
-            says,
-            format!("mend it; tickfleet config check{folder} names all that is wrong"),
-        )];
+        return vec![Finding::fail(WHAT, says, format!("fix it; tickfleet config check{folder} lists all problems"))];
     }
     let mut findings = Vec::new();
     if configuration.policy.agents.is_empty() {
-        let says = format!("no agent is configured, so every turn is refused: {}", lacking(dir, "agents.yaml"));
+        let says = format!("no agents configured; every turn is rejected: {}", lacking(dir, "agents.yaml"));
         findings.push(Finding::fail(WHAT, says, "write agents.yaml and permissions.yaml; with Helm: config.files"));
     }
     if configuration.policy.tenants.is_empty() && !any_tenant_is_set(stores).await {
-        let says = format!("no tenant is configured, so every turn is refused: {}", lacking(dir, "tenants.yaml"));
+        let says = format!("no tenants configured; every turn is rejected: {}", lacking(dir, "tenants.yaml"));
         let advice = "write tenants.yaml (with Helm: config.files), or set one with tickfleet tenant set";
         findings.push(Finding::fail(WHAT, says, advice));
     }
     let Some(dir) = dir.map(Path::display).filter(|_| findings.is_empty()) else { return findings };
     let samples = configuration.samples();
     if samples.is_empty() {
-        let says = format!("agents: {}; every file is from {dir}", configuration.policy.agents.len());
+        let says = format!("agents: {}; all files from {dir}", configuration.policy.agents.len());
         return vec![Finding::ok(WHAT, says)];
     }
     let says = format!("{} come from the built-in sample business", samples.join(", "));
@@ -268,7 +262,7 @@ fn lacking(dir: Option<&Path>, file: &str) -> String {
     match dir.map(|dir| dir.join(file)) {
         Some(path) if path.exists() => format!("{} names none", path.display()),
         Some(path) => format!("{} is missing", path.display()),
-        None => format!("there is no folder with {file} (--config)"),
+        None => format!("no folder with {file} found (--config)"),
     }
 }
 
@@ -325,7 +319,7 @@ async fn shard_findings(
 /// Agents whose clients cannot fetch their tools.
 async fn tool_lists(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let left_out = store.tool_lists_mark().await?.map_or(0, |mark| mark.left_out);
-    let says = format!("{left_out} agents have no list: the different lists have more than 64 MiB");
+    let says = format!("{left_out} agents have no tool list: the distinct lists exceed 64 MiB");
     let advice = "grant by role instead of by agent, so that more agents share a list, or shorten descriptions";
     Ok((left_out > 0).then(|| Finding::warn("tool lists", says, advice)).into_iter().collect())
 }
@@ -344,7 +338,7 @@ async fn waiting(setup: &Setup, pool: &Pool, store: &Store, facts: &ShardFacts) 
 async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let finding = |(tenant, why): (TenantId, String)| {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
-        Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
+        Finding::fail("tenants", format!("{tenant}: {why}; its turns are rejected"), advice)
     };
     let set = store.at_run_time().await?;
     let mut findings: Vec<Finding> = crate::commands::tenant::unreadable(&set).into_iter().map(finding).collect();
@@ -359,12 +353,16 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, StoreError> {
     let paused: Vec<String> = callers.chain(tools).collect();
     if !paused.is_empty() {
         let says = format!("their calls wait: {}", list(paused.iter().map(String::as_str)));
-        findings.push(Finding::warn("paused", says, "tickfleet pause says by whom and why, tickfleet resume ends it"));
+        findings.push(Finding::warn(
+            "paused",
+            says,
+            "tickfleet pause lists who paused what and why; tickfleet resume ends a pause",
+        ));
     }
     Ok(findings)
 }
 
-#[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]
+#[allow(clippy::disallowed_methods, reason = "the edge: doctor compares this machine's clock with that of Redis")]
 fn local_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     crate::output::time_format::millis(since)
@@ -384,6 +382,6 @@ fn text(report: &Report, output: &Output) -> String {
         }
     }
     let count = |level| report.findings.iter().filter(|finding| finding.level == level).count();
-    text.push_str(&format!("{} to mend, {} to look at\n", count(Level::Fail), count(Level::Warn)));
+    text.push_str(&format!("{} to fix, {} to check\n", count(Level::Fail), count(Level::Warn)));
     text
 }

@@ -30,16 +30,16 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
     findings.push(match facts.shards {
         Some(stored) if stored != shards => Finding::fail(
             "shards",
-            format!("this configuration counts {shards} shards, the data was written with {stored}"),
-            format!("set redis.shards to {stored}: a tenant's shard depends on the number"),
+            format!("this configuration has {shards} shards; the data was written with {stored}"),
+            format!("set redis.shards to {stored}: a tenant's shard depends on the number of shards"),
         ),
         _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
     });
     findings.push(policy(facts, digest));
     findings.extend(others(facts));
     if !facts.tools_off.is_empty() {
-        let says = format!("switched off at run time, for everybody: {}", facts.tools_off.join(", "));
-        findings.push(Finding::warn("tools", says, "give one back with tickfleet tools enable <tool>"));
+        let says = format!("disabled at run time for all agents: {}", facts.tools_off.join(", "));
+        findings.push(Finding::warn("tools", says, "tickfleet tools enable <tool> enables one again"));
     }
     findings.push(match facts.steps {
         (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
@@ -49,7 +49,7 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
                 "Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
                 facts.offset_ms
             ),
-            "windows went on unharmed; let NTP slew the clock of the server rather than step it",
+            "windows were not affected; let NTP slew the server's clock instead of stepping it",
         ),
     });
     findings
@@ -60,17 +60,14 @@ fn streams(number: usize, facts: &ShardFacts) -> Finding {
         return Finding::ok("streams", format!("shard {number} has all its streams and groups"));
     }
     let missing = facts.groups_missing.join(", ");
-    let advice = "a scheduler or worker makes them at its start; missing in between, they were deleted, with all that was on them";
+    let advice = "schedulers and workers create them when they start; if they are missing later, they were deleted with all entries";
     Finding::fail("streams", format!("shard {number} lacks {missing}"), advice)
 }
 
 fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     let (generation, short_of) = (facts.policy_generation, |digest: &str| short(digest, 12));
     if facts.policy_digest == digest {
-        return Finding::ok(
-            "policy",
-            format!("generation {generation} is in force, and is that of this configuration"),
-        );
+        return Finding::ok("policy", format!("generation {generation} is in force and matches this configuration"));
     }
     let says = format!(
         "generation {generation} ({}) is in force; this configuration is {}",
@@ -80,7 +77,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     Finding::warn(
         "policy",
         says,
-        "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
+        "compare `tickfleet config print` on both sides, or restart the schedulers with this configuration",
     )
 }
 
@@ -100,19 +97,18 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     });
     let named: Vec<String> = named.collect();
     let says = format!("{in_force} is in force, but {}", named.join("; "));
-    let advice = "after a change this lasts seconds; else a process refused the change, and its log says why. \
-                  Until then: tickfleet tools disable <tool>";
+    let advice = "normal for seconds after a change; if it lasts, a process rejected the change and logged the reason. Until then: tickfleet tools disable <tool>";
     (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
 /// Reports short memory: if it is short, that is the one cause of whatever waits.
 fn memory(b: &Backlog) -> Option<Finding> {
     let says = format!(
-        "{} MiB of {} MiB are used: nothing new is taken in, and what is in goes on in small bites",
+        "{} MiB of {} MiB used: new work is rejected; accepted work continues in small batches",
         b.memory.used >> 20,
         b.memory.max >> 20
     );
-    let advice = "raise maxmemory, have inboxes read, or shorten retention.*; nothing that was accepted is lost";
+    let advice = "raise maxmemory, read the inboxes, or shorten retention.*; accepted work is not lost";
     (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
 }
 
@@ -121,7 +117,7 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
     let memory = memory(b);
     let short = memory.is_some();
-    let because = |advice: &'static str| if short { "that is because memory is short" } else { advice };
+    let because = |advice: &'static str| if short { "caused by low Redis memory" } else { advice };
     let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
     let counts = format!(
         "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
@@ -131,21 +127,21 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     findings.push(if b.inbound >= settings.queues.turns_max {
         Finding::fail(
             "backlog",
-            format!("{counts}: new turns are refused (queue_full)"),
-            because("add schedulers, or look why admission stalls"),
+            format!("{counts}: new turns are rejected (queue_full)"),
+            because("add schedulers, or find out why admission stalls"),
         )
     } else {
         Finding::ok("backlog", counts)
     });
     let unread = [
-        ("inbound", b.oldest_inbound_ms, "add a scheduler, or look at the log of those that run"),
-        ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or look at the log of those that run"),
+        ("inbound", b.oldest_inbound_ms, "add a scheduler, or check the schedulers' logs"),
+        ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or check the workers' logs"),
     ];
     for (what, age_ms, advice) in unread {
         if age_ms > UNREAD_MS_MAX {
             findings.push(Finding::warn(
                 what,
-                format!("the oldest has waited for {} and nobody has read it", span(age_ms)),
+                format!("the oldest entry has waited unread for {}", span(age_ms)),
                 because(advice),
             ));
         }
@@ -156,14 +152,14 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
         findings.push(Finding::warn(
             "running",
             says,
-            "a long tool, or a worker that hangs: tickfleet explain tells of a turn who holds it",
+            "a long-running tool or a hanging worker: tickfleet explain shows which worker holds a turn",
         ));
     }
     findings.push(if b.late_ms > LATE_MS_MAX {
         Finding::fail(
             "timers",
             format!("the oldest due timer is {} late", span(b.late_ms)),
-            because("no scheduler looks at them: start one"),
+            because("no scheduler fires timers: start one"),
         )
     } else {
         Finding::ok("timers", "none is late")
@@ -177,12 +173,11 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
     };
     let mut findings = Vec::new();
-    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "nothing is carried out")]
-    {
+    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "no calls run")] {
         findings.push(match alive(kind) {
             0 => Finding::fail(
                 what,
-                format!("none is alive: {does}"),
+                format!("none alive: {does}"),
                 format!("start one: tickfleet {}", what.trim_end_matches('s')),
             ),
             count => Finding::ok(what, format!("{count} alive")),
@@ -192,8 +187,12 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
         facts.beats.iter().filter(|(_, until)| **until <= facts.now_ms).map(|(name, _)| name.as_str()).collect();
     if !lost.is_empty() {
         lost.sort_unstable();
-        let says = format!("ended without a word, or hang: {}", list(lost));
-        findings.push(Finding::warn("lost", says, "their logs and their orchestrator's say why; others take over"));
+        let says = format!("stopped without deregistering, or hanging: {}", list(lost));
+        findings.push(Finding::warn(
+            "lost",
+            says,
+            "check their logs and the orchestrator's; other processes take over",
+        ));
     }
     let gone: Vec<_> = facts
         .consumers
@@ -205,11 +204,11 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
             .iter()
             .take(NAMED_MAX)
             .map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
-        let says = format!("without a heartbeat, and holding entries: {}", named.collect::<Vec<_>>().join("; "));
+        let says = format!("without a heartbeat but holding entries: {}", named.collect::<Vec<_>>().join("; "));
         findings.push(Finding::warn(
             "the gone",
             says,
-            "a scheduler takes them back within about a lease; if it does not, none runs",
+            "a scheduler recovers them within about one lease; if they remain, no scheduler runs",
         ));
     }
     findings
@@ -218,16 +217,15 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
 /// Inbound streams of shards that do not exist.
 pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
     let last = shards.saturating_sub(1);
-    let says = format!("nobody reads {}: the shards are 0 to {last}", streams.join(", "));
-    let advice = "producers count other shards than redis.shards: with one shard, N is always 0; delete the streams \
-                  when their messages were sent again";
+    let says = format!("no process reads {}: the shards are 0 to {last}", streams.join(", "));
+    let advice = "producers use another number of shards than redis.shards: with one shard, N is always 0; resend their messages, then delete these streams";
     (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
 }
 
 /// The dead stream, and its last entries: never their text, which may hold anything.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
-        return Finding::ok("dead", "no message was refused or poisonous");
+        return Finding::ok("dead", "no rejected or poison messages");
     }
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
@@ -237,8 +235,8 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
             letter.from, letter.reason, letter.entry
         )
     });
-    let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
-    Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
+    let says = format!("{count} rejected or poison messages; the latest:{}", told.collect::<String>());
+    Finding::warn("dead", says, "producers with a readable reply_to got a reply; fix what sends these messages")
 }
 
 /// Describes a message: its ids and the names of its agent and tools, as far as they can be read.
@@ -321,7 +319,7 @@ mod tests {
         let said = strays(&["{tickfleet:2}:turns".to_owned()], 2).unwrap();
         assert_eq!(
             (said.level, said.says.as_str()),
-            (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
+            (Level::Warn, "no process reads {tickfleet:2}:turns: the shards are 0 to 1")
         );
     }
 
@@ -364,6 +362,6 @@ mod tests {
         let found = backlog(&full, &settings);
         assert_eq!((found[0].what, found[0].level), ("pressure", Level::Fail));
         let advice: Vec<_> = found[1..].iter().filter_map(|finding| finding.advice.as_deref()).collect();
-        assert_eq!(advice, ["that is because memory is short"; 2]);
+        assert_eq!(advice, ["caused by low Redis memory"; 2]);
     }
 }

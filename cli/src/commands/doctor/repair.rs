@@ -26,8 +26,8 @@ pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Res
     match store.faults(entry.as_deref()).await {
         Ok(repaired) => Ok(told(&repaired)),
         Err(error) if entry.is_none() => {
-            let advice = error.remedy().unwrap_or("read the log of the Redis server, and run it again");
-            Ok(vec![Finding::warn("repair", format!("could not be looked at: {error}"), advice)])
+            let advice = error.remedy().unwrap_or("check the Redis server's log and run it again");
+            Ok(vec![Finding::warn("repair", format!("check failed: {error}"), advice)])
         }
         Err(error) => Err(error),
     }
@@ -42,13 +42,13 @@ fn told(repaired: &Repaired) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         by_fault.iter().filter_map(|((mended, fault), all)| one(*mended, *fault, all)).collect();
     if repaired.more > 0 {
-        let says = format!("{} more that do not agree are not named", repaired.more);
-        findings.push(Finding::warn("repair", says, "look again when these are mended"));
+        let says = format!("{} more inconsistencies are not listed", repaired.more);
+        findings.push(Finding::warn("repair", says, "run it again when these are fixed"));
     }
     if findings.is_empty() {
         let uncounted =
-            if repaired.counted { "" } else { "; counters of tenants were not compared: too much is under way" };
-        findings.push(Finding::ok("repair", format!("{} things looked at, all agree{uncounted}", repaired.looked)));
+            if repaired.counted { "" } else { "; tenant counters were not compared: too much work is in progress" };
+        findings.push(Finding::ok("repair", format!("{} records checked, all consistent{uncounted}", repaired.looked)));
     }
     findings
 }
@@ -79,45 +79,39 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
         | Fault::LeaseEndless
         | Fault::PlaceNotCounted
         | Fault::TenantMiscounted
-        | Fault::ApprovalUnlisted => (Level::Fail, "nobody mends this by itself: tickfleet doctor --repair"),
+        | Fault::ApprovalUnlisted => (Level::Fail, "not repaired automatically: tickfleet doctor --repair"),
         Fault::TurnLost => (
             Level::Fail,
-            "its record was deleted, so nobody answers it: submit it under another id. tickfleet doctor --repair frees \
-             this one after retention.dedupe_for, or retention.records where that is longer",
+            "its record was deleted, so it gets no reply: submit it under another id. tickfleet doctor --repair frees this id after retention.dedupe_for or retention.records, whichever is longer",
         ),
         Fault::TurnWithoutTimer => {
-            (Level::Warn, "a scheduler's sweep finds it within minutes; tickfleet doctor --repair at once")
+            (Level::Warn, "a scheduler repairs it within minutes; tickfleet doctor --repair does so now")
         }
         Fault::TimerWithoutTurn => {
-            (Level::Warn, "a scheduler takes it away when it is due; tickfleet doctor --repair at once")
+            (Level::Warn, "a scheduler removes it when it is due; tickfleet doctor --repair does so now")
         }
-        Fault::EntryStranded => {
-            (Level::Warn, "whoever reads it finds it stale; where nobody does: tickfleet doctor --repair")
-        }
+        Fault::EntryStranded => (Level::Warn, "its reader discards it; if it has no reader: tickfleet doctor --repair"),
         Fault::PlaceLeaked => {
-            (Level::Warn, "taken back when all of the limit's places are taken; tickfleet doctor --repair at once")
+            (Level::Warn, "reclaimed when all slots of the limit are taken; tickfleet doctor --repair does so now")
         }
         Fault::RuntimeWithoutGroup => {
-            (Level::Warn, "its tasks' timers offer them anew, which makes the group; nothing to mend by hand")
+            (Level::Warn, "timers offer its tasks again and create the group; no action needed")
         }
         Fault::ClaimWithoutTurn => (
             Level::Ok,
-            "its call is over without a word of its end, as where it is cancelled between two tries, and its record is no \
-             longer kept: who makes an equal call is told that it is not known, until the claim ends",
+            "its call ended without recording an outcome and its record has expired: equal calls end as outcome_unknown until the claim expires",
         ),
         Fault::TurnUnreadable => (
             Level::Warn,
-            "somebody wrote into its record: look at it with HGETALL; delete it when its producer has been told. Until then \
-             its tenant's turns are not counted anew",
+            "its record was changed by hand: inspect it with HGETALL, inform its producer, then delete it. Until then, its tenant's turns are not recounted",
         ),
         Fault::Unreadable => (
             Level::Warn,
-            "somebody wrote into it: its calls wait, for it counts as used up until its window ends, and is then written anew. To \
-             end that at once, delete the field",
+            "it was changed by hand: it counts as used up until its window ends, so its calls wait. To end that now, delete the field",
         ),
         Fault::Foreign => (
             Level::Fail,
-            "somebody wrote something else there, and nothing that needs it goes on: look who, and delete it",
+            "another client wrote a value of another type there, and dependent work is stopped: find that client and delete the key",
         ),
         Fault::ParkedNot
         | Fault::RuntimeUnlisted
@@ -125,7 +119,7 @@ const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
         | Fault::LimitUnlisted
         | Fault::IdWithoutEntry
         | Fault::IdEndless
-        | Fault::ClaimEndless => (Level::Warn, "it holds nothing up, and stays until tickfleet doctor --repair"),
+        | Fault::ClaimEndless => (Level::Warn, "harmless; it stays until tickfleet doctor --repair"),
     })
 }
 

@@ -27,8 +27,8 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
     let signer = match setup.signer() {
         Ok(Some(signer)) => signer,
         Ok(None) if is_sealed => {
-            let says = "the audit log was sealed, and this configuration has no seal.key: nothing is sealed any more";
-            return Ok(vec![Finding::warn("seals", says, "name the key, or know that later entries prove nothing")]);
+            let says = "the audit log has seals, but this configuration has no seal.key: sealing has stopped";
+            return Ok(vec![Finding::warn("seals", says, "configure the key; entries without a seal prove nothing")]);
         }
         Ok(None) => return Ok(Vec::new()),
         Err(failure) => {
@@ -36,13 +36,13 @@ pub(super) async fn shard(setup: &Setup, store: &Store) -> Result<Vec<Finding>, 
             return Ok(vec![Finding::fail(
                 "seals",
                 says,
-                "tickfleet audit key --new FILE makes one; schedulers need it",
+                "tickfleet audit key --new FILE creates one; schedulers need it",
             )]);
         }
     };
     let mut keys = store.seal_keys().await?;
     if keys.get(signer.key_id()).is_some_and(|known| *known != signer.public_key()) {
-        let says = format!("another key has signed under the id {:?}: nothing is sealed by this one", signer.key_id());
+        let says = format!("another key has signed under the id {:?}: this key seals nothing", signer.key_id());
         return Ok(vec![Finding::fail("seals", says, "give the newer key another seal.key_id")]);
     }
     keys.insert(signer.key_id().to_owned(), signer.public_key());
@@ -61,10 +61,10 @@ async fn moves(setup: &Setup, store: &Store, signer: &Signer) -> Result<Finding,
     let late_ms = LATE_MS_MIN.max(millis(setup.settings().seal.every).saturating_mul(10));
     let key = signer.key_id();
     Ok(if unsealed_ms <= late_ms {
-        Finding::ok("seals", format!("the audit log is sealed by {key}, up to {} ago", span(unsealed_ms)))
+        Finding::ok("seals", format!("audit log sealed by {key}, up to {} ago", span(unsealed_ms)))
     } else {
-        let says = format!("the oldest entry of the audit log without a seal is {} old", span(unsealed_ms));
-        Finding::fail("seals", says, "does a scheduler run, and has it this key? Its log says why it does not seal")
+        let says = format!("the oldest unsealed audit entry is {} old", span(unsealed_ms));
+        Finding::fail("seals", says, "check that a scheduler runs with this key; its log has the reason")
     })
 }
 
@@ -78,10 +78,10 @@ async fn anchored(setup: &Setup, store: &Store, seals: &[LogSeal]) -> Result<Opt
     let kept = store.anchored().await?.map_or_else(EntryId::default, |id| number(&id));
     let behind_ms = i64::try_from(newest.ms.saturating_sub(kept.ms)).unwrap_or(i64::MAX);
     if kept >= newest || behind_ms <= LATE_MS_MIN {
-        return Ok(Some(Finding::ok("anchors", "heads of the chains are kept where seal.anchor says")));
+        return Ok(Some(Finding::ok("anchors", "anchors of the chains are written to seal.anchor")));
     }
-    let says = "heads of the chains are not kept where seal.anchor says: the end could be cut off unseen";
-    Ok(Some(Finding::fail("anchors", says, "the schedulers' log says why that place refuses them")))
+    let says = "anchors of the chains are not written to seal.anchor: a removed end would not be detected";
+    Ok(Some(Finding::fail("anchors", says, "the schedulers' logs have the reason")))
 }
 
 /// Whether the newest seals and their entries are what was written.
@@ -94,7 +94,7 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
     }
     let mut verifier = Verifier::new(keys);
     let (Some(first), Some(last)) = (ids.first(), ids.last()) else {
-        return Ok(Finding::ok("seals", "the newest seals are of losses alone"));
+        return Ok(Finding::ok("seals", "the newest seals record losses only"));
     };
     let (mut from, until, mut read) = (first.to_string(), last.to_string(), 0);
     while read < READ_MAX {
@@ -107,7 +107,7 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
         from = format!("({}", last.id);
     }
     if read >= READ_MAX {
-        return Ok(Finding::ok("seals", "too many entries to check here: export and verify them"));
+        return Ok(Finding::ok("seals", "too many entries to check here: export and verify the log"));
     }
     let count = seals.len();
     for seal in seals {
@@ -115,13 +115,14 @@ async fn holds(store: &Store, keys: BTreeMap<String, String>, mut seals: Vec<Log
     }
     let verdict = verifier.finish(&[], None);
     Ok(match verdict.findings.first() {
-        None => Finding::ok(
-            "seals",
-            format!("the newest {count}, with {} entries, are as they were written", verdict.sealed),
-        ),
+        None => Finding::ok("seals", format!("the newest {count}, with {} entries, are unchanged", verdict.sealed)),
         Some(first) => {
-            let says = format!("the audit log is NOT as it was written: {first}");
-            Finding::fail("seals", says, "tickfleet audit export and verify tell all that is wrong, and where")
+            let says = format!("the audit log was CHANGED: {first}");
+            Finding::fail(
+                "seals",
+                says,
+                "tickfleet audit export and tickfleet audit verify list every problem and its place",
+            )
         }
     })
 }

@@ -18,7 +18,7 @@ pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
     let mut findings = vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)];
     findings.extend(default_user(facts));
     findings.extend(facts.refused.iter().map(|refused| {
-        let advice = "grant the user the rules that `tickfleet acl --role operator` prints; a managed service may not offer the command";
+        let advice = "grant the user the rules printed by `tickfleet acl --role operator`; a managed service may not offer the command";
         Finding::warn("rights", format!("refused: {refused}"), advice)
     }));
     findings
@@ -26,7 +26,7 @@ pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
 
 /// A fleet's keys lie on other nodes of a cluster, too: `redis://` leads to one of them.
 pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
-    let says = "redis:// names one node of a cluster, which serves some of the shards at most";
+    let says = "redis:// names one node of a cluster, which serves only some shards";
     (facts.mode == "cluster").then(|| Finding::fail("cluster", says, Refusal::Cluster.remedy()))
 }
 
@@ -34,23 +34,26 @@ pub(super) fn cluster_by_one_node(facts: &ServerFacts) -> Option<Finding> {
 /// `default`, and starts without what that user may not do; Valkey does not ask.
 fn default_user(facts: &ServerFacts) -> Option<Finding> {
     let advice = || {
-        format!("ACL SETUSER default {DEFAULT_USER}, and the same line in the aclfile (ACL SAVE): nobody logs in as it")
+        format!(
+            "ACL SETUSER default {DEFAULT_USER}, and the same line in the aclfile (ACL SAVE): no client logs in as this user"
+        )
     };
     match &facts.default_user {
         DefaultUser::Refuses(why) if facts.product == "Redis" && facts.aof != Some(false) => {
-            let says =
-                format!("after a restart, everything that scripts wrote is gone: {why}, so Redis refuses its own log");
+            let says = format!(
+                "a restart loses everything that scripts wrote: {why}, so Redis rejects its own append-only file"
+            );
             Some(Finding::fail("default user", says, advice()))
         }
         DefaultUser::Refuses(why) => {
-            let says = format!("with an append-only file, Redis would refuse its own log when it starts: {why}");
+            let says = format!("with an append-only file, Redis would reject the file when it starts: {why}");
             Some(Finding::warn("default user", says, advice()))
         }
         DefaultUser::NotAllowed => {
-            let says = "whether the user default may load the append-only file is unknown: ACL DRYRUN is refused";
+            let says = "cannot check whether the user default may load the append-only file: ACL DRYRUN is denied";
             Some(Finding::warn("default user", says, Refusal::Rights.remedy()))
         }
-        DefaultUser::Loads => Some(Finding::ok("default user", "Redis can load what it has logged")),
+        DefaultUser::Loads => Some(Finding::ok("default user", "Redis can load its append-only file")),
         DefaultUser::Untold => None,
     }
 }
@@ -58,41 +61,41 @@ fn default_user(facts: &ServerFacts) -> Option<Finding> {
 fn version(facts: &ServerFacts) -> Finding {
     let says = format!("{} {}, {}", facts.product, facts.version, facts.mode);
     if !["Redis", "Valkey"].contains(&facts.product.as_str()) {
-        let advice = "it is not supported, and nothing is promised on it: use Redis 7.0 or later, or Valkey";
+        let advice = "unsupported server: use Redis 7.0 or later, or Valkey";
         return Finding::fail("version", says, advice);
     }
     if facts.version.is_empty() {
         let advice = "make sure that it is Redis 7.0 or later, or Valkey";
-        return Finding::warn("version", "the server does not tell its version", advice);
+        return Finding::warn("version", "the server does not report its version", advice);
     }
     if facts.release() < RELEASE_MIN {
         return Finding::fail("version", says, "use Redis 7.0 or later, or Valkey");
     }
     match facts.mode.as_str() {
-        "sentinel" => Finding::fail("version", says, "this is a sentinel: name the server that it watches"),
+        "sentinel" => Finding::fail("version", says, "this is a sentinel: name the server that it monitors"),
         _ => Finding::ok("version", says),
     }
 }
 
 fn role(facts: &ServerFacts) -> Finding {
     match facts.role.as_str() {
-        "slave" => Finding::fail("role", "a replica, which takes no writes", "name the primary"),
-        "" => Finding::warn("role", "the server does not tell its role", "make sure that it is a primary"),
+        "slave" => Finding::fail("role", "a read-only replica", "name the primary"),
+        "" => Finding::warn("role", "the server does not report its role", "make sure that it is a primary"),
         _ => Finding::ok("role", "a primary"),
     }
 }
 
 /// Whether all sentinels name the same primary; nothing, where none is asked for it.
 pub(super) fn sentinels(says: &[SentinelSays]) -> Option<Finding> {
-    const ADVICE: &str = "start it, mend it, or take it out of the URL: a failover needs most of them";
+    const ADVICE: &str = "start or repair it, or remove it from the URL: a failover needs a majority of sentinels";
     let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
     // They are asked one after the other: during a failover they may differ for a moment.
     let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
     let agree = named.iter().filter(|name| name == &primary).count();
-    let text = format!("{primary}, say {agree} of {} sentinels", says.len());
+    let text = format!("{primary}, according to {agree} of {} sentinels", says.len());
     let odd = says.iter().find_map(|said| match &said.primary {
         Ok(other) if other == *primary => None,
-        Ok(other) => Some(format!("{} says {other}", said.sentinel)),
+        Ok(other) => Some(format!("{} reports {other}", said.sentinel)),
         Err(why) => Some(format!("{}: {why}", said.sentinel)),
     });
     Some(match odd {
@@ -106,12 +109,12 @@ fn eviction(facts: &ServerFacts) -> Finding {
         "noeviction" => Finding::ok("eviction", "maxmemory-policy is noeviction"),
         "" => Finding::warn(
             "eviction",
-            "the server does not tell its maxmemory-policy",
+            "the server does not report its maxmemory-policy",
             "make sure that it is noeviction",
         ),
         other => Finding::fail(
             "eviction",
-            format!("maxmemory-policy is {other}: a full server would drop accepted calls and counters"),
+            format!("maxmemory-policy is {other}: a full server would evict accepted calls and counters"),
             "CONFIG SET maxmemory-policy noeviction",
         ),
     }
@@ -121,14 +124,14 @@ fn eviction(facts: &ServerFacts) -> Finding {
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     let Some(aof) = facts.aof else {
-        let advice = "ask whoever runs it what a failover and a restart lose";
-        return Finding::warn("durability", "the server does not tell whether it keeps an append-only file", advice);
+        let advice = "ask your provider what a failover and a restart lose";
+        return Finding::warn("durability", "the server does not report whether it has an append-only file", advice);
     };
     if !aof {
         let kept = match facts.save.as_deref() {
-            Some("") => "nothing is kept over a restart of the server",
-            Some(_) => "only snapshots: a crash loses minutes of accepted calls, counters and replies",
-            None => "no append-only file: a crash loses what came after the last snapshot",
+            Some("") => "a restart of the server loses all data",
+            Some(_) => "snapshots only: a crash loses minutes of accepted calls, counters and replies",
+            None => "no append-only file: a crash loses all writes since the last snapshot",
         };
         return Finding::warn("durability", kept, ADVICE);
     }
@@ -141,38 +144,38 @@ fn durability(facts: &ServerFacts) -> Finding {
     }
     match facts.fsync.as_deref() {
         Some("always") => {
-            Finding::ok("durability", "append-only file, fsync always: a crash loses nothing that was answered")
+            Finding::ok("durability", "append-only file, fsync always: a crash loses no acknowledged write")
         }
         Some("everysec") => Finding::ok(
             "durability",
-            "append-only file, fsync everysec: a crash of its machine loses up to about two seconds, a crash of the process nothing",
+            "append-only file, fsync everysec: a crash of the machine loses up to about two seconds, a crash of the process nothing",
         ),
         Some(_) => Finding::warn(
             "durability",
-            "append-only file without fsync: a crash of its machine loses up to about 30 s",
+            "append-only file without fsync: a crash of the machine loses up to about 30 s",
             ADVICE,
         ),
-        None => Finding::ok("durability", "append-only file; how often it reaches the disk is not told"),
+        None => Finding::ok("durability", "append-only file; the server does not report its fsync policy"),
     }
 }
 
 fn memory(facts: &ServerFacts) -> Finding {
     let used = rounded(facts.used_memory);
     if facts.used_memory == 0 {
-        return Finding::warn("memory", "the server does not tell its memory", "make sure that maxmemory is set");
+        return Finding::warn("memory", "the server does not report its memory", "make sure that maxmemory is set");
     }
     if facts.maxmemory == 0 {
-        let advice = "set maxmemory: with a bound, new work is refused at 80 % of it and what is in can be finished";
-        return Finding::warn("memory", format!("{used} used, no bound"), advice);
+        let advice = "set maxmemory: new work is then rejected at 80 % of it, so that accepted work can finish";
+        return Finding::warn("memory", format!("{used} used, no maxmemory"), advice);
     }
     let percent = facts.used_memory.saturating_mul(100) / facts.maxmemory;
     let says = format!("{used} of {} used ({percent} %)", rounded(facts.maxmemory));
     match percent {
         MEMORY_PERCENT_FULL.. => {
-            Finding::fail("memory", format!("{says}: new work is refused"), "raise maxmemory, or shorten retention.*")
+            Finding::fail("memory", format!("{says}: new work is rejected"), "raise maxmemory, or shorten retention.*")
         }
         MEMORY_PERCENT_WARN.. => {
-            Finding::warn("memory", says, "at 80 % new work is refused: raise maxmemory, or shorten retention.*")
+            Finding::warn("memory", says, "at 80 % new work is rejected: raise maxmemory, or shorten retention.*")
         }
         _ => Finding::ok("memory", says),
     }
@@ -192,10 +195,9 @@ fn rounded(bytes: u64) -> String {
 pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
     let (ours, round) = (before + (after - before) / 2, after - before);
     let difference = theirs - ours;
-    let says = format!("Redis' clock is {difference:+} ms off this machine's (asked in {round} ms)");
+    let says = format!("Redis' clock differs from this machine's by {difference:+} ms (round trip {round} ms)");
     if difference.abs() > CLOCK_DIFFERENCE_MS_MAX + round {
-        let advice =
-            "caps follow Redis' clock alone and hold; deadlines that producers give are off by this. Check NTP on both";
+        let advice = "caps follow Redis' clock and hold; producers' deadlines are off by this difference. Check NTP on both machines";
         return Finding::warn("clock", says, advice);
     }
     Finding::ok("clock", says)
@@ -237,8 +239,11 @@ mod tests {
     fn the_primary_is_told_and_each_sentinel_that_does_not_name_it() {
         let (one, two, silent) = (says("a", Ok("x:1")), says("b", Ok("y:1")), says("c", Err("no answer")));
         assert_eq!(sentinels(&[]), None);
-        assert_eq!(sentinels(&[one.clone(), one.clone()]), Some(Finding::ok("primary", "x:1, say 2 of 2 sentinels")));
-        for (odd, told) in [(two, "x:1, say 2 of 3 sentinels; b says y:1"), (silent, "c: no answer")] {
+        assert_eq!(
+            sentinels(&[one.clone(), one.clone()]),
+            Some(Finding::ok("primary", "x:1, according to 2 of 2 sentinels"))
+        );
+        for (odd, told) in [(two, "x:1, according to 2 of 3 sentinels; b reports y:1"), (silent, "c: no answer")] {
             let finding = sentinels(&[odd, one.clone(), one.clone()]).unwrap();
             assert_eq!(finding.level, Level::Warn);
             assert!(finding.says.ends_with(told), "{finding:?}");

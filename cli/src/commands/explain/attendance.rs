@@ -81,31 +81,31 @@ impl Attendance {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {
                 let last = gone_ms.map_or_else(
-                    || "none has run lately".into(),
-                    |ms| format!("the last one was heard {} ago", span(ms)),
+                    || "none has run recently".into(),
+                    |ms| format!("the last heartbeat was {} ago", span(ms)),
                 );
                 format!("No worker is alive ({last}). It waits until one runs: tickfleet worker")
             }
             Self::Workers { alive, drained, .. } if alive == drained => format!(
-                "{} alive, drained by an operator, and take nothing new: tickfleet workers list says who did it and why",
+                "{} alive but drained by an operator, taking no new work: tickfleet workers list shows who and why",
                 counted(*alive, "worker")
             ),
             Self::Workers { alive, busy, slots, .. } if busy >= slots && *slots > 0 => {
-                format!("All {slots} slots of {} are busy; it is taken when one is free", counted(*alive, "worker"))
+                format!("All {slots} slots of {} are busy; it starts when one is free", counted(*alive, "worker"))
             }
             Self::Workers { alive, busy, slots, .. } => format!(
-                "{} alive, {busy} of {slots} slots busy: it should be taken at once. If it is not, see tickfleet doctor",
+                "{} alive, {busy} of {slots} slots busy: it should start now. If it does not, run tickfleet doctor",
                 counted(*alive, "worker")
             ),
             Self::Runtimes { stream, known: 0, .. } => format!(
-                "No runtime has ever read {stream}, where the tasks of this agent are offered: start the one that works for it"
+                "No runtime has ever read {stream}, where this agent's tasks are offered: start its runtime"
             ),
             Self::Runtimes { stream, asked_ms, .. } => match asked_ms {
                 Some(ms) if *ms < RUNTIME_SILENT_MS => {
-                    format!("A runtime reads {stream} (it asked {} ago) and has not taken this task yet", span(*ms))
+                    format!("A runtime reads {stream} (last read {} ago) and has not taken this task yet", span(*ms))
                 }
                 _ => format!(
-                    "No runtime reads {stream} now: the last one asked {} ago. It waits until one does",
+                    "No runtime reads {stream} now (last read {} ago). The task waits until one does",
                     span(asked_ms.unwrap_or_default())
                 ),
             },
@@ -113,11 +113,10 @@ impl Attendance {
                 "It is on the inbound stream, and no scheduler is alive. It waits until one runs: tickfleet scheduler"
                     .into()
             }
-            Self::Schedulers { pressure: true, .. } => "It is on the inbound stream: Redis' memory is nearly full, so \
-                 nothing new is taken in. tickfleet doctor says more"
+            Self::Schedulers { pressure: true, .. } => "It is on the inbound stream: Redis memory is nearly full, so new work is not admitted. Run tickfleet doctor"
                 .into(),
             Self::Schedulers { alive, .. } => format!(
-                "It is on the inbound stream, and no scheduler has decided about it yet; {} alive",
+                "It is on the inbound stream, waiting for admission; {} alive",
                 counted(*alive, "scheduler")
             ),
         }

@@ -221,10 +221,7 @@ async fn gather(
     let Some((name, mut story)) = found else { return Err(unknown(asked, args)) };
     story.position = asked.position;
     if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
-        return Err(Failure::usage(format!(
-            "{name} has {} calls, from /0 on; /{position} is none of them",
-            story.calls
-        )));
+        return Err(Failure::usage(format!("{name} has {} calls, starting at /0; it has no /{position}", story.calls)));
     }
     story.policy = policy_in_force(client.store(&name.tenant)).await?;
     if story.audit.read == 0 {
@@ -257,7 +254,7 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
     let (turn, position) = match rest.split_once('/') {
         Some((turn, position)) => {
             let position =
-                position.parse().map_err(|_| Failure::usage("after / the number of a call is expected, from 0"))?;
+                position.parse().map_err(|_| Failure::usage("expected the number of a call after /, starting at 0"))?;
             (turn, Some(position))
         }
         None => (rest, None),
@@ -367,13 +364,13 @@ fn unknown(asked: &Asked, args: &Explain) -> Failure {
     let (id, tenant) = (&asked.turn, &asked.tenant);
     let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));
     let more = match tenant {
-        None => " Audit entries are kept longer: name the tenant, and they are searched.",
+        None => " Audit entries are kept longer: add --tenant to search them.",
         Some(_) if args.since.is_none() && audit::minted_ms(id.as_str()).is_none() => {
-            " Audit entries are kept longer: --since searches them from a time on."
+            " Audit entries are kept longer: search them with --since."
         }
         Some(_) => "",
     };
     Failure::failed(anyhow::anyhow!(
-        "{id} is not known{whose}: never submitted, or it ended longer ago than retention.records.{more}"
+        "{id} is unknown{whose}: never submitted, or its record expired (retention.records).{more}"
     ))
 }

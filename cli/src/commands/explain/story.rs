@@ -59,8 +59,8 @@ fn inner(calls: &[InnerCall]) -> Vec<String> {
                 format!("{}, {tries}, {}", outcome.as_str(), span(i64::try_from(took).unwrap_or(i64::MAX)))
             }
             (Some(outcome), None) => format!("{}, {tries}", outcome.as_str()),
-            (None, _) if call.tool.is_some() => format!("under way, {tries} so far"),
-            (None, _) => "ended; its record was not kept".to_owned(),
+            (None, _) if call.tool.is_some() => format!("running, {tries} so far"),
+            (None, _) => "ended; its record has expired".to_owned(),
         };
         let why = call.error.as_ref().map(|why| format!(": {}", short(why, 120))).unwrap_or_default();
         lines.push(format!("{}{} called {tool}: {how}{why}", "  ".repeat(depth), call.id));
@@ -95,11 +95,11 @@ fn audit(story: &Story, text: &mut String) {
     if !complete && read > 0 {
         let _ = writeln!(
             text,
-            "\nAudit: {} found in the {read} that were read. There may be more: --since and --until say where to search.",
+            "\nAudit: {} found in {read} entries. There may be more: narrow the time with --since and --until.",
             plural(entries.len(), "entry")
         );
     } else if !complete && story.state == State::Forgotten {
-        text.push_str("\nAudit entries are kept longer than records: --since searches them from a time on.\n");
+        text.push_str("\nAudit entries are kept longer than records: search them with --since.\n");
     }
 }
 
@@ -111,17 +111,17 @@ fn head(story: &Story, output: &Output) -> String {
         State::Lane if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
             (Mood::Doubtful, "waits for a limit")
         }
-        State::Lane => (Mood::Doubtful, "waits on its agent's lane"),
+        State::Lane => (Mood::Doubtful, "waits in its agent's throttle queue"),
         State::Ready => (Mood::Doubtful, "waits for a worker"),
         State::Running => (Mood::Good, "runs"),
-        State::Retry if waits_for_work(story).is_some() => (Mood::Doubtful, "waits for what it has begun"),
+        State::Retry if waits_for_work(story).is_some() => (Mood::Doubtful, "waits for work that it began"),
         State::Retry if story.waits.as_ref().is_some_and(|wait| wait.approval.is_some()) => {
             (Mood::Doubtful, "waits for an approval")
         }
-        State::Retry => (Mood::Doubtful, "waits for its next try"),
+        State::Retry => (Mood::Doubtful, "waits for a retry"),
         State::Ending => (Mood::Doubtful, "is being ended"),
         State::Done => (Mood::Good, "has ended"),
-        State::Forgotten => (Mood::Doubtful, "has ended, longer ago than records are kept (retention.records)"),
+        State::Forgotten => (Mood::Doubtful, "has ended; its record has expired (retention.records)"),
     };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
@@ -148,9 +148,9 @@ fn life(story: &Story) -> Vec<String> {
     match (story.state, &story.refusal) {
         (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         (State::Rejected, Some(reason)) => lines.push(format!(
-            "It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones."
+            "Rejected: {reason}. The message is in the dead letters; tickfleet doctor shows the latest."
         )),
-        (_, Some(reason)) => lines.push(format!("It was refused: {reason}")),
+        (_, Some(reason)) => lines.push(format!("Rejected: {reason}")),
         _ => {}
     }
     if let Some(at) = story.accepted_ms {
@@ -166,26 +166,26 @@ fn life(story: &Story) -> Vec<String> {
     }
     lines.extend(steps(story));
     if story.is_task && story.accepted_ms.is_some() {
-        lines.push("A task is offered at once; caps count the calls of the turns that are made for it.".into());
+        lines.push("A task starts without admission; caps count the calls of its turns.".into());
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
-        lines.push("None of its calls has been admitted: nothing was debited.".into());
+        lines.push("No calls admitted, no caps debited.".into());
     }
     lines.extend(story.task.iter().flat_map(tasks::tell::steps));
     // Those that are noted are told above.
     let noted = story.tries.iter().filter(|noted| noted.attempt > 0).count();
     let unnoted = story.retries.saturating_sub(u64::try_from(noted).unwrap_or(u64::MAX));
     let trouble = [
-        (unnoted, if noted == 0 { "failed try" } else { "more failed try" }, "repeated after a wait"),
-        (story.crashes, "lost worker", "taken over by another"),
+        (unnoted, if noted == 0 { "failed try" } else { "more failed try" }, "continued after a wait"),
+        (story.crashes, "lost worker", "taken over by another process"),
     ];
     for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
         lines.push(format!("{}, {then}", plural(usize::try_from(count).unwrap_or(usize::MAX), what)));
     }
     if let Some(reason) = &story.cancel_asked {
-        lines.push(format!("Its end was asked for: {reason}"));
+        lines.push(format!("Cancelled: {reason}"));
     }
     if let Some(reason) = &story.ended_because {
-        lines.push(format!("Calls without a result were ended: {}", because(reason)));
+        lines.push(format!("Calls without a result ended: {}", because(reason)));
     }
     match story.ended_ms {
         Some(end) => {
@@ -271,21 +271,19 @@ fn beside(story: &Story) -> Vec<String> {
         if let Some(cached) = &result.cached {
             let age = span(i64::try_from(cached.age_ms).unwrap_or(i64::MAX));
             lines.push(format!(
-                "Call /{position} got the answer that {} had got {age} before: its tool was not asked",
+                "Call /{position} got the cached answer of {}, {age} old: its tool was not called",
                 cached.call
             ));
         }
         if let Some(call) = &result.repeats {
-            lines.push(format!(
-                "Call /{position} got the outcome of the equal call {call}: it was not carried out again"
-            ));
+            lines.push(format!("Call /{position} got the outcome of the equal call {call}: it did not run again"));
         }
         let of_error = |name: &str| result.error.as_ref()?.details.as_ref()?.get(name)?.as_str();
         if of_error("reason") == Some("loop") {
             let until = of_error("until").unwrap_or_default();
-            lines.push(format!("The loop breaker refused call /{position}: it came too often with the same result. It may run again at {until}"));
+            lines.push(format!("The loop breaker denied call /{position}: repeated too often with the same result. It may run again at {until}"));
         }
-        lines.extend(result.note.as_ref().map(|note| format!("Call /{position}: its agent was told: {note}")));
+        lines.extend(result.note.as_ref().map(|note| format!("Call /{position}: note to its agent: {note}")));
     }
     lines
 }
@@ -321,13 +319,13 @@ fn present(story: &Story) -> Vec<String> {
 /// Who holds it, and what that one is at.
 fn held(story: &Story, holder: &str) -> String {
     let Some(running) = story.running.as_ref().filter(|_| !story.is_task) else {
-        return format!("It is held by {holder}");
+        return format!("{holder} runs it");
     };
     let since = |held| format!(" since {} ({} so far)", clock(story.now_ms - held), span(held));
     let since = running.held_ms.map(since).unwrap_or_default();
     let timeout = span(i64::try_from(running.timeout_ms).unwrap_or(i64::MAX));
     format!(
-        "It is held by {holder}{since}, which is at call /{} ({}) or behind it; a try may take {timeout}",
+        "{holder} runs it{since}: at call /{} ({}) or later; a try may take {timeout}",
         running.position, running.tool
     )
 }
@@ -346,16 +344,16 @@ fn admission(a: &AdmissionNote) -> String {
 }
 
 fn failed_try(failed: &FailedTry) -> String {
-    let cause = if failed.cause.is_empty() { "no cause was noted" } else { &failed.cause };
+    let cause = if failed.cause.is_empty() { "no cause recorded" } else { &failed.cause };
     if failed.attempt == 0 {
         let (at, next) = (clock(failed.at_ms), span(failed.delay_ms));
         return format!(
-            "{at}  whether call /{} took effect was asked: {cause}. Asked again after {next}",
+            "{at}  checked whether call /{} took effect: {cause}. Checked again after {next}",
             failed.position
         );
     }
     format!(
-        "{}  try {} of call /{} failed: {cause} Tried again after {}",
+        "{}  try {} of call /{} failed: {cause} Retried after {}",
         clock(failed.at_ms),
         failed.attempt,
         failed.position,
@@ -364,9 +362,9 @@ fn failed_try(failed: &FailedTry) -> String {
 }
 
 fn rest(rest: &RestNote) -> String {
-    let times = if rest.times == 1 { String::new() } else { format!(", looked at {} times", rest.times) };
+    let times = if rest.times == 1 { String::new() } else { format!(", checked {} times", rest.times) };
     format!(
-        "{}  call /{} was not sent: {}. It waited until {}{times}",
+        "{}  call /{} was held back: {}. It waited until {}{times}",
         clock(rest.at_ms),
         rest.position,
         rest.why,
@@ -380,13 +378,13 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
     }
     let of = |used: i64, cap: Option<u32>| cap.map_or_else(|| used.to_string(), |cap| format!("{used} of {cap}"));
     let ahead = wait.turns_ahead.filter(|ahead| *ahead > 0).map(|ahead| {
-        format!(", after {} on the lane", plural(usize::try_from(ahead).unwrap_or(usize::MAX), "other turn"))
+        format!(", after {} in the throttle queue", plural(usize::try_from(ahead).unwrap_or(usize::MAX), "other turn"))
     });
     let ahead = ahead.unwrap_or_default();
     let why = match wait.rule {
         Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
         Rule::TickClosed => format!(
-            "Redis restarted or failed over in this tick, whose last calls it may have forgotten ({} calls are known)",
+            "Redis restarted or failed over in this tick and may have lost its last calls ({} known)",
             of(wait.tick_used, wait.tick_cap)
         ),
         Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
@@ -395,34 +393,30 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         }
         Rule::Limit => {
             let why = wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up);
-            let again = if wait.gave_places { ", and it gave its own back while a call of it waited" } else { "" };
+            let again = if wait.gave_places { ", and it returned its slot while one of its calls waited" } else { "" };
             format!("{why}{again}")
         }
-        Rule::BehindOthers => "other turns of the agent come first".into(),
-        Rule::NextLook => "it goes out at the next look at the lane".into(),
-        Rule::Approval => "people have to decide about the next call".into(),
+        Rule::BehindOthers => "other turns of the agent are first".into(),
+        Rule::NextLook => "it runs at the next check of the queue".into(),
+        Rule::Approval => "the next call needs an approval".into(),
         Rule::Paused => paused(wait, now_ms),
         Rule::Other => match &wait.awaits {
             Some(turn) if wait.awaits_equal => {
-                format!("a call of {turn} is under way, and what comes of it decides about this one")
+                format!("a call of {turn} is running, and its outcome decides about this call")
             }
-            None if wait.awaits_equal => "turns that came before it are decided about first".into(),
-            Some(turn) => format!("for the end of {turn}, which it has begun"),
-            None => "for what it has begun elsewhere".into(),
+            None if wait.awaits_equal => "earlier turns are decided first".into(),
+            Some(turn) => format!("for the end of {turn}, which it began"),
+            None => "for work that it began elsewhere".into(),
         },
         Rule::ToolRests => {
             let why = wait.rests.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("the tool rests{why}")
+            format!("the tool's circuit breaker is open{why}")
         }
-        Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
+        Rule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
         Some(until) if wait.rule == Rule::Other => {
-            format!(
-                "It waits: {why}. It is looked at again {} ({}) at the latest",
-                clock(until),
-                from_now(until, now_ms)
-            )
+            format!("It waits: {why}. It is checked again {} ({}) at the latest", clock(until), from_now(until, now_ms))
         }
         Some(until) => {
             format!("It waits: {why}. The next call is eligible {} ({}){ahead}", clock(until), from_now(until, now_ms))
@@ -435,8 +429,8 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
 fn paused(wait: &Wait, now_ms: i64) -> String {
     let Some(pause) = &wait.pause else { return "it is paused".into() };
     let (since, ago) = (clock(pause.since_ms), from_now(pause.since_ms, now_ms));
-    let who = format!("{} has paused it since {since} ({ago})", pause.by);
-    format!("{who}: {}. tickfleet resume lets it go on", pause.reason)
+    let who = format!("paused by {} since {since} ({ago})", pause.by);
+    format!("{who}: {}. tickfleet resume ends the pause", pause.reason)
 }
 
 fn used_up(limit: &LimitWait) -> String {
@@ -444,7 +438,7 @@ fn used_up(limit: &LimitWait) -> String {
     let allows = allows.as_ref().map(|allows| format!("{allows}; ")).unwrap_or_default();
     let by = if counter.is_empty() { String::new() } else { format!(" by {counter}") };
     if *is_held {
-        return format!("every place of the limit {name} is taken ({allows}{used} held{by})");
+        return format!("all slots of the limit {name} are taken ({allows}{used} held{by})");
     }
     format!("the limit {name} is used up ({allows}{used} used{by})")
 }
@@ -454,13 +448,13 @@ fn because(reason: &str) -> &str {
     let Some(known) = EndReason::ALL.into_iter().find(|known| known.as_str() == reason) else { return reason };
     match known {
         EndReason::Expired => "the deadline came first",
-        EndReason::Cancelled => "somebody cancelled it, or the task it ran under has ended",
+        EndReason::Cancelled => "it was cancelled, or its task has ended",
         EndReason::DailyCapReached => "the day's calls are used up (on_day_cap: reject)",
         EndReason::TaskBudgetReached => "the budget of its task is used up",
-        EndReason::LimitReached => "a limit had no room for its calls (on_reach: reject)",
-        EndReason::OverLimit => "it asked for more than a limit ever allows",
-        EndReason::NoAmount => "a limit counts an amount that it does not say",
-        EndReason::Internal => "the slice cost too many workers their life and was quarantined",
+        EndReason::LimitReached => "a limit was reached (on_reach: reject)",
+        EndReason::OverLimit => "it asked for more than a limit allows in total",
+        EndReason::NoAmount => "a limit counts an amount that the call does not have",
+        EndReason::Internal => "the slice crashed too many workers and was quarantined",
         EndReason::Rejected => "the agent is no longer configured",
     }
 }
@@ -563,17 +557,22 @@ mod tests {
         let held = LimitWait { is_held: true, ..limit.clone() };
         let why = Some("lookup failed 5 times in a row".into());
         let said = waiting(&Wait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
-        assert!(said.starts_with("It waits: the tool rests: lookup failed 5 times in a row. The next call"), "{said}");
+        assert!(
+            said.starts_with(
+                "It waits: the tool's circuit breaker is open: lookup failed 5 times in a row. The next call"
+            ),
+            "{said}"
+        );
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
         assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
         assert!(
-            said.contains("every place of the limit mails is taken (5 calls per user in 1h; 5 held by demo:u1)"),
+            said.contains("all slots of the limit mails are taken (5 calls per user in 1h; 5 held by demo:u1)"),
             "{said}"
         );
         let again = Wait { rule: Rule::Limit, limit: Some(limit.clone()), gave_places: true, ..wait.clone() };
         let said = waiting(&again, 1_000);
-        assert!(said.contains("demo:u1), and it gave its own back while a call of it waited"), "{said}");
+        assert!(said.contains("demo:u1), and it returned its slot while one of its calls waited"), "{said}");
         let limit = LimitWait { counter: String::new(), allows: None, ..limit };
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
         assert!(said.contains("the limit mails is used up (5 used)"), "{said}");

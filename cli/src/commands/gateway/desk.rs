@@ -107,7 +107,7 @@ impl HereDesk {
         match self.current().await {
             Ok(setup) => setup,
             Err(error) => {
-                tracing::warn!(%error, "the configuration cannot be read; operators see the fleet by the one before");
+                tracing::warn!(%error, "cannot read the configuration; operator views use the previous one");
                 self.setup.load_full()
             }
         }

@@ -241,7 +241,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     let Credentials { keys, tokens, .. } = credentials;
     let (tls, health) = (args.tls_cert.is_some(), health.map(|health| health.to_string()));
     let (issuer, known) = (tokens.as_ref().map(Tokens::issuer), keys.as_ref().map_or(0, |keys| keys.in_force().len()));
-    tracing::info!(%address, tls, health, keys = known, issuer, redis = %setup.shown_url(), "the gateway answers");
+    tracing::info!(%address, tls, health, keys = known, issuer, redis = %setup.shown_url(), "gateway ready");
     if let Some(keys) = keys {
         tokio::spawn(keys.follow(shutdown.draining.clone()));
     }
@@ -253,7 +253,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
             tokio::time::sleep(ASK_AGAIN).await;
         }
         gate.open();
-        tracing::info!("Redis answers: requests are taken");
+        tracing::info!("Redis reachable; accepting requests");
         std::future::pending::<Result<Infallible, Failure>>().await
     };
     tokio::select! {
@@ -278,7 +278,7 @@ async fn known_fleet(setup: &Setup, client: &Client) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error @ StoreError::Shards { .. }) => Err(error.into()),
         Err(error) => {
-            tracing::warn!(%error, remedy = error.remedy(), "requests are answered with 503 until Redis answers");
+            tracing::warn!(%error, remedy = error.remedy(), "Redis unreachable; answering requests with 503");
             Ok(false)
         }
     }

@@ -138,7 +138,7 @@ pub(crate) fn imported(
             Some((operation, why)) => format!("; {} could not be read, such as {operation}: {why}", unread.len()),
             None => String::new(),
         };
-        return Err(Failure::usage(format!("there is no operation {missing:?} in {}{unread}", args.file.display())));
+        return Err(Failure::usage(format!("no operation {missing:?} in {}{unread}", args.file.display())));
     }
     let mut report = Report { left_out: unread, ..Report::default() };
     for operation in operations {

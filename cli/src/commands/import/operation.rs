@@ -226,7 +226,7 @@ impl Operation<'_> {
         let media = content.into_iter().flatten().find(|(kind, _)| json(kind));
         let Some((_, media)) = media else {
             let kinds: Vec<&str> = content.into_iter().flatten().map(|(kind, _)| kind.as_str()).collect();
-            return Err(format!("its body is no JSON but {}", kinds.join(", ")));
+            return Err(format!("its body is not JSON but {}", kinds.join(", ")));
         };
         let mut schema = self.document.inlined(media.get("schema").unwrap_or(&json!({})))?;
         let needs = schema.get("required").and_then(Value::as_array).is_some_and(|names| !names.is_empty());

@@ -101,7 +101,7 @@ impl Signing {
             ("oauth2", ..) => self.oauth2(name, scheme, scopes, naming)?,
             (kind, ..) => {
                 let kind = format!("{kind} {http}");
-                return Err(format!("the security scheme {name} ({}) is none that tools can use", kind.trim()));
+                return Err(format!("tools cannot use the security scheme {name} ({})", kind.trim()));
             }
         }
         Ok(())

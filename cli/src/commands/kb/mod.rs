@@ -113,7 +113,7 @@ async fn store(setup: &Setup, tenant: &TenantId) -> Result<Store, Failure> {
     let active = setup.active();
     with_tenant(setup, &active, tenant).await?;
     if !active.load().policy.tenants.contains_key(tenant) {
-        let unknown = format!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str());
+        let unknown = format!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str());
         return Err(Failure::failed(anyhow::anyhow!(unknown)));
     }
     Ok(setup.client().await?.store(tenant).clone())

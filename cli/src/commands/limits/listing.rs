@@ -102,7 +102,7 @@ fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
     Failure::failed(if policy.withheld.contains(tenant) {
         anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant))
     } else {
-        anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str())
+        anyhow::anyhow!("unknown tenant {:?}; see tickfleet tenant list", tenant.as_str())
     })
 }
 
@@ -150,7 +150,7 @@ pub(super) fn known<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
 /// The failure that says that no limit has this name.
 pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
     let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
-    Failure::failed(anyhow::anyhow!("there is no limit {wanted:?}.{meant} Limits: {}", list(names)))
+    Failure::failed(anyhow::anyhow!("unknown limit {wanted:?}.{meant} Limits: {}", list(names)))
 }
 
 async fn view(

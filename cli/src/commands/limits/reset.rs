@@ -123,8 +123,7 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
 /// It does not say it.
 pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
-    who(&user)
-        .map_err(|_| Failure::usage("who does it? The variable USER does not say it: --by does, for the audit log"))
+    who(&user).map_err(|_| Failure::usage("the variable USER is not set: pass --by with your name for the audit log"))
 }
 
 fn entry(
@@ -166,11 +165,11 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
     };
     let waiting = match done.waiting {
         _ if name.counter == OTHERS => {
-            ". Turns that share it wait on lanes of their own, and are looked at when that window ends".into()
+            ". Turns that share it wait in throttle queues and are checked when that window ends".into()
         }
         0 => ". Nothing waited for it".into(),
-        1 => ". 1 turn that waited is looked at now".into(),
-        turns => format!(". {turns} turns that waited are looked at now"),
+        1 => ". 1 waiting turn is checked now".into(),
+        turns => format!(". {turns} waiting turns are checked now"),
     };
     format!("{which}: {before}{window}{waiting}")
 }

@@ -90,10 +90,9 @@ fn waiting(counter: &CounterView) -> String {
 fn remark(limit: &LimitView) -> Option<String> {
     let shown = limit.counters.len() as u64;
     match (limit.complete, limit.total) {
-        (false, total) => Some(format!(
-            "The bound was reached: {} of {total} counters were looked at, and others may be fuller.",
-            limit.looked_at
-        )),
+        (false, total) => {
+            Some(format!("Only {} of {total} counters were read; others may be fuller.", limit.looked_at))
+        }
         (true, 0) if limit.is_held => Some("No place is taken.".into()),
         (true, 0) => Some("No counter: nothing was counted lately.".into()),
         (true, total) if shown < total => Some(format!("{shown} of {total} counters.")),

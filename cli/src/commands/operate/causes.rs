@@ -33,7 +33,7 @@ pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, outp
     while let Some(at) = from {
         from = dead::causes(client.stores(), filter, at, &mut causes).await?;
         if from.is_some() {
-            output.note(&format!("{} entries were read so far", causes.read));
+            output.note(&format!("{} entries read so far", causes.read));
         }
     }
     let (read, others) = (causes.read, causes.others);
@@ -41,7 +41,7 @@ pub(super) async fn show(client: &Client, filter: &DeadFilter, now_ms: i64, outp
 }
 
 fn in_words(told: &Told, now_ms: i64) -> String {
-    let Some(most) = told.causes.first() else { return "Nothing of that kind was put aside.".into() };
+    let Some(most) = told.causes.first() else { return "No dead letters match.".into() };
     let mut rows = table(&["COUNT", "KIND", "CAUSE", "TOOL", "NEWEST", "OLDEST", "TOLD", "EXAMPLE"]);
     for cause in &told.causes {
         rows.add_row([
@@ -57,9 +57,9 @@ fn in_words(told: &Told, now_ms: i64) -> String {
     }
     let mut text = lines(rows);
     if told.others > 0 {
-        text += &format!("\n{} more have other causes: narrow the list down.", told.others);
+        text += &format!("\n{} more have other causes: narrow the filter.", told.others);
     }
-    text + &format!("\nThe first ones, looked at before anything is done:\n  {}", replay(most))
+    text + &format!("\nReview and replay the first cause:\n  {}", replay(most))
 }
 
 /// What looks at all of a cause before it replays them.

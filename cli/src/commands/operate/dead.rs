@@ -264,7 +264,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     output.show(&Listed { dead: &page.dead, read: page.read, next }, |listed| {
         let mut text = in_words(listed.dead, now_ms, output);
         if let Some(next) = &listed.next {
-            text += &format!("\n{} entries were read. There may be more: --from {next} goes on.", listed.read);
+            text += &format!("\n{} entries read. There may be more: continue with --from {next}.", listed.read);
         }
         text
     })
@@ -272,7 +272,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
 
 fn in_words(dead: &[Dead], now_ms: i64, output: &Output) -> String {
     if dead.is_empty() {
-        return "Nothing of that kind was put aside.".into();
+        return "No dead letters match.".into();
     }
     let mut rows = table(&["ID", "WHEN", "TENANT", "AGENT", "WHAT", "CAUSE", "REPLAY", "TOLD"]);
     for one in dead {
@@ -299,7 +299,7 @@ fn in_words(dead: &[Dead], now_ms: i64, output: &Output) -> String {
 
 async fn show(client: &Client, args: &Show, output: &Output) -> Result<(), Failure> {
     let Some(whole) = dead::find(client.stores(), &args.id).await? else {
-        return Err(Failure::failed(anyhow::anyhow!("{}: nothing of this id is there, or not any more", args.id)));
+        return Err(Failure::failed(anyhow::anyhow!("{}: no entry with this id", args.id)));
     };
     if args.message {
         return output.print(whole.message.as_deref().unwrap_or_default());
@@ -333,7 +333,7 @@ const ANSWERS_MAX: usize = 1_000;
 
 async fn many(setup: &Setup, client: &Client, wish: &Wish, done: Done<'_>, output: &Output) -> Result<(), Failure> {
     if wish.ids.is_empty() && wish.filter.is_empty() {
-        return Err(Failure::usage("which ones? Name their ids, or what they have in common (--error, --since …)"));
+        return Err(Failure::usage("expected ids or filters (--error, --since …)"));
     }
     let by = wish.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
@@ -417,7 +417,7 @@ fn tell(summary: &Summary, done: Done<'_>, output: &Output) -> Result<(), Failur
     let word = done.word();
     output.show(summary, |summary| {
         if !summary.done {
-            return format!("{} would be {word}: --yes does it", summary.found);
+            return format!("{} would be {word}: add --yes to do it", summary.found);
         }
         let mut text = String::new();
         for one in &summary.answers {
@@ -432,16 +432,16 @@ fn tell(summary: &Summary, done: Done<'_>, output: &Output) -> Result<(), Failur
 const fn in_word(answer: Answer, done: &'static str) -> &'static str {
     match answer {
         Answer::Ok => done,
-        Answer::Gone => "nothing of this id is there, or not any more",
-        Answer::Again => "somebody has replayed or dropped it before",
-        Answer::Duplicate => "nothing was sent, for a turn with its id and content was submitted before",
-        Answer::Conflict => "nothing was sent, for another turn has its id",
-        Answer::InboxFull => "nothing was sent, for the inbox of its reply has too many unread ones (inbox_full)",
-        Answer::QueueFull => "nothing was sent, for too much waits (queue_full); try again later",
-        Answer::Pressure => "nothing was sent, for Redis is nearly full (pressure); try again later",
-        Answer::Full => "too many failed calls were handled that the audit log still has",
+        Answer::Gone => "no entry with this id",
+        Answer::Again => "already replayed or dropped",
+        Answer::Duplicate => "not sent: a turn with the same id and content was submitted before",
+        Answer::Conflict => "not sent: another turn has this id",
+        Answer::InboxFull => "not sent: the inbox for its reply is full (inbox_full)",
+        Answer::QueueFull => "not sent: the queue is full (queue_full); retry later",
+        Answer::Pressure => "not sent: Redis memory is nearly full (pressure); retry later",
+        Answer::Full => "too many failed calls in the audit log are already handled",
         Answer::NeedsMessage => "it can only be replayed with --message",
-        Answer::MayHaveRun => "it may have taken effect already: --although-it-may-have-run replays it, with its id",
-        Answer::Invalid => "the message is not valid",
+        Answer::MayHaveRun => "it may have taken effect: replay it by id with --although-it-may-have-run",
+        Answer::Invalid => "invalid message",
     }
 }

@@ -227,9 +227,9 @@ fn message(kind: &str, name: &str, known: &BTreeSet<&str>) -> String {
     let near = nearest(name, known.iter().copied().filter(|name| !name.starts_with(TOOL_ID)));
     if near.is_empty() {
         let known = known.iter().copied().filter(|name| !name.starts_with(TOOL_ID));
-        return format!("there is no {kind} {name:?}. There are: {}.", list(known));
+        return format!("unknown {kind} {name:?}. Known: {}.", list(known));
     }
-    format!("there is no {kind} {name:?}. The nearest: {}.", near.join(", "))
+    format!("unknown {kind} {name:?}. Nearest: {}.", near.join(", "))
 }
 
 #[cfg(test)]

@@ -127,7 +127,9 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
         let tool = known::tool_switched(setup, &client, tool).await?;
         return pause_tool(setup, &client, (&tool, args.tenant.as_ref()), (&by, reason), output).await;
     }
-    let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
+    let Some(tenant) = &args.tenant else {
+        return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
+    };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     known::check(setup, &client, named(&who), output).await?;
     let report = setup.report();
@@ -138,7 +140,7 @@ pub(crate) async fn run(setup: &Setup, args: &PauseArgs, output: &Output) -> Res
     }
     done(&who, set, output, |name, changed| {
         if changed {
-            return format!("no call of {name} goes out any more; what was admitted goes on, and what comes waits");
+            return format!("calls of {name} are paused; admitted calls finish, new calls wait");
         }
         format!("{name} was paused already")
     })
@@ -165,11 +167,13 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
             known::check(setup, &client, Named::Tool(tool), output).await?;
         }
         return done_tool(&paused, set == PauseSet::Ok, output, |changed| match changed {
-            true => format!("calls to {tool} go out again, those that wait within a minute"),
-            false => format!("{tool} was not paused; tickfleet pause shows what is"),
+            true => format!("calls to {tool} run again; waiting calls start within a minute"),
+            false => format!("{tool} was not paused; tickfleet pause lists all pauses"),
         });
     }
-    let Some(tenant) = &args.tenant else { return Err(Failure::usage("whom? A tenant, one of its agents, or --tool")) };
+    let Some(tenant) = &args.tenant else {
+        return Err(Failure::usage("expected a tenant, one of its agents, or --tool"));
+    };
     let who = Paused { tenant: tenant.clone(), agent: args.rest.agent.clone() };
     let set = operate::resume(client.store(&who.tenant), &who, operator).await?;
     // What is paused may be configured no longer.
@@ -178,9 +182,9 @@ pub(crate) async fn resume(setup: &Setup, args: &ResumeArgs, output: &Output) ->
     }
     done(&who, set, output, |name, changed| {
         if changed {
-            return format!("calls of {name} go out again, the next within a tick");
+            return format!("calls of {name} run again, the first within a tick");
         }
-        format!("{name} was not paused; tickfleet pause shows who is")
+        format!("{name} was not paused; tickfleet pause lists all pauses")
     })
 }
 
@@ -199,7 +203,7 @@ async fn pause_tool(
         return Err(Failure::failed(anyhow::anyhow!(where_not)));
     }
     done_tool(&paused, set.changed, output, |changed| match changed {
-        true => format!("no call goes to {tool} any more, as soon as each worker has heard of it; they wait"),
+        true => format!("calls to {tool} wait as soon as each worker receives the pause"),
         false => format!("{tool} was paused already"),
     })
 }
@@ -247,7 +251,7 @@ async fn list(client: &Client, output: &Output) -> Result<(), Failure> {
     }
     output.show(&pauses, |pauses| {
         if pauses.is_empty() {
-            return "Nothing is paused.".into();
+            return "No pauses.".into();
         }
         let mut rows = table(&["TENANT", "AGENT", "TOOL", "SINCE", "BY", "WHY"]);
         for held in pauses {

@@ -121,7 +121,7 @@ pub(crate) async fn count(client: &Client, output: &Output) -> Result<CountedAll
                 break;
             }
             output.note(&format!(
-                "shard {} is counted up to {}; Ctrl-C stops, and the next time goes on here",
+                "shard {} counted up to {}; stop with Ctrl-C, the next run continues here",
                 store.shard(),
                 from_now(counted.upto_ms, all.now_ms)
             ));
@@ -150,10 +150,10 @@ pub(crate) async fn run(setup: &Setup, args: &Stats, output: &Output) -> Result<
     told.rows = stats(client.stores(), &query).await?;
     told.models = add_use(&client, &zones(setup, &client).await?, &query, &mut told.rows).await?;
     if told.models.is_some_and(|models| !models.complete) {
-        output.note("not all that models have used was looked at: it is kept for 40 days, and of many tenants some at a time are read; --tenant and --days narrow it down");
+        output.note("not all model usage was read: it is kept for 40 days, and large fleets are read in part; narrow with --tenant and --days");
     }
     if told.gap {
-        output.note("entries may have left the audit log before anybody counted them: some calls may be missing");
+        output.note("entries may have been trimmed before they were counted: some calls may be missing");
     }
     if args.csv {
         return output.print(&csv(&told.rows));
@@ -198,7 +198,7 @@ fn outcomes(row: &StatsRow) -> String {
 
 fn in_words(rows: &[StatsRow]) -> String {
     if rows.is_empty() {
-        return "No call has ended in this time.".into();
+        return "No calls ended in this time range.".into();
     }
     // Where no model was asked, nobody needs to be told so in each row.
     let is_used = rows.iter().any(|row| row.used.is_some_and(|used| used != ModelUse::default()));

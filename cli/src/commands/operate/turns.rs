@@ -204,7 +204,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
     output.show(&Listed { turns: &page.turns, next }, |listed| {
         let mut text = in_words(listed.turns, now_ms, output);
         if let Some(next) = &listed.next {
-            text += &format!("\nThere may be more: --from {next} goes on.");
+            text += &format!("\nThere may be more: continue with --from {next}.");
         }
         text
     })
@@ -212,7 +212,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
 
 fn in_words(turns: &[TurnSummary], now_ms: i64, output: &Output) -> String {
     if turns.is_empty() {
-        return "No such turn was found.".into();
+        return "No turns match.".into();
     }
     let mut rows = table(&["TURN", "AGENT", "STATE", "ADMITTED", "DONE", "CALLS LEFT"]);
     for turn in turns {
@@ -252,7 +252,7 @@ struct Ended {
 
 async fn cancel(setup: &Setup, client: &Client, args: &Many, output: &Output) -> Result<(), Failure> {
     if args.ids.is_empty() && args.filter.is_empty() {
-        return Err(Failure::usage("which turns? Name their ids, or what they have in common (--tenant, --agent …)"));
+        return Err(Failure::usage("expected ids or filters (--tenant, --agent …)"));
     }
     let by = args.by.clone().map_or_else(by_environment, Ok)?;
     let report = setup.report();
@@ -295,8 +295,8 @@ async fn end(client: &Client, names: &[TurnName], filter: &str, operator: Operat
 fn tell(ended: &Ended, output: &Output) -> Result<(), Failure> {
     output.show(ended, |ended| {
         if ended.done {
-            return format!("{} turns found, {} of them asked to end", ended.found, ended.cancelled);
+            return format!("{} turns found, {} cancelled", ended.found, ended.cancelled);
         }
-        format!("{} turns would be asked to end: --yes does it", ended.found)
+        format!("{} turns would be cancelled: add --yes to do it", ended.found)
     })
 }

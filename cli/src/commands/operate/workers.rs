@@ -94,16 +94,18 @@ pub(crate) async fn run(setup: &Setup, args: &Workers, output: &Output) -> Resul
         }
     };
     output.show(&Done { worker, changed }, |_| match (drains, changed) {
-        (true, true) => format!("{worker} takes no new work, as soon as it has heard of it; what it holds it ends"),
+        (true, true) => {
+            format!("{worker} finishes its current work and takes no new work as soon as it receives the drain")
+        }
         (true, false) => format!("{worker} was drained already"),
-        (false, true) => format!("{worker} takes new work again, as soon as it has heard of it"),
+        (false, true) => format!("{worker} takes new work again as soon as it receives the change"),
         (false, false) => format!("{worker} was not drained"),
     })
 }
 
 fn in_words(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
     if found.is_empty() {
-        return "No worker is there.".into();
+        return "No workers.".into();
     }
     let mut rows = table(&["WORKER", "STATE", "BUSY", "LAST HEARD", "DRAINED", "BY", "WHY"]);
     for worker in found {

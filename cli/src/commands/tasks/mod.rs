@@ -111,7 +111,7 @@ struct Cancel {
     #[command(flatten)]
     task: One,
     /// Reason for the record and for the delegator.
-    #[arg(long, default_value = "cancelled by hand")]
+    #[arg(long, default_value = "cancelled by an operator")]
     reason: String,
 }
 
@@ -139,8 +139,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<
 
 fn unknown(name: &TurnName) -> Failure {
     Failure::failed(anyhow::anyhow!(
-        "no task {name} is known: never accepted, or it ended longer ago than retention.records. tickfleet explain {name} \
-         searches further"
+        "unknown task {name}: never accepted, or its record expired (retention.records). tickfleet explain {name} also searches the audit log"
     ))
 }
 
@@ -167,11 +166,11 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         None => 0,
     };
     if page.begun_anew {
-        output.note("the task of --from is not kept any more: its tenant's list begins anew");
+        output.note("the task of --from has expired: its tenant's list starts over");
     }
     output.show(&page.tasks, |tasks| listed(tasks, now_ms, output))?;
     if let Some(next) = page.next {
-        output.note(&format!("there may be more: --from {next} goes on"));
+        output.note(&format!("there may be more: continue with --from {next}"));
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
         let _ = writeln!(text, "  {line}");
     }
     if let Some(reason) = &story.cancelled {
-        let _ = writeln!(text, "  Its end was asked for: {}", short(reason, TEXT_CHARS));
+        let _ = writeln!(text, "  Cancelled: {}", short(reason, TEXT_CHARS));
     }
     if let Some(wait) = &story.waits {
         let _ = writeln!(text, "  It waits: {}", waits(wait, now_ms));
@@ -143,13 +143,13 @@ fn money(micros: u64) -> String {
 pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
     let until = wait.until_ms.map(|ms| format!(" ({})", from_now(ms, now_ms))).unwrap_or_default();
     match &wait.reason {
-        WaitReason::Turn { turn } => format!("for its turn {turn}, which is under way"),
+        WaitReason::Turn { turn } => format!("for its turn {turn}, which is running"),
         WaitReason::Capped { turn, limit } => format!("for its turn {turn}; {limit} used up{until}"),
         WaitReason::Child { turn, task } => format!("for the task {task}, which a call of its turn {turn} waits for"),
         WaitReason::Approval { turn, approval, tool } => {
-            format!("for people's consent to {tool}, a call of its turn {turn} (the approval {approval}){until}")
+            format!("for an approval of {tool}, a call of its turn {turn} ({approval}){until}")
         }
-        WaitReason::Retry => format!("for its next try{until}"),
+        WaitReason::Retry => format!("for a retry{until}"),
     }
 }
 
@@ -185,10 +185,10 @@ fn ended(cancelled: &CancelledTask, depth: usize, text: &mut String) {
 const fn word(word: Word) -> &'static str {
     match word {
         Word::Ok => "it ends now",
-        Word::Flagged => "it ends as soon as whoever holds it has heard of it",
+        Word::Flagged => "it ends as soon as its worker or runtime receives the cancellation",
         Word::Ended => "it had ended already",
-        Word::Waiting => "nothing of this name has come yet; should it come within 24 h, it ends without running",
-        Word::Full => "nothing of this name has come yet, and too many cancels wait for what has not come: not kept",
-        Word::Unknown => "it was admitted once, and its record is lost",
+        Word::Waiting => "no such id yet; if it arrives within 24 h, it ends without running",
+        Word::Full => "no such id yet, and too many early cancels are pending: not recorded",
+        Word::Unknown => "it was admitted, but its record is lost",
     }
 }

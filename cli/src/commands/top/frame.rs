@@ -410,12 +410,12 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
     let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
     if short {
         // The one cause of all that is late.
-        let says = "memory is nearly full: nothing new is taken in, and what is in goes on in small bites";
+        let says = "memory is nearly full: new work is rejected, accepted work continues in small batches";
         warnings.push(says.to_owned());
     }
     for (number, shard) in shards.iter().enumerate() {
         if shard.policy_generation == 0 {
-            warnings.push(format!("shard {number} has never been used: no scheduler ever ran here"));
+            warnings.push(format!("shard {number} has never been used: no scheduler has run"));
             continue;
         }
         for (kind, does) in [("scheduler", "admitted"), ("worker", "carried out")] {
@@ -426,12 +426,12 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
         let mut workers =
             nodes.iter().filter(|node| node.shard == number && node.kind == "worker" && node.alive).peekable();
         if workers.peek().is_some() && workers.all(|node| node.drained) {
-            let says = "every worker that is alive is drained by an operator: nothing new is carried out";
+            let says = "all live workers are drained by an operator: no new calls run";
             warnings.push(format!("{says} on shard {number} (tickfleet workers resume)"));
         }
         if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
             let late = crate::output::time_format::span(shard.timer_late_ms);
-            warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler looks"));
+            warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler fires"));
         }
     }
     warnings
@@ -516,13 +516,13 @@ mod tests {
         assert_eq!(living.warnings, ["worker lost, without a heartbeat: w-b"], "others work, and still it was lost");
         assert_eq!(living.nodes[0].name, "w-b", "who is gone stands first");
         let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler.clone()])]));
-        assert_eq!(dead.warnings[0], "no worker is alive on shard 0: nothing is carried out");
+        assert_eq!(dead.warnings[0], "no worker is alive on shard 0: no calls run");
         let quiet = NodeView { drained: true, ..node("w-a", 10) };
         let one_works =
             frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet.clone(), node("w-b", 10), scheduler.clone()])]));
         assert!(one_works.warnings.is_empty(), "{:?}", one_works.warnings);
         let all = frame(None, &seen(Duration::ZERO, vec![shard(vec![quiet, node("w-b", -1), scheduler])]));
-        assert!(all.warnings[0].starts_with("every worker that is alive is drained"), "{:?}", all.warnings);
+        assert!(all.warnings[0].starts_with("all live workers are drained"), "{:?}", all.warnings);
     }
 
     #[test]

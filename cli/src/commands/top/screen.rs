@@ -128,7 +128,7 @@ pub(super) async fn run(
             _ = hangup.recv() => return Ok(()),
             changed = fresh.changed() => {
                 if changed.is_err() {
-                    return Err(Failure::failed(anyhow::anyhow!("the looks ended by a bug")));
+                    return Err(Failure::failed(anyhow::anyhow!("the refresh loop panicked")));
                 }
                 match fresh.borrow_and_update().clone() {
                     Ok(seen) => {

@@ -20,8 +20,8 @@ use crate::setup::{Runs, Setup};
 const STOPPED: &str =
     "the loop breaker stopped it, or a bound of its session's facts, of which the log does not have the state";
 const NO_TENANT: &str = "its tenant is not in the configuration (one that is set at run time is not)";
-const NO_TOOL: &str = "a task is no call of a tool";
-const LOST: &str = "whoever held it was lost, or failed before it ran: how far it had come is not in the log";
+const NO_TOOL: &str = "a task is not a tool call";
+const LOST: &str = "its worker was lost or failed before the call ran: the log does not show how far it got";
 
 /// The other policy, and its tools.
 pub(super) struct Guards {

@@ -276,7 +276,7 @@ impl Gathered {
 /// Decides about all calls, turn by turn; then about when they go out, in the order in which that was.
 async fn decide(setup: &Setup, gathered: Gathered, mut told: Told, slots: Option<u64>) -> Result<Told, Failure> {
     let guards = Guards::new(setup)?;
-    told.summary.cannot_say("lines that are none of an export", gathered.unread);
+    told.summary.cannot_say("lines that are not from an export", gathered.unread);
     guards.name_undecided(&mut told);
     let began = gathered.began();
     let (operated, one_tenant) = (gathered.operated, gathered.one_tenant);

@@ -13,7 +13,7 @@ const NAMES_MAX: usize = 10;
 /// The text.
 pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
     let summary = &told.summary;
-    let mut text = format!("{} calls were decided anew by {}.\n", summary.calls, policy.display());
+    let mut text = format!("{} calls were decided again by {}.\n", summary.calls, policy.display());
     if summary.by_facts > 0 {
         text.push_str(&format!("{} of them go by facts of their sessions.\n", summary.by_facts));
     }

@@ -89,7 +89,7 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     assert_eq!(events[2]["answer"], "You said \"hello\" after 1 others.");
 
     let steps = json!([
-        {"see": "going on after 2 exchanges"}, {"see": "you>"},
+        {"see": "continuing after 2 exchanges"}, {"see": "you>"},
         {"key": "echo once more\n"}, {"see": "All done"},
         {"key": "sleep\n"}, {"see": "turn ses-talk-4.step-1"},
         {"signal": 2}, {"see": "Ending the task"}, {"see": "cancelled:"},

@@ -122,7 +122,7 @@ fn third_act(report: &Value) {
         "amount 9000 exceeds 5000",
         "find_payment",
         "again and again, and each time got the same result",
-        "the answer that desk-3/0 got",
+        "the cached answer of desk-3/0",
     ]) {
         assert!(told.contains(word), "{word}: {told}");
     }
@@ -168,7 +168,7 @@ fn has_every_kind(report: &Value) {
     assert_eq!(of(None), none);
     // What a function refuses, it says with what to do about it.
     let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
-    let advice = json!("There are no figures of 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
+    let advice = json!("No figures for 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
     assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");
     let outcomes: Vec<_> = calls.iter().filter(|call| call["kind"] == "mcp").map(|call| &call["outcome"]).collect();
     assert_eq!(json!(outcomes), json!(["ok", "ok", "denied", "ok", "outcome_unknown", "ok"]));

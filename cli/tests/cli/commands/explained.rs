@@ -112,7 +112,7 @@ async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
         .arg("{tickfleet:0}:external:atlas-ux:archy")
         .arg(">");
     let _: redis::Value = read.query_async(&mut runtime).await.unwrap();
-    told("atlas-ux:why", "It is held by runtime-1");
+    told("atlas-ux:why", "runtime-1 runs it");
     ask(&[&of[..6], &["--task-id", "next"]].concat()).exits(0);
     told("atlas-ux:next", "A runtime reads {tickfleet:0}:external:atlas-ux:archy");
     assert_eq!(scheduler.stop(), Some(0));
@@ -146,7 +146,7 @@ async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
     let _: i64 = redis::cmd("DEL").arg(&ids).query_async(&mut at).await.unwrap();
     let said = fleet.run(&["explain", &minted]).exits(0);
     said.says("of agent kelly has ended, longer ago than records are kept").says("kelly called echo");
-    fleet.run(&["explain", "demo:given"]).exits(1).complains("--since searches them");
+    fleet.run(&["explain", "demo:given"]).exits(1).complains("search them with --since");
     let said = fleet.run(&["explain", "demo:given", "--since", "1h"]).exits(0);
     said.says("kelly called echo").says("kelly called nope");
     fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);

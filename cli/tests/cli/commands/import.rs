@@ -121,8 +121,8 @@ fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason(
     let left_out = json!([
         ["HEAD /orders/{orderId} (headOrder)", "HEAD gives nothing back that a tool could return"],
         ["POST /trees (plant)", "#/components/schemas/Tree refers to itself"],
-        ["POST /uploads (upload)", "its body is no JSON but multipart/form-data"],
-        ["GET /machines (machines)", "the security scheme mutual (mutualTLS) is none that tools can use"],
+        ["POST /uploads (upload)", "its body is not JSON but multipart/form-data"],
+        ["GET /machines (machines)", "tools cannot use the security scheme mutual (mutualTLS)"],
     ]);
     let sorted = |list: &Value| {
         let mut lines: Vec<String> = list.as_array().unwrap().iter().map(ToString::to_string).collect();
@@ -145,7 +145,7 @@ fn what_is_imported_passes_the_check_and_a_wrong_document_is_refused() {
     std::fs::write(conf.join("permissions.yaml"), "permissions: {listOrders: {everyone: true}}").unwrap();
     tickfleet(&["config", "check", "--config", conf.to_str().unwrap()]).exits(0).says("5 declared tools");
 
-    import(folder.path(), &["--only", "listOrders,nope"]).exits(2).complains("there is no operation \"nope\"");
+    import(folder.path(), &["--only", "listOrders,nope"]).exits(2).complains("no operation \"nope\"");
     let only = import(folder.path(), &["--only", "machines"]).exits(1);
     only.complains("nothing could be imported");
     let local = import(folder.path(), &["--only", "getOrder", "--server", "http://127.0.0.1:9"]).exits(1);

@@ -108,7 +108,7 @@ async fn operators_commands_work_while_the_mounted_configuration_is_broken() {
     ] {
         run(command).exits(0).complains("The configuration is broken").complains("permissions.yaml:1");
     }
-    run(&["doctor"]).exits(1).says("it is broken, no process can start with it").complains("caps.tick");
+    run(&["doctor"]).exits(1).says("invalid; no process can start with it").complains("caps.tick");
     // A process that carries out or admits calls refuses it as before.
     run(&["worker"]).exits(1);
     assert_eq!(fleet.stop(), Some(0));
@@ -153,20 +153,20 @@ async fn a_fleet_without_agents_is_a_failure_and_samples_in_a_folder_of_ones_own
     std::fs::write(folder.path().join("tickfleet.yaml"), "permission: {samples: false}\n").unwrap();
     let nobody = doctor().exits(1).json();
     assert_eq!(policy(&nobody)["level"], "FAIL");
-    assert!(policy(&nobody)["says"].as_str().unwrap().contains("every turn is refused"));
-    tickfleet(&["config", "check", "--config", conf]).exits(0).says("no agent is configured: every turn is refused");
+    assert!(policy(&nobody)["says"].as_str().unwrap().contains("every turn is rejected"));
+    tickfleet(&["config", "check", "--config", conf]).exits(0).says("no agent is configured: every turn is rejected");
 
     std::fs::write(folder.path().join("agents.yaml"), "agents: {bot: {}}\n").unwrap();
     let homeless = doctor().exits(1).json();
     let says = policy(&homeless)["says"].as_str().unwrap().to_owned();
-    assert!(says.starts_with("no tenant is configured") && says.ends_with("tenants.yaml is missing"), "{says}");
+    assert!(says.starts_with("no tenants configured") && says.ends_with("tenants.yaml is missing"), "{says}");
     std::fs::write(folder.path().join("tenants.yaml"), "tenants: {}\n").unwrap();
     assert!(policy(&doctor().exits(1).json())["says"].as_str().unwrap().ends_with("tenants.yaml names none"));
 
     // A process is ready, since it refuses turns, and says so.
     let scheduler = Process::start("scheduler", folder.path(), &url);
     let ready = scheduler.answer("/readyz");
-    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenant is configured"), "{ready}");
+    assert!(ready.starts_with("HTTP/1.1 200") && ready.contains("warning: no tenants configured"), "{ready}");
     let metrics = scheduler.metrics();
     assert!(metrics.contains("tickfleet_config_tenants 0\n") && metrics.contains("tickfleet_config_agents 1\n"));
     tickfleet(&["tenant", "set", "acme", "--plan", "gold", "--redis-url", &url, "--config", conf]).exits(0);

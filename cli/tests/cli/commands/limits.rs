@@ -203,7 +203,7 @@ async fn a_reset_lets_go_what_waits_and_is_audited() {
     let before = with_a_turn_that_waits(&place);
     let why = "the import was ours, token=abc";
     let said = place.run(&["limits", "reset", "echoes", "demo:kelly", "--reason", why, "--by", "anna"]).exits(0);
-    said.says("2 of 2 used before, 0 now").says("1 turn that waited is looked at now");
+    said.says("2 of 2 used before, 0 now").says("1 waiting turn is checked now");
     let story = loop {
         let story = place.run(&["explain", "demo:third", "--json"]).exits(0).json();
         if story["state"] == "done" {
@@ -249,12 +249,12 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
         .unwrap();
     let reset =
         |limit: &str, counter: &str| place.run(&["limits", "reset", limit, counter, "--reason", "why", "--by", "anna"]);
-    reset("echos", "demo:kelly").exits(1).complains("there is no limit \"echos\". Did you mean \"echoes\"?");
+    reset("echos", "demo:kelly").exits(1).complains("unknown limit \"echos\". Did you mean \"echoes\"?");
     let said = reset("echoes", "demo:kely").exits(1);
     said.complains("echoes has no counter \"demo:kely\"").complains("Did you mean \"demo:kelly\"?");
     reset("sleeps", "sleep").exits(1).complains("nothing was counted there lately");
     place.run(&["limits", "--limit", "slepes"]).exits(1).complains("Did you mean \"sleeps\"?");
-    place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("there is no tenant \"nobody\"");
+    place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("unknown tenant \"nobody\"");
 
     let of_kelly = ["limits", "reset", "echoes", "demo:kelly"];
     place.run(&of_kelly).exits(2).complains("--reason");
@@ -291,14 +291,14 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
     let looked_at = many["looked_at"].as_u64().unwrap();
     assert!((10_000..11_500).contains(&looked_at), "{looked_at}");
     assert_eq!((many["counters"].as_array().map(Vec::len), &many["counters"][9]["used"]), (Some(10), &json!(8)));
-    place.run(&["limits"]).exits(0).says("The bound was reached").says("of 12000 counters were looked at");
+    place.run(&["limits"]).exits(0).says("counters were read").says("of 12000 counters were read");
 
     // What this configuration does not know, it does not guess.
     let unknown = limit(&listing, "of_another_fleet");
     assert_eq!((&unknown["allows"], &unknown["counters"][0]["allowed"]), (&Value::Null, &Value::Null));
     assert_eq!((&unknown["counters"][0]["used"], &unknown["counters"][0]["waiting"]), (&json!(7), &Value::Null));
     let said = place.run(&["limits", "reset", "of_another_fleet", "~", "--reason", "why", "--by", "anna"]).exits(0);
-    said.says("7 used before, 0 now").says("wait on lanes of their own");
+    said.says("7 used before, 0 now").says("wait in throttle queues");
     assert_eq!(place.acts(0).await[0]["meta"]["unit"], "unknown");
 }
 
@@ -395,7 +395,7 @@ async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts
     let said = place.run(&["limits"]).exits(0);
     said.says("1 of 1").says("when calls end").says("idle: 3 calls at once; calls beyond wait");
     let story = place.run(&["explain", "demo:two"]).exits(0);
-    story.says("every place of the limit at_once is taken (1 call at once per tenant; 1 held by demo)");
+    story.says("all slots of the limit at_once are taken (1 call at once per tenant; 1 held by demo)");
     let reset = ["limits", "reset", "at_once", "demo", "--reason", "why", "--by", "anna"];
     place.run(&reset).exits(1).complains("each gives its place back when it ends");
     for turn in ["demo:one", "demo:two"] {

@@ -118,7 +118,7 @@ impl Place {
         let findings = report["findings"].as_array().unwrap();
         let told = findings.iter().filter(|finding| {
             let (what, says) = (finding["what"].as_str().unwrap(), finding["says"].as_str().unwrap());
-            what == "repaired" || what == "repair" && !says.contains("things looked at")
+            what == "repaired" || what == "repair" && !says.contains("records checked")
         });
         told.map(|finding| {
             let fault = finding["says"].as_str().unwrap().split([' ', ':']).nth(1).unwrap();

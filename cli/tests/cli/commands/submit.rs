@@ -21,7 +21,7 @@ async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
     let story = fleet.run(&["explain", reply["turn_id"].as_str().unwrap()]);
     story.exits(0).says("has ended").says("admitted 2 calls: tick").says("unknown_tool").says("Audit:");
 
-    fleet.run(&["doctor"]).exits(0).says("1 alive").says("is that of this configuration");
+    fleet.run(&["doctor"]).exits(0).says("1 alive").says("matches this configuration");
     assert_eq!(fleet.stop(), Some(0));
 }
 
@@ -87,7 +87,7 @@ async fn a_producer_with_another_number_of_shards_is_refused() {
     // Nobody stopped a producer in another language.
     let mut redis = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
     let () = redis::cmd("XADD").arg("{tickfleet:2}:turns").arg(&["*", "turn", "{}"]).query(&mut redis).unwrap();
-    fleet.run(&["doctor"]).exits(0).says("nobody reads {tickfleet:2}:turns: the shards are 0 to 0");
+    fleet.run(&["doctor"]).exits(0).says("no process reads {tickfleet:2}:turns: the shards are 0 to 0");
 }
 
 #[test]

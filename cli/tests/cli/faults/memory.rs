@@ -99,8 +99,8 @@ async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_t
     // The page fires from what Redis says, for at full memory no flag could be written.
     until("the gauge says so", async || scheduler.metrics().contains("tickfleet_redis_pressure 1")).await;
     let said = tickfleet(&["doctor", "--redis-url", &url, "--config", dir.path().to_str().unwrap()]);
-    said.says("nothing new is taken in");
-    for blamed in ["no scheduler looks", "add a scheduler", "add schedulers"] {
+    said.says("new work is rejected");
+    for blamed in ["no scheduler fires", "add a scheduler", "add schedulers"] {
         assert!(!said.stdout.contains(blamed), "{}", said.stdout);
     }
     all_are_answered(&url, ids).await;
@@ -173,7 +173,7 @@ async fn a_scheduler_that_stops_while_it_waits_for_memory_is_quick_and_returns_w
     let mut redis = server.connection().await;
     scheduler.signal(Signal::SIGTERM);
     // Half a second for each of twenty would be ten; the grace is for calls, not for this.
-    let returned = scheduler.says("inbound entries are returned undecided");
+    let returned = scheduler.says("returning undecided inbound entries");
     assert_eq!(returned["entries"], 20);
     assert_eq!(scheduler.stop(), Some(0));
     let entries: Vec<(String, Vec<String>)> = key(&mut redis, &["XRANGE", "turns", "-", "+"]).await;

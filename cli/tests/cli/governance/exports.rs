@@ -126,7 +126,7 @@ async fn trimmed_is_told(log: &mut Log, path: &Path, to: &str, bounds: &[&str]) 
         _ => None,
     });
     assert_eq!(gone, Some(30));
-    exporter.says("audit entries were gone before they were exported");
+    exporter.says("audit entries were trimmed before export");
     assert!(exporter.metrics().contains("tickfleet_audit_gone_unexported_total 30"), "{}", exporter.metrics());
 }
 

@@ -167,7 +167,7 @@ async fn a_kept_answer_is_told_as_that_to_the_model_the_auditor_and_the_operator
     let kept = told(&submit("second"));
     assert!(kept.contains("\"number\":1") && kept.contains("it was not asked for again"), "{kept}");
     let said = governed.run(&["explain", "demo:second"]).exits(0);
-    said.says("Call /0 got the answer that first/0 had got").says("its tool was not asked");
+    said.says("Call /0 got the cached answer of first/0").says("its tool was not called");
     let story = governed.run(&["explain", "demo:second", "--json"]).exits(0).json();
     assert_eq!(story["results"][0]["cached"]["call"], "first/0", "{story}");
     assert_eq!(story["audit"]["entries"][0]["meta"]["cached"]["call"], "first/0", "{story}");
@@ -210,6 +210,6 @@ async fn an_agent_that_goes_in_circles_is_told_so_and_then_refused_for_a_while()
     governed
         .run(&["explain", "demo:again"])
         .exits(0)
-        .says("The loop breaker refused call /0")
+        .says("The loop breaker denied call /0")
         .says("It may run again at");
 }

@@ -14,27 +14,24 @@ fn submit(fleet: &DevFleet, agent: &str, id: &str, call: &str) -> Said {
 async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start_with(&["--redis-url", &redis.url()], &[("TICKFLEET_CAPS_TICK", "500ms")]);
-    fleet.run(&["pause"]).exits(0).says("Nothing is paused.");
+    fleet.run(&["pause"]).exits(0).says("No pauses.");
     // A name that the fleet does not have is refused, with the nearest, and pauses nothing. Only the configuration in force
     // knows: the commands have the fleet's.
     let run = |args: &[&str]| Said::of(fleet.command(args).env("TICKFLEET_CAPS_TICK", "500ms"), "");
     for (verb, name, told) in [
-        ("pause", &["demo", "kely"][..], "there is no agent \"kely\". The nearest: kelly"),
-        ("pause", &["dmeo"], "there is no tenant \"dmeo\". The nearest: demo"),
-        ("pause", &["--tool", "ecoh"], "there is no tool \"ecoh\". The nearest: echo"),
-        ("resume", &["demo", "kely"], "there is no agent \"kely\""),
-        ("resume", &["--tool", "ecoh"], "there is no tool \"ecoh\""),
+        ("pause", &["demo", "kely"][..], "unknown agent \"kely\". Nearest: kelly"),
+        ("pause", &["dmeo"], "unknown tenant \"dmeo\". Nearest: demo"),
+        ("pause", &["--tool", "ecoh"], "unknown tool \"ecoh\". Nearest: echo"),
+        ("resume", &["demo", "kely"], "unknown agent \"kely\""),
+        ("resume", &["--tool", "ecoh"], "unknown tool \"ecoh\""),
     ] {
         run(&[&[verb], name, &WHY[..]].concat()).exits(1).complains(told);
     }
     run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).complains("The nearest: echo");
-    fleet
-        .run(&[&["workers", "drain", "w-none"], &WHY[..]].concat())
-        .exits(1)
-        .complains("there is no worker \"w-none\"");
-    fleet.run(&["cancel", "demo:none"]).exits(1).complains("there is no turn or task demo:none");
+    fleet.run(&[&["workers", "drain", "w-none"], &WHY[..]].concat()).exits(1).complains("unknown worker \"w-none\"");
+    fleet.run(&["cancel", "demo:none"]).exits(1).complains("no turn or task demo:none");
     fleet.run(&["approvals", "show", "demo:apr-none"]).exits(1);
-    fleet.run(&["pause"]).exits(0).says("Nothing is paused.");
+    fleet.run(&["pause"]).exits(0).says("No pauses.");
     fleet
         .run(&[&["pause", "demo", "kelly"], &WHY[..]].concat())
         .exits(0)
@@ -69,7 +66,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
     let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "lane", "--json"]).exits(0).json();
     assert_eq!(listed["turns"].as_array().map(Vec::len), Some(2), "{listed}");
-    fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("go out again");
+    fleet.run(&[&["resume", "demo"], &WHY[..]].concat()).exits(0).says("run again");
     for id in ["waits", "waits-too"] {
         while fleet.run(&["explain", &format!("demo:{id}"), "--json"]).json()["state"] != "done" {}
     }
@@ -112,14 +109,14 @@ async fn turns_are_found_by_what_they_have_in_common_and_many_are_ended_after_a_
     assert!(found >= 7, "{found}");
     fleet.run(&[&["turns", "cancel"], &WHY[..]].concat()).exits(2).complains("which turns?");
     let many = ["turns", "cancel", "--agent", "kelly", "--tool", "echo"];
-    fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be asked to end: --yes does it");
+    fleet.run(&[&many[..], &WHY[..]].concat()).exits(0).says("3 turns would be cancelled: add --yes to do it");
     assert_eq!(count(&["--agent", "kelly"]), 6, "nothing was done");
-    fleet.run(&[&many[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 3 of them asked to end");
+    fleet.run(&[&many[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 3 cancelled");
     while count(&["--agent", "kelly"]) > 3 {}
     let story = fleet.run(&["explain", "demo:k0", "--json"]).exits(0).json();
     assert_eq!(story["results"][0]["error"]["details"]["reason"], "anna: agreed with Ben", "{story}");
     let ids = ["turns", "cancel", "demo:k1", "demo:long", "demo:k0"];
-    fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 of them asked to end");
+    fleet.run(&[&ids[..], &WHY[..], &["--yes"]].concat()).exits(0).says("3 turns found, 2 cancelled");
     // Who, why, how many, and by what they were found.
     let found = fleet.run(&["audit", "search", "--text", "\"action\":\"CANCEL\"", "--json"]).exits(0).json();
     let meta: Vec<_> = found["entries"].as_array().unwrap().iter().map(|one| &one["audit"]["meta"]).collect();
@@ -133,7 +130,7 @@ async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_re
     let redis = RedisServer::start().await;
     let url = redis.url();
     let paused = |args: &[&str]| tickfleet(&[&["pause"], args, &WHY[..], &["--redis-url", &url]].concat());
-    paused(&["--tool", "echo"]).exits(0).says("no call goes to echo any more");
+    paused(&["--tool", "echo"]).exits(0).says("calls to echo wait");
     paused(&["--tool", "echo"]).exits(0).says("was paused already");
     paused(&["acme", "--tool", "sleep"]).exits(0);
     paused(&["demo", "kelly", "--tool", "echo"]).exits(2);
@@ -150,7 +147,7 @@ async fn calls_to_a_paused_tool_wait_over_a_restart_of_everything_until_it_is_re
     };
     assert_eq!(story["waits"]["rests"], "echo is paused by anna: agreed with Ben", "{story}");
     fleet.run(&["pause"]).exits(0).says("echo").says("acme").says("agreed with Ben");
-    fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("calls to echo go out again");
+    fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("calls to echo run again");
     fleet.run(&[&["resume", "--tool", "echo"], &WHY[..]].concat()).exits(0).says("was not paused");
     while fleet.run(&["explain", "demo:waits", "--json"]).json()["state"] != "done" {}
     let done = fleet.run(&["explain", "demo:waits", "--json"]).json();

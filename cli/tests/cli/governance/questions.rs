@@ -134,9 +134,9 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     asked.submit("demo", "held", "place", &calls(std::slice::from_ref(&long)));
     asked.answers("demo:place", &["runs"]);
     asked.submit("demo", "held", "noplace", &calls(std::slice::from_ref(&long)));
-    asked.answers("demo:noplace", &["every place of the limit one_at_once is taken"]);
+    asked.answers("demo:noplace", &["all slots of the limit one_at_once are taken"]);
     // 8 What runs, since when, and for how long it may.
-    asked.answers("demo:place", &["It is held by", "which is at call /0 (sleep) or behind it; a try may take 30.0 s"]);
+    asked.answers("demo:place", &[" runs it since", "at call /0 (sleep) or later; a try may take 30.0 s"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,10 +177,10 @@ async fn and_of_rules_permission_arguments_tries_and_loops() {
     }
     // 15 Why the next try comes later, and after what.
     asked.submit("demo", "kelly", "again", &calls(&[("fail", json!({"outcomes": ["transient", "transient", "ok"]}))]));
-    asked.answers("demo:again", &["try 1 of call /0 failed:", "Tried again after"]);
+    asked.answers("demo:again", &["try 1 of call /0 failed:", "Retried after"]);
     // 16 The loop breaker: until when.
     asked.submit("demo", "free", "circles", &calls(&[("list_tools", json!({})), echo(3), echo(3), echo(3), echo(3)]));
-    asked.answers("demo:circles", &["The loop breaker refused call /4", "It may run again at", "its agent was told"]);
+    asked.answers("demo:circles", &["The loop breaker denied call /4", "It may run again at", "note to its agent"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,10 +190,10 @@ async fn and_of_those_who_ended_or_held_it_up() {
     // 17 Who has paused it, why, and how it goes on.
     asked.run(&["pause", "demo", "calm", "--reason", "she posts too much", "--by", "anna"]).exits(0);
     asked.submit("demo", "calm", "paused", &calls(std::slice::from_ref(&echo)));
-    asked.answers("demo:paused", &["anna has paused it since", "she posts too much. tickfleet resume lets it go on"]);
+    asked.answers("demo:paused", &["paused by anna since", "she posts too much. tickfleet resume ends the pause"]);
     // 18 Who cancelled it.
     asked.run(&["turns", "cancel", "demo:paused", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
-    asked.answers("demo:paused", &["Its end was asked for: ben: no longer wanted", "cancelled"]);
+    asked.answers("demo:paused", &["Cancelled: ben: no longer wanted", "cancelled"]);
     // 19 Its deadline came first.
     let soon = json!({"calls": [{"name": "echo", "arguments": {"value": 1}}]});
     let args = [
@@ -215,7 +215,7 @@ async fn and_of_those_who_ended_or_held_it_up() {
     // 20 It was never taken in.
     let unknown = ["submit", "--tenant", "demo", "--agent", "nobody", "--turn-id", "refused", "--call", "echo"];
     asked.run(&unknown).exits(0);
-    asked.answers("demo:refused", &["It was refused:"]);
+    asked.answers("demo:refused", &["Rejected:"]);
     // 21 Nothing decides, for nobody is there.
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
     let url = redis.url();
@@ -236,15 +236,15 @@ async fn and_of_the_ledger_of_effects() {
     let asked = Asked::with(SLEEP_ONCE, PERMISSIONS).await;
     let long = [("sleep", json!({"ms": 25_000}))];
     asked.submit("demo", "kelly", "first", &calls(&long));
-    asked.answers("demo:first", &["It is held by"]);
+    asked.answers("demo:first", &[" runs it"]);
     // 23 Why does it not run, and for whom does it wait? An equal call runs.
     asked.submit("demo", "free", "equal", &calls(&long));
-    asked.answers("demo:equal", &["a call of first is under way, and what comes of it decides about this one"]);
+    asked.answers("demo:equal", &["a call of first is running, and its outcome decides about this call"]);
     // 24 Why was it not carried out, and what is known? The equal call's outcome is its own.
     asked.run(&["turns", "cancel", "demo:first", "--reason", "no longer wanted", "--by", "ben", "--yes"]).exits(0);
-    let told = ["Call /0 got the outcome of the equal call first/0: it was not carried out again", "outcome_unknown"];
+    let told = ["Call /0 got the outcome of the equal call first/0: it did not run again", "outcome_unknown"];
     asked.answers("demo:equal", &told);
-    asked.answers("demo:first", &["Its end was asked for: ben: no longer wanted", "outcome_unknown"]);
+    asked.answers("demo:first", &["Cancelled: ben: no longer wanted", "outcome_unknown"]);
     // 25 And one that comes later, under another id? The same is told: nobody knows whether it happened.
     asked.submit("demo", "free", "planned_again", &calls(&long));
     asked.answers("demo:planned_again", &told);
@@ -268,7 +268,7 @@ async fn and_of_approvals_and_facts() {
     // 26 Why does it not run, who may decide, and until when?
     asked.submit("demo", "kelly", "large", &calls(&[echo(700)]));
     let waits = ["waits for an approval", "by permissions.echo.rules.large (amount 700 exceeds 500)"];
-    asked.answers("demo:large", &[waits[0], waits[1], "Who may give it: 1 of finance. It ends ", " (in 59 min"]);
+    asked.answers("demo:large", &[waits[0], waits[1], "Approvers: 1 of finance. Expires ", " (in 59 min"]);
     let approval = || {
         let found = asked.run(&["approvals", "list", "--json"]).exits(0).json();
         format!("demo:{}", found[0]["id"].as_str().unwrap())

@@ -247,7 +247,7 @@ fn play_places(fleet: &DevFleet, config: &str) {
             assert!(began.elapsed() < PATIENCE, "{id}: {told}");
         }
     };
-    until("demo:b2", "waits on its agent's lane");
+    until("demo:b2", "waits in its agent's throttle queue");
     fleet.run(&["resume", "demo", "--config", config, "--reason", "now", "--by", "ann"]).exits(0);
     until("demo:job", "accepted");
     let fail = ("fail", json!({"outcomes": ["ok"]}));
@@ -373,7 +373,7 @@ fn how_far_a_call_had_come_whose_holders_were_lost_is_told_as_not_known() {
     for outcome in ["internal", "outcome_unknown"] {
         let summary = told(outcome, false);
         let unknown = summary["not_decidable"].as_object().unwrap();
-        let is_told = unknown.keys().any(|why| why.starts_with("whoever held it was lost"));
+        let is_told = unknown.keys().any(|why| why.starts_with("its worker was lost"));
         assert!(is_told && summary["differences"] == 0, "{outcome}: {summary}");
     }
     // One that ran had passed, and the rule `small` denies it.

@@ -260,7 +260,7 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
             ready = scheduler.answer("/readyz");
         }
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains(cause) && ready.contains(remedy), "{ready}");
-        let logged = scheduler.says("the shard is not ready; trying again");
+        let logged = scheduler.says("shard not ready; retrying");
         assert!(logged["remedy"].as_str().unwrap().contains(remedy), "{logged}");
     }
     assert_eq!(fleet.stop(), Some(0));

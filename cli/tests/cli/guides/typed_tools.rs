@@ -268,7 +268,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
         assert_eq!((&result["output"], &result["attempts"]), (&Value::Null, &json!(1)), "{result}");
     }
     assert!(told(0).contains("It lacks the member 'echoed'"), "{}", told(0));
-    assert!(told(0).contains("What it did is done: do not call it again to repeat it."), "{}", told(0));
+    assert!(told(0).contains("Its effect has happened: do not call it again."), "{}", told(0));
     assert!(told(1).contains("Its member 'zone' must be of type string"), "{}", told(1));
     assert!(told(2).contains("Its member 'area' must be of type number"), "{}", told(2));
     assert_eq!(fleet.stop(), Some(0));

@@ -13,7 +13,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     let (mut cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
     let url = cluster.url();
     let refused = tickfleet(&["doctor", "--redis-url", &format!("{url}/3")]);
-    refused.complains("a cluster has database 0 alone");
+    refused.complains("a cluster has only database 0");
     assert_ne!(refused.code, 0);
     let variables = [("TICKFLEET_REDIS_SHARDS", "4")];
     let scheduler = Process::start_with("scheduler", dir.path(), &url, &variables);
@@ -43,7 +43,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     };
     let call = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait"];
     reached(|| asked(&call)).exits(0).says("list_tools");
-    let placed = ["3 of 3 nodes agree where the shards are", "shards on 127.0.0.1:"];
+    let placed = ["3 of 3 nodes agree on the slot owners", "shards on 127.0.0.1:"];
     let few = ["4 shards over 3 primaries: fewer than 4 for each", "cluster"];
     until_all_said(&[placed, few].concat(), || asked(&["doctor"]));
     // Each shard is asked where it is.
@@ -55,5 +55,5 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     cluster.servers[2].kill9();
     let told = asked(&["doctor"]);
     assert_eq!(told.code, 3, "{}", told.stderr);
-    told.says("cannot be asked").says("shards on 127.0.0.1:");
+    told.says("are unreachable").says("shards on 127.0.0.1:");
 }

@@ -71,7 +71,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
     served
         .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
         .exits(0)
-        .complains("there may be more: --from ");
+        .complains("there may be more: continue with --from ");
     served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("Nothing waits");
     for path in [
         "tasks?from=x",
@@ -119,7 +119,7 @@ async fn what_failed_alike_is_one_cause_and_all_of_it_is_found_again_and_dropped
         .says(&format!("tickfleet dead replay --kind call --cause permanent --tool fail_once --told '{told}'"));
     let these = ["--kind", "call", "--cause", "permanent", "--tool", "fail_once", "--told", told];
     let drop = [&["dead", "drop"], &these[..], &["--reason", "of no use", "--by", "anna"]].concat();
-    served.run(&drop).exits(0).says("3 would be dropped: --yes does it");
+    served.run(&drop).exits(0).says("3 would be dropped: add --yes to do it");
     served.run(&[&drop[..], &["--yes"]].concat()).exits(0).says("3 found, 3 of them dropped");
     let left = served.sees("dead");
     assert_eq!(names(&left, "dead", "cause"), ["unknown_agent", "outcome_unknown"], "{left}");

@@ -65,7 +65,7 @@ fn listed(mut ask: impl FnMut() -> Value) -> Value {
         }
         pause();
     }
-    panic!("no list of tools within two minutes: {}", ask())
+    panic!("no tool list within two minutes: {}", ask())
 }
 
 fn names(list: &Value) -> Vec<&str> {
@@ -97,7 +97,7 @@ async fn a_list_that_no_worker_has_written_yet_is_waited_for() {
     store.write_tool_lists("of-a-test", &lists, 60_000, 60_000).await.unwrap();
     let (list, nobodys) = asked.join().unwrap();
     assert_eq!(names(&list["result"]), ["echo"], "{list}");
-    assert!(nobodys["error"]["message"].as_str().unwrap().contains("no list of tools"), "{nobodys}");
+    assert!(nobodys["error"]["message"].as_str().unwrap().contains("no tool list"), "{nobodys}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -199,7 +199,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
     // Somebody deletes the key; whoever knows what was in it and looks first puts it back.
     place.redis(&["DEL", "{tickfleet:0}:tenants"]).await;
-    let put_back = "what was set for a tenant at run time was lost in Redis; putting it back";
+    let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
         pause();
     }
@@ -211,7 +211,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
     place.redis(&["HSET", "{tickfleet:0}:tenants", "demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
-    fleet[0].says("a tenant set at run time has no readable declaration; nothing is decided about it");
+    fleet[0].says("unreadable declaration of a run-time tenant; admission for it stops");
     let refused = place.submit("demo", 1, &["--wait"]);
     assert_eq!(
         (refused["status"].as_str(), refused["error"]["code"].as_str()),

@@ -59,7 +59,7 @@ async fn each_command_works_on_a_cluster_over_tls_as_the_user_of_its_role() {
     asked("onlooker", &["explain", "demo:over-tls"]).exits(0).says("has ended");
     asked("onlooker", &["limits"]).exits(0);
     // A node is given a second to say where the shards are, and a process two to say that it lives: both can be late once.
-    until_all_said(&["3 of 3 nodes agree where the shards are", "0 to mend"], || asked("operator", &["doctor"]));
+    until_all_said(&["3 of 3 nodes agree on the slot owners", "0 to fix"], || asked("operator", &["doctor"]));
     asked("operator", &["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     asked("operator", &["cancel", "demo:over-tls"]);
     asked("onlooker", &["tenant", "set", "other", "--plan", "gold"]).complains("no permissions");

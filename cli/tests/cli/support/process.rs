@@ -22,7 +22,7 @@ pub struct Process {
 }
 
 /// What a gateway says when it runs.
-const GATEWAY: &str = "the gateway answers";
+const GATEWAY: &str = "gateway ready";
 /// How often a process' log is looked at before what must come counts as missing: for two minutes at least.
 const LOOKS: usize = 2_400;
 /// The longest wait for an answer of a process.

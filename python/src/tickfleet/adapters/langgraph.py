@@ -69,7 +69,7 @@ def _place(runtime: Any, message: AIMessage, length: int) -> list[str | int | No
     info = getattr(runtime, "execution_info", None)
     if info is None:
         raise InvalidMessage(
-            "the calls cannot be told from equal ones of another run: call fleet_node as a node of a graph, which names its "
+            "the calls cannot be distinguished from equal calls of another run: call fleet_node as a node of a graph, which names its "
             "thread and its execution"
         )
     # The graph that this one is a part of, with the execution that called it. The last part names this node's own execution.

@@ -83,7 +83,7 @@ def _place(run: str | None, context: ToolContext[Any], tool: str) -> list[str | 
         item = None
     if run is None and (item is None or len(item) < _ITEM_LENGTH_MIN):
         raise InvalidMessage(
-            f"the call of {tool} cannot be told from an equal one of another run: the model's id for it is {item!r}. Pass "
+            f"the call of {tool} cannot be distinguished from an equal call of another run: the model's id for it is {item!r}. Pass "
             "fleet_tools(…, run_id=…): text that names the run, or a function of the tool's context, the same whenever the run "
             "is resumed"
         )

@@ -114,7 +114,7 @@ class FleetToolset(AbstractToolset[Any]):
         elif named is not None:
             return [named, 0], None
         raise InvalidMessage(
-            f"the call of {name} cannot be told from an equal one of another run: the message history names neither the run nor "
+            f"the call of {name} cannot be distinguished from an equal call of another run: the message history names neither the run nor "
             "the provider's response that made it. Pass FleetToolset(…, run_id=…): text that names the run, or a function of "
             "its context, the same whenever the run is resumed; or keep the history as ModelMessagesTypeAdapter writes it"
         )

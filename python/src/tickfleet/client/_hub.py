@@ -150,7 +150,7 @@ class Hub:
     async def _take(self, inbox: Inbox, entries: list[Entry]) -> None:
         for entry in entries:
             if entry.missed:
-                log.warning("%d replies are missing in %s; their records are looked at", entry.missed, inbox.key)
+                log.warning("%d replies are missing in %s; reading their records", entry.missed, inbox.key)
                 self._look_now()
             try:
                 reply = read_reply(entry.reply, entry.seq or None, entry.missed)

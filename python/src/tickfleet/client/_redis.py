@@ -160,9 +160,9 @@ class Redis:
         """
         answer = await self._try(lambda: self._enqueue(stream, meta, field, message, bounds))
         if answer == "QUEUE_FULL":
-            raise QueueFull("the queue is full (queue_full); try again later")
+            raise QueueFull("the queue is full (queue_full); retry later")
         if answer == "PRESSURE":
-            raise Pressure("Redis is nearly full and takes no new work (pressure); try again later")
+            raise Pressure("Redis memory is nearly full; new work is rejected (pressure); retry later")
         return answer
 
     async def _enqueue(self, stream: str, meta: str, field: str, message: str, bounds: tuple[int, int]) -> str:

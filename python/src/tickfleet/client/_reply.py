@@ -199,7 +199,7 @@ def read_reply(text: str, seq: int | None = None, missed: int = 0) -> Reply:
             raw=value,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FleetError(f"a reply cannot be read: {type(error).__name__}: {error}", "unreadable") from error
+        raise FleetError(f"cannot read a reply: {type(error).__name__}: {error}", "unreadable") from error
 
 
 def absent(place: str, kind: Literal["turn", "task"]) -> Reply:

@@ -110,7 +110,7 @@ class Host:
             if isinstance(error, _frames.FrameTooLarge) and "output" in answer:
                 ended = self._withheld(tool, context, _results.Withheld.too_large(tool, answer["output"], error))
             else:
-                self._log(context, f"the failure of {tool.name} is told without its details: {error}")
+                self._log(context, f"the failure of {tool.name} is reported without its details: {error}")
                 ended = {"error": _failures.bare(answer["error"])}
             self.send({"type": "result", "id": identity, **ended})
         await self._writer.drain()

@@ -68,7 +68,7 @@ impl fmt::Display for Position {
 
 /// No text of a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no position in the audit log")]
+#[error("{0:?} is not a position in the audit log")]
 pub struct NoPosition(String);
 
 impl FromStr for Position {

@@ -183,17 +183,17 @@ fn letter(shard: u32, letter: &DeadLetter) -> DeadWhole {
 /// Why a letter cannot be sent as it lies there.
 fn needs_message(letter: &DeadLetter, is_task: bool) -> Option<&'static str> {
     if letter.reason == "poison" || letter.reason == "unreadable" {
-        return Some("its message was not kept");
+        return Some("its message is no longer stored");
     }
     if letter.raw.contains(REDACTED) {
-        return Some("its secrets were not kept");
+        return Some("its secrets are not stored");
     }
     let is_whole = if is_task {
         matches!(parse_task_message(letter.raw.as_bytes()), Ok(TaskMessage::Delegate(_)))
     } else {
         parse_turn(letter.raw.as_bytes()).is_ok()
     };
-    (!is_whole).then_some("its message is not valid, or only its beginning was kept")
+    (!is_whole).then_some("its message is invalid or was stored only in part")
 }
 
 /// What an entry of the audit log says of a call.
@@ -251,9 +251,9 @@ fn call(shard: u32, entry: &LogEntry, asked: Option<&str>) -> Option<DeadWhole> 
     let tool = logged.entity_id.as_str();
     let arguments = logged.meta.arguments.map(RawValue::get).unwrap_or("null");
     let needs_message = if arguments.contains(REDACTED) || tool.contains(REDACTED) {
-        Some("its secrets were not kept")
+        Some("its secrets are not stored")
     } else if !arguments.starts_with('{') || arguments.starts_with(r#"{"truncated":true,"#) {
-        Some("its arguments are no JSON object, or were not kept as a whole")
+        Some("its arguments are not a JSON object, or were not stored completely")
     } else {
         None
     };
@@ -301,7 +301,7 @@ fn task(shard: u32, entry: &LogEntry, logged: &Logged<'_>, target: &str) -> Dead
         cause: logged.meta.outcome.clone(),
         error: told(logged),
         may_have_run: true,
-        needs_message: Some("what it was granted, its context and its inbox were not kept"),
+        needs_message: Some("its grants, context and inbox are not stored"),
     };
     DeadWhole { dead, message: Some(Value::Object(message).to_string()), becomes: Some(becomes) }
 }

@@ -84,7 +84,7 @@ impl FromStr for DeadId {
             let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind)?;
             is_entry(entry).then(|| Some(Self { kind, shard: shard.parse().ok()?, entry: entry.to_owned() }))?
         };
-        read().ok_or_else(|| "expected an id as a list says it, letter-0-1764130000000-0".to_owned())
+        read().ok_or_else(|| "expected an id printed by a list, such as letter-0-1764130000000-0".to_owned())
     }
 }
 
@@ -207,7 +207,7 @@ impl FromStr for DeadAt {
             let is_place = before.as_deref().is_none_or(is_entry);
             is_place.then_some(Self { kind, shard: shard.parse().ok()?, before })
         };
-        read().ok_or_else(|| "expected the place that a list has said, as call:0:1764130000000-0".to_owned())
+        read().ok_or_else(|| "expected a position printed by a list, such as call:0:1764130000000-0".to_owned())
     }
 }
 

@@ -205,7 +205,7 @@ fn sent(store: &Store, whole: &DeadWhole, wish: &Replay<'_>) -> Result<Sent, Str
 /// Nobody's message becomes another tenant's.
 fn at_home(store: &Store, tenant: &TenantId, whole: &DeadWhole, wish: &Replay<'_>) -> Result<(), String> {
     if whole.dead.tenant.as_ref().or(wish.within).is_some_and(|own| own != tenant) {
-        return Err(format!("tenant: it is not {tenant}'s"));
+        return Err(format!("tenant: it does not belong to {tenant}"));
     }
     if !store.is_home_of(tenant) {
         return Err(format!("tenant: {tenant} lives in another shard than this letter; submit the message there"));

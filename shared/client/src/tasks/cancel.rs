@@ -72,7 +72,7 @@ pub struct CancelledTurn {
 pub async fn cancel_task(store: &Store, name: &TurnName, reason: &str) -> Result<CancelledTask, StoreError> {
     // Looked at first: once the task is cancelled, schedulers end what is below it, too.
     let branch = look_below(store, name, &mut BTreeSet::new()).await?;
-    end(store, branch, reason, &format!("what began it was cancelled: {reason}")).await
+    end(store, branch, reason, &format!("its parent was cancelled: {reason}")).await
 }
 
 /// A task, and what is under way below it.

@@ -118,7 +118,7 @@ impl FromStr for TasksAt {
             let behind = (!behind.is_empty()).then(|| TaskId::new(behind)).transpose().ok()?;
             Some(Self { tenant: TenantId::new(tenant).ok()?, behind })
         };
-        read().ok_or_else(|| "expected the place that a list has said, as demo:d-1f0c".to_owned())
+        read().ok_or_else(|| "expected a position printed by a list, such as demo:d-1f0c".to_owned())
     }
 }
 

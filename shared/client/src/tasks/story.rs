@@ -159,7 +159,7 @@ pub async fn task_story(store: &Store, name: &TurnName) -> Result<Option<TaskSto
 
 async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskStory, StoreError> {
     let (view, steps) = (store.look(name).await?, store.steps(name, 0).await?);
-    let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} names no task") })?;
+    let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} is not a task") })?;
     let mut story = TaskStory {
         summary: summary(&name.tenant, id, &view),
         rounds: rounds(steps.iter().map(|entry| Step::read(entry))),
@@ -232,7 +232,7 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
                 round.input_tokens += summary.input;
                 round.output_tokens += summary.output;
                 round.cost_micros += summary.cost;
-                round.notes.push(format!("{} summarised the steps so far: {}", summary.model, summary.text));
+                round.notes.push(format!("{} summarized the steps so far: {}", summary.model, summary.text));
             }
             (Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other, _) => {}
         }

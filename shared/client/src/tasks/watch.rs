@@ -299,7 +299,7 @@ impl Watch {
             WaitReason::Turn { .. } => {}
             WaitReason::Capped { limit, .. } => self.tell(TaskEvent::Capped { limit: limit.clone(), until_ms }),
             WaitReason::Approval { approval, tool, .. } => {
-                let what = format!("people's consent to {tool} ({}:{approval})", self.name.tenant);
+                let what = format!("an approval of {tool} ({}:{approval})", self.name.tenant);
                 self.tell(TaskEvent::Waiting { what, until_ms });
             }
             WaitReason::Child { task, .. } => self.tell(TaskEvent::Waiting { what: task.clone(), until_ms }),
@@ -331,7 +331,7 @@ impl Watch {
         self.since = Instant::now();
         let letters = self.store.dead_letters(LETTERS).await?;
         if let Some(letter) = letters.into_iter().find(|letter| is_about(letter, &self.name)) {
-            let message = format!("The task was refused: {}.", letter.reason);
+            let message = format!("The task was rejected: {}.", letter.reason);
             self.tell(TaskEvent::Failed { outcome: "rejected".into(), message });
         }
         Ok(())
@@ -356,17 +356,14 @@ fn event_of(step: Step) -> Option<TaskEvent> {
         Step::Note { text } => TaskEvent::Note { text },
         Step::Heard { from, text } => TaskEvent::Heard { from, text },
         Step::Summary(summary) => {
-            TaskEvent::Note { text: format!("{} summarised the steps so far: {}", summary.model, summary.text) }
+            TaskEvent::Note { text: format!("{} summarized the steps so far: {}", summary.model, summary.text) }
         }
         Step::Other => return None,
     })
 }
 
 fn forgotten() -> TaskEvent {
-    TaskEvent::Failed {
-        outcome: "forgotten".into(),
-        message: "The task has ended, and its record is no longer kept.".into(),
-    }
+    TaskEvent::Failed { outcome: "forgotten".into(), message: "The task has ended, and its record has expired.".into() }
 }
 
 /// The end of a task, by its reply.

@@ -79,7 +79,7 @@ pub struct WorkerSettings {
     pub slots: usize,
     /// Silence after which a worker is dead. Default 10 s.
     pub lease: Duration,
-    /// Time for running calls after SIGTERM. Default 25 s.
+    /// Time for running calls after SIGTERM. Default 45 s, above the default of `tool_timeout`.
     pub drain: Duration,
     /// The `ready` streams that the process leases from. Default all.
     pub priorities: Priorities,

@@ -113,17 +113,14 @@ fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
          user_context, session_data",
     );
     rules("      - {when: args.a > , require: args.b}\n").assert_refused(
-        "permissions.yaml:5:16: permissions.echo.rules[0].when: found \"args.a >\", which is no CEL at line 1, column 9: \
-         Syntax error: mismatched input '<EOF>' expecting expression; expected a condition in CEL, such as \
-         `args.amount <= 500`",
+        "permissions.yaml:5:16: permissions.echo.rules[0].when: found \"args.a >\", which is not CEL at line 1, column 9: Syntax error: mismatched input '<EOF>' expecting expression; expected a condition in CEL, such as `args.amount <= 500`",
     );
     rules("      - {require: args.a, mode: shadw}\n").assert_refused(
         "permissions.yaml:5:33: permissions.echo.rules[0].mode: found \"shadw\"; expected one of enforce, shadow; did you mean \
          `shadow`?",
     );
     rules("      - {require: args.to == 'a', message: 'to {args.password}'}\n").assert_refused(
-        "permissions.yaml:5:44: permissions.echo.rules[0].message: found \"to {args.password}\", which shows `password`, \
-         which names a secret; expected what may be written down",
+        "permissions.yaml:5:44: permissions.echo.rules[0].message: found \"to {args.password}\", which shows `password`, which names a secret; expected a value that is not secret",
     );
     for (text, expected) in [
         ("      - {when: args.a}\n", "`require` is required"),
@@ -365,8 +362,7 @@ fn an_approval_asks_for_no_more_people_than_may_agree() {
         permissions(&format!("permissions:\n  echo: {{everyone: true, {rule}}}\n{people}"))
     };
     rule("{by: [finance], quorum: 5}", people).assert_refused(
-        "permissions.yaml:2:102: permissions.echo.rules[0].approval.quorum: found a quorum of 5; expected at most 2: so many \
-         approvers of permissions.yaml may agree",
+        "permissions.yaml:2:102: permissions.echo.rules[0].approval.quorum: found a quorum of 5; expected at most 2: permissions.yaml has only that many approvers for it",
     );
     for (approval, may) in [("{by: [risk], quorum: 2}", 1), ("{quorum: 4}", 3), ("{by: [risk, finance], quorum: 3}", 2)]
     {

@@ -79,7 +79,7 @@ pub(crate) fn over_secrets(
             Some(named) => named.into_iter().filter(|secret| !secrets.contains_key(*secret)).for_each(|secret| {
                 let names = || secrets.keys().map(String::as_str);
                 let expected = match secrets.len() {
-                    0 => format!("{SECRET}; there are none"),
+                    0 => format!("{SECRET}; none found"),
                     _ => format!("{SECRET}: {}", suggest::list(names())),
                 };
                 let found = format!("${{{secret}}}");
@@ -200,7 +200,7 @@ impl Templates<'_> {
         for name in names.into_iter().filter(|name| !known.contains(name)) {
             let found = format!("{}{name}{}", marks.0, marks.1);
             let expected = match known.len() {
-                0 => format!("{what}; there are none"),
+                0 => format!("{what}; none found"),
                 _ => format!("{what}: {}", suggest::list(known.iter().copied())),
             };
             let meant = suggest::closest(name.trim(), known.iter().copied());

@@ -290,9 +290,9 @@ catalogue! {
     CONFIG_GENERATION = "config_generation", Gauge, Everyone, [],
         "Generation of the policy that this process decides by, the highest of its shards, 0 before it knows one.";
     CONFIG_AGENTS = "config_agents", Gauge, Schedulers, [],
-        "Agents of the configuration in force. With 0, every turn is refused.";
+        "Agents of the configuration in force. With 0, every turn is rejected.";
     CONFIG_TENANTS = "config_tenants", Gauge, Schedulers, [],
-        "Tenants in force, configured and set at run time. With 0, every turn is refused.";
+        "Tenants in force, configured and set at run time. With 0, every turn is rejected.";
     CONFIG_RELOADS = "config_reloads_total", Counter, Everyone, ["result": Words(|| RELOADS.to_vec())],
         "Reloads of the configuration. A rejected one changed nothing.";
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Gauge, Everyone, [],

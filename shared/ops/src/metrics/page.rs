@@ -99,8 +99,7 @@ fn the_page_of_metrics_is_what_the_code_exports() {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == page,
-        "docs/metrics.md is not what the code exports; write it anew with\n  \
-         TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet-ops the_page_of_metrics"
+        "docs/metrics.md is not what the code exports; regenerate it with\n  TICKFLEET_WRITE_DOCS=1 cargo test -p tickfleet-ops the_page_of_metrics"
     );
 }
 

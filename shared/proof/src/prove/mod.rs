@@ -231,12 +231,12 @@ impl Prover {
         ];
         if !self.sealed {
             unseen.push(
-                "Whether entries were changed, for there are no seals: `tickfleet audit verify` has nothing to check."
+                "Whether entries were changed: there are no seals, so `tickfleet audit verify` has nothing to check."
                     .into(),
             );
         }
         if self.unread > 0 {
-            unseen.push(format!("{} lines that are no lines of an export.", self.unread));
+            unseen.push(format!("{} lines that are not from an export.", self.unread));
         }
         let reused = self.results.unchecked;
         if reused > 0 {

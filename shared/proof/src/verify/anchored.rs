@@ -87,7 +87,7 @@ impl Verifier {
                 Some(head) if head == anchor.head => anchored = anchored.max(Some(number).filter(|n| n >= first)),
                 Some(_) => {
                     let what =
-                        "an anchor knows another seal of this number: the chain was made anew from here or before";
+                        "an anchor has another seal of this number: the chain was rewritten from here or earlier";
                     let finding = Finding::of_chain(Kind::Rewritten, name, what);
                     self.note(Finding {
                         seal: Some(number),

@@ -8,7 +8,7 @@ impl Verifier {
     pub(super) fn check_order(&mut self, _name: &ChainName, chain: &[&FoundSeal]) {
         for pair in chain.windows(2) {
             if pair[1].body.number < pair[0].body.number {
-                let what = format!("it stands behind seal {}", pair[0].body.number);
+                let what = format!("it follows seal {}", pair[0].body.number);
                 let finding = Finding::of_seal(Kind::Reordered, &pair[1].body, what);
                 self.note(Finding { line: Some(pair[1].line), ..finding });
             }
@@ -79,7 +79,7 @@ impl Verifier {
         }
         let number = seal.body.number;
         let how_many = if broken { format!("{lost} entries or more") } else { format!("{lost} entries") };
-        let why = if broken { "; its log was made anew" } else { "" };
+        let why = if broken { "; its log was recreated" } else { "" };
         self.verdict.told.push(format!(
             "{how_many} of shard {} were gone before they were sealed, between seals {} and {number} of {name}: some may have \
              been of this tenant{why}.",
@@ -107,7 +107,7 @@ impl Verifier {
             }
         }
         if whole && decode_hash(&body.root) != Ok(root_of(hashes.iter())) {
-            self.note(broken("its entries are not those that were sealed, although each looks like it"));
+            self.note(broken("its entries differ from the sealed ones, although each looks valid"));
         }
     }
 
@@ -135,7 +135,7 @@ impl Verifier {
             }
             let is_first = self.first.get(&shard).is_none_or(|first| id < *first);
             let says = if is_earlier {
-                ", which says that it goes on behind it. If older parts are gone, say that it goes on (--goes-on)"
+                ", after which it claims to continue. If older parts are gone, pass --goes-on"
             } else if is_first && self.expected.anchors_from_ms.is_none() {
                 ". If its log was trimmed, say from when on it has to be there (--anchors-from)"
             } else {
@@ -148,7 +148,7 @@ impl Verifier {
         let before = found.sealed.replace(number).filter(|before| *before != number);
         let (line, hash, is_it) = (found.line, found.leaf.hash, found.leaf.short() == named);
         if let Some(before) = before {
-            let what = format!("seal {before} stands for it, too: what was sealed was sealed anew");
+            let what = format!("seal {before} covers it, too: sealed entries were sealed again");
             self.note(of(Finding { line: Some(line), ..Finding::of_entry(Kind::Forked, shard, id, what) }));
         }
         if is_it {

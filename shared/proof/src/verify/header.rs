@@ -36,7 +36,7 @@ impl Verifier {
     fn hold_together(&mut self, shard: u32, behind: EntryId) {
         let known = self.last.get(&shard).max(self.before.get(&shard)).copied();
         let Some(last) = known.filter(|last| *last < behind) else { return };
-        let what = format!("this part goes on behind it, and the part before this one ends with entry {last}");
+        let what = format!("this part continues after it, but the part before ends with entry {last}");
         self.note(Finding { line: Some(self.lines), ..Finding::of_entry(Kind::Missing, shard, behind, what) });
     }
 

@@ -182,7 +182,7 @@ impl Verifier {
             Some(Line::Seal(seal)) => self.take_seal(&seal),
             Some(Line::Gone(gone)) => self.take_gone(&gone),
             Some(Line::End(end)) => self.end = Some(end),
-            None => self.note(Finding::at_line(Kind::Unreadable, self.lines, "it is no line of an export")),
+            None => self.note(Finding::at_line(Kind::Unreadable, self.lines, "it is not a line of an export")),
         }
     }
 
@@ -227,7 +227,7 @@ impl Verifier {
             return self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Inserted, shard, id, what) });
         }
         if let Some(last) = self.last.insert(shard, id).filter(|last| *last > id) {
-            let what = format!("it stands behind {last}, which was written later");
+            let what = format!("it follows {last}, which was written later");
             self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Reordered, shard, id, what).beside(last) });
         }
         let first = self.first.entry(shard).or_insert(id);
@@ -317,7 +317,7 @@ impl Verifier {
     fn tell(&mut self) {
         let mut told = Vec::new();
         if self.verdict.seals == 0 {
-            told.push("There are no seals: nothing of this can be checked.".to_owned());
+            told.push("No seals: nothing can be checked.".to_owned());
         }
         for (key, seals) in &self.by_untrusted {
             told.push(format!(
@@ -333,7 +333,7 @@ impl Verifier {
         if self.earlier > 0 {
             let behind: Vec<String> = self.before.iter().map(|(shard, id)| format!("{id} in shard {shard}")).collect();
             told.push(format!(
-                "{} sealed entries are of an earlier part: this one says that it goes on behind entry {}.",
+                "{} sealed entries belong to an earlier part: this part continues after entry {}.",
                 self.earlier,
                 behind.join(", ")
             ));

@@ -133,7 +133,7 @@ const PRUNED_MS: i64 = 3_600_000;
 const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not say which";
 const NO_ARGUMENTS: &str = "counts by arguments that the log does not have whole";
 const NO_CONTEXT: &str = "counts by user, session or task, which entries do not say (audit.premises)";
-const ONE_TENANT: &str = "counts calls of several tenants, and only one tenant's are looked at";
+const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
 const NO_SLOTS: &str =
     "is a part of the workers' slots, and the log does not say how many these were (--slots says it)";
 /// Why a share of the slots is not decided anew.

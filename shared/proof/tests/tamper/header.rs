@@ -112,7 +112,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     assert!(verdict.findings.iter().all(|finding| finding.what.ends_with("(--goes-on)")), "{:?}", verdict.findings);
     let verdict = verify_as(&part, &made.anchors, Expected { goes_on: true, ..Expected::default() });
     assert!(verdict.intact, "{:?}", verdict.findings);
-    assert!(told(&verdict, "are of an earlier part"), "{:?}", verdict.told);
+    assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);
 
     // The log was trimmed, or its beginning was cut off: who knows from when on it has to be there, is told.
     let sealed_ms = |line: &String| {

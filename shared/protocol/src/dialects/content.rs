@@ -39,9 +39,10 @@ pub(super) fn beside(result: &CallResult) -> Option<String> {
         let given = cut_output(given.get(), limits::ERROR_BYTES_MAX);
         Some(format!("{by} approved this call with other arguments, and it was made with these: {given}."))
     });
-    let repeated = result.repeats.as_ref().map(|call| {
-        format!("An equal call had been made before, {call}. This is its outcome; it was not carried out again.")
-    });
+    let repeated = result
+        .repeats
+        .as_ref()
+        .map(|call| format!("An equal call had been made before, {call}. This is its outcome; it did not run again."));
     let cached = result.cached.as_ref().map(|cached| {
         let seconds = cached.age_ms / 1_000;
         format!("This is the answer that an equal call got {seconds} s ago; it was not asked for again.")

@@ -50,7 +50,9 @@ fn one_of() -> String {
 fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, Problem> {
     let Some(text) = fields.string("format", limits::NAME_BYTES_MAX)? else { return Ok(None) };
     let known = || Dialect::ALL.map(Dialect::as_str).join(", ");
-    Dialect::parse(&text).map(Some).ok_or_else(|| fields.invalid("format", &format!("{text:?} is none of {}", known())))
+    Dialect::parse(&text)
+        .map(Some)
+        .ok_or_else(|| fields.invalid("format", &format!("{text:?} is not one of {}", known())))
 }
 
 /// Writes calls into a turn, as [`read_calls`] reads them.

@@ -168,7 +168,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// The priority, `normal` where absent.
     pub(crate) fn priority(&self) -> Result<Priority, Problem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
-        let expected = || self.invalid("priority", &format!("{text:?} is none of urgent, high, normal, low"));
+        let expected = || self.invalid("priority", &format!("{text:?} is not one of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 

@@ -339,7 +339,7 @@ pub fn problem(call: &Call) -> Option<String> {
 /// The mark that broken text begins with, where it is not followed by JSON.
 fn mark_of(raw: &str) -> Option<Cow<'_, str>> {
     if let Some((start, ..)) = THOUGHTS.iter().find(|(start, ..)| raw.starts_with(start)) {
-        return Some(Cow::Owned(format!("it stands in {start}, which does not end")));
+        return Some(Cow::Owned(format!("it is inside {start}, which does not end")));
     }
     let known = FOREIGN.iter().chain(&HEADERS).find(|mark| raw.starts_with(**mark)).copied();
     let json = |bytes: usize| raw.get(bytes..).is_some_and(|after| after.trim_start().starts_with(['{', '[']));

@@ -26,7 +26,9 @@ pub enum StoreError {
     #[error("the shard's streams or groups are gone: {0}")]
     StateLost(String),
     /// Another number of shards is in force.
-    #[error("this process counts {ours} shards, the data was written with {stored}; all processes must agree")]
+    #[error(
+        "this process has {ours} shards, the data was written with {stored}; all processes must have the same number"
+    )]
     Shards {
         /// Ours.
         ours: u32,

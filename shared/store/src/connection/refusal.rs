@@ -68,7 +68,7 @@ impl Refusal {
             Self::Replicas => "start the missing replicas, or lower min-replicas-to-write",
             Self::Rights => "give the user the rules that `tickfleet acl --role ROLE` prints",
             Self::Login => "put the user and the password into the URL: redis://USER:PASSWORD@HOST:PORT",
-            Self::Memory => "raise maxmemory, have inboxes read, or shorten retention.*",
+            Self::Memory => "raise maxmemory, read the inboxes, or shorten retention.*",
             Self::Loading => "wait until the server has read its files",
             Self::Busy => "wait, or end the script that blocks the server with SCRIPT KILL",
             Self::Cluster => {

@@ -120,7 +120,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
     let (hosts, db) = place.split_once('/').unwrap_or((place, ""));
     if !matches!(db, "" | "0") {
-        return Err(refused("a cluster has database 0 alone: leave out what stands behind the slash"));
+        return Err(refused("a cluster has only database 0: remove the part after the slash"));
     }
     let (files, query) = TlsFiles::take(query)?;
     let protocol = match query.as_str() {
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!((login.username(), login.password(), login.db()), (Some("u"), Some("p@/ss"), 0));
         let told = |url: &str| dial_to(url).unwrap_err().to_string();
         assert!(
-            told("redis+cluster://a,b/3").contains("a cluster has database 0 alone"),
+            told("redis+cluster://a,b/3").contains("a cluster has only database 0"),
             "{}",
             told("redis+cluster://a/3")
         );

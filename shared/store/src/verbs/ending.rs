@@ -159,7 +159,7 @@ impl Ending {
         match Self::read(verb, value) {
             Ok(ending) => Some(ending),
             Err(error) => {
-                tracing::error!(%error, "an ending cannot be read");
+                tracing::error!(%error, "cannot read an ended turn");
                 None
             }
         }

@@ -155,7 +155,7 @@ async fn a_cancel_reaches_the_bottom_of_a_deep_tree_and_what_a_finished_task_lef
     assert_eq!(all_steps(&shard).await, 58);
     for depth in (1..60).filter(|depth| *depth != 30) {
         let why = why(&shard, &format!("d{depth}")).await;
-        assert_eq!(why.as_deref(), Some("what began it was cancelled: wrong customer"), "{depth}");
+        assert_eq!(why.as_deref(), Some("its parent was cancelled: wrong customer"), "{depth}");
     }
     assert_eq!(why(&shard, "d0").await.as_deref(), Some("wrong customer"));
 }
@@ -207,7 +207,7 @@ async fn an_inner_turn_ends_with_its_outer_one_also_where_it_comes_later() {
     assert_eq!((ending.reason, ending.why.as_deref()), (EndReason::Cancelled, Some("the call that began it is over")));
     assert_eq!(all_steps(&shard).await, 2);
     let why = why(&shard, "t0.0.call-1.0.call-1").await;
-    assert_eq!(why.as_deref(), Some("what began it was cancelled: enough"));
+    assert_eq!(why.as_deref(), Some("its parent was cancelled: enough"));
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn what_cannot_be_read_below_a_task_costs_itself_alone() {
     }
     assert_eq!((aside, all_steps(&shard).await), (2, 0));
     for task in ["c1", "c3"] {
-        assert_eq!(why(&shard, task).await.as_deref(), Some("what began it was cancelled: enough"), "{task}");
+        assert_eq!(why(&shard, task).await.as_deref(), Some("its parent was cancelled: enough"), "{task}");
     }
     // A task is begun below what is no list all the same.
     let () = redis::cmd("SET")

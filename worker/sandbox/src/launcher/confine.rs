@@ -191,7 +191,7 @@ fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal 
         }
     }
     Refusal::Program(match worst {
-        Errno::ENOENT => format!("there is no program '{program}' in this sandbox"),
+        Errno::ENOENT => format!("program '{program}' not found in this sandbox"),
         error => format!("the program '{program}' cannot be executed: {}", error.desc()),
     })
 }

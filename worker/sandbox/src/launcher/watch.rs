@@ -49,7 +49,7 @@ pub(super) fn until_the_end(
     let stopped = waited?;
     let mut why = String::new();
     // It ends: every process that could write has ended.
-    failure.read_to_string(&mut why).map_err(step("hear of the start"))?;
+    failure.read_to_string(&mut why).map_err(step("read the launcher's report"))?;
     match why.split_at_checked(1) {
         Some(("P", why)) => return Err(Refusal::Program(why.to_owned())),
         Some((_, why)) => return Err(Refusal::Step(why.to_owned())),

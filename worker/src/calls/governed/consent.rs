@@ -114,7 +114,7 @@ impl Calls {
             }
             Some(Consent::Full(bound)) => Err(self.refused(trying, too_many(bound), ApprovalEvent::NotAsked).await),
             Some(Consent::Others) => {
-                tracing::error!(call = %trying.id, approval = id, "the id of an approval is another call's; the call ends");
+                tracing::error!(call = %trying.id, approval = id, "approval id belongs to another call; ending the call");
                 Err(self.refused(trying, cannot_be_asked(), ApprovalEvent::NotAsked).await)
             }
             Some(Consent::Stale) | None => {
@@ -205,7 +205,7 @@ impl Calls {
         };
         let places: BTreeSet<&str> = passed.asked.iter().map(|asked| asked.place.as_str()).collect();
         if let Some(more) = again.asked.iter().find(|asked| !places.contains(asked.place.as_str())) {
-            let problem = format!("{} asks about the new ones, and nobody was asked for that", more.place);
+            let problem = format!("{} needs an approval of the new ones, and none was requested", more.place);
             return Err(self.refused(trying, not_narrowed(&problem), ApprovalEvent::Narrowed).await);
         }
         let approved = Approved { arguments: Some(again.arguments.clone()), ..approved };
@@ -350,7 +350,7 @@ fn too_many(bound: ApprovalsFull) -> CallError {
 }
 
 fn cannot_be_asked() -> CallError {
-    refusal("not_asked", "A person has to approve this call, and nobody can be asked.".to_owned(), &json!({}))
+    refusal("not_asked", "A person has to approve this call, and no approver can be asked.".to_owned(), &json!({}))
 }
 
 fn not_narrowed(problem: &str) -> CallError {

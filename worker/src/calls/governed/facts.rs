@@ -276,7 +276,7 @@ impl Told<'_> {
         let names: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).filter(|name| changes(name)).collect();
         match (&names[..], self.required) {
             ([], true) => " None of your tools sets it.".to_owned(),
-            ([], false) => " None of your tools clears it: leave this to somebody else.".to_owned(),
+            ([], false) => " None of your tools clears it, so you cannot do this here.".to_owned(),
             (names, _) => format!(" Call {} first.", names[..names.len().min(5)].join(" or ")),
         }
     }
@@ -301,7 +301,6 @@ fn why(known: &KnownFact, required: bool) -> String {
 
 fn full(name: &str) -> CallError {
     let max = limits::FACTS_PER_SESSION_MAX;
-    let message =
-        format!("You may not call {name:?} now: its session has {max} facts, and there is no room for another.");
+    let message = format!("You may not call {name:?} now: its session already has the maximum of {max} facts.");
     CallError { details: Some(json!({ "reason": "facts_full" })), ..messages::error(Outcome::Denied, message) }
 }

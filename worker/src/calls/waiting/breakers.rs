@@ -160,7 +160,7 @@ impl<'a> Leave<'a> {
                     tools.remove(self.tool);
                 }
                 if given.0.is_trial || given.1.is_trial {
-                    tracing::info!(tool = self.tool, "a tool that rested answers again");
+                    tracing::info!(tool = self.tool, "circuit breaker closed; tool responds again");
                     metrics.breaker(self.tool, BreakerEvent::Closed);
                     metrics.tools_resting(resting(&tools, now));
                 }
@@ -174,7 +174,7 @@ impl<'a> Leave<'a> {
                         tool = self.tool,
                         failures,
                         ?rest,
-                        "a tool failed too often in a row; its calls wait"
+                        "circuit breaker open after consecutive failures; calls wait"
                     );
                     metrics.breaker(self.tool, BreakerEvent::Opened);
                     metrics.tools_resting(resting(&tools, now));

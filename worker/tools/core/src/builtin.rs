@@ -102,21 +102,26 @@ struct Succeeded {
 }
 
 fn fail(name: &str, effect: Effect) -> TypedTool {
-    TypedTool::new(name, "Fails as it is told to, try by try.", effect, |context: CallContext, args: Fail| async move {
-        let at = usize::try_from(context.attempt.saturating_sub(1)).unwrap_or(usize::MAX);
-        let this = args.outcomes.get(at).or(args.outcomes.last()).copied().unwrap_or(Try::Permanent);
-        let message = format!("Try {} failed as it was told to.", context.attempt);
-        let retry_after = args.retry_after_ms.map(Duration::from_millis);
-        match this {
-            Try::Ok => Ok(Succeeded { attempt: context.attempt }),
-            Try::Transient => Err(ToolError::Transient(message)),
-            Try::TransientNotExecuted => Err(ToolError::NotExecuted { message, retry_after }),
-            Try::Permanent => Err(ToolError::Permanent(message)),
-            Try::Internal => Err(ToolError::Internal(message)),
-            Try::Panic => panic_on_request(&message),
-            Try::Hang => std::future::pending().await,
-        }
-    })
+    TypedTool::new(
+        name,
+        "Fails as its arguments say, try by try.",
+        effect,
+        |context: CallContext, args: Fail| async move {
+            let at = usize::try_from(context.attempt.saturating_sub(1)).unwrap_or(usize::MAX);
+            let this = args.outcomes.get(at).or(args.outcomes.last()).copied().unwrap_or(Try::Permanent);
+            let message = format!("Try {} failed as requested.", context.attempt);
+            let retry_after = args.retry_after_ms.map(Duration::from_millis);
+            match this {
+                Try::Ok => Ok(Succeeded { attempt: context.attempt }),
+                Try::Transient => Err(ToolError::Transient(message)),
+                Try::TransientNotExecuted => Err(ToolError::NotExecuted { message, retry_after }),
+                Try::Permanent => Err(ToolError::Permanent(message)),
+                Try::Internal => Err(ToolError::Internal(message)),
+                Try::Panic => panic_on_request(&message),
+                Try::Hang => std::future::pending().await,
+            }
+        },
+    )
     .category("diagnostics")
 }
 

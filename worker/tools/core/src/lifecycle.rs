@@ -145,12 +145,12 @@ pub async fn stop_all(tools: &[TypedTool]) {
         let name = tool.spec().name.clone();
         Some(async move {
             if AssertUnwindSafe(async { hook().await }).catch_unwind().await.is_err() {
-                tracing::error!(tool = name, "a stop hook panicked");
+                tracing::error!(tool = name, "stop hook panicked");
             }
         })
     });
     if tokio::time::timeout(STOP_TIMEOUT, join_all(stopping)).await.is_err() {
-        tracing::warn!("stop hooks of tools were not done in time");
+        tracing::warn!("stop hooks of tools timed out");
     }
 }
 

@@ -71,7 +71,7 @@ impl RegisteredTool {
     pub fn answering_by_agent(self) -> Result<Self, RegistryError> {
         if self.spec.cache.is_some_and(|cache| cache.per == CachePer::Tenant) {
             let why =
-                "what it answers is of the agent that asks: say `per: agent`, or others are told what is not theirs";
+                "its result depends on the agent that asks: set `per: agent`, or agents receive each other's results";
             return Err(RegistryError::Cache { tool: self.spec.name, why });
         }
         Ok(Self { answers_by_agent: true, ..self })

@@ -61,7 +61,7 @@ pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: A
         let line = wording::cut(&clean, LINE_BYTES_MAX);
         tracing::info!(name, line, "{what}'s standard error");
         if lines == LINES_MAX {
-            tracing::warn!(name, lines, "{what} says too much on standard error; the rest is not logged");
+            tracing::warn!(name, lines, "{what}: too much standard error output; the rest is not logged");
         }
     }
 }

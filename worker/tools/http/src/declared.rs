@@ -80,7 +80,7 @@ pub(super) fn method(def: &HttpDef) -> Result<Method, String> {
         "PUT" => Method::PUT,
         "PATCH" => Method::PATCH,
         "DELETE" => Method::DELETE,
-        other => return Err(format!("'{other}' is none of GET, POST, PUT, PATCH, DELETE")),
+        other => return Err(format!("'{other}' is not one of GET, POST, PUT, PATCH, DELETE")),
     };
     if method == Method::GET && def.body.is_some() {
         return Err("GET carries no body".to_owned());
@@ -138,7 +138,7 @@ pub(super) fn headers(def: &HttpDef) -> Result<Vec<(HeaderName, Template)>, Decl
 }
 
 pub(super) fn header_name(text: &str) -> Result<HeaderName, String> {
-    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| format!("'{text}' is no header name"))?;
+    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| format!("'{text}' is not a header name"))?;
     if HEADERS_REFUSED.contains(&name) || name.as_str().starts_with("proxy-") {
         return Err(format!("'{name}' belongs to the connection"));
     }
@@ -152,10 +152,10 @@ pub(super) fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue,
 
 pub(super) fn rules(def: &HttpDef, effect: Effect) -> Result<Rules, DeclarationError> {
     if let Some(status) = def.not_executed.iter().find(|status| !(400..600).contains(*status)) {
-        return Err(field("not_executed")(format!("{status} is no error status (400 to 599)")));
+        return Err(field("not_executed")(format!("{status} is not an error status (400 to 599)")));
     }
     if let Some(pointer) = def.result.as_deref().filter(|p| !p.is_empty() && !p.starts_with('/')) {
-        return Err(field("result")(format!("'{pointer}' is no JSON pointer; it begins with '/'")));
+        return Err(field("result")(format!("'{pointer}' is not a JSON pointer; a pointer begins with '/'")));
     }
     let response_bytes_max = def.response_bytes_max.unwrap_or(RESPONSE_BYTES_MAX_DEFAULT);
     if !(1..=RESPONSE_BYTES_MAX).contains(&response_bytes_max) {

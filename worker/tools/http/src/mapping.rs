@@ -59,7 +59,7 @@ impl Rule {
     fn new(rule: &OutcomeRule) -> Result<Self, String> {
         let pointers = [&rule.at, &rule.message, &rule.retry_after].into_iter().flatten();
         if let Some(odd) = pointers.clone().find(|pointer| !pointer.is_empty() && !pointer.starts_with('/')) {
-            return Err(format!("'{odd}' is no JSON pointer; it begins with '/'"));
+            return Err(format!("'{odd}' is not a JSON pointer; a pointer begins with '/'"));
         }
         let test = match (&rule.equals, rule.present) {
             (Some(_), Some(_)) => return Err("a rule has one of equals, present".to_owned()),

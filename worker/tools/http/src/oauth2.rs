@@ -220,7 +220,7 @@ fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
 }
 
 fn refused(why: &str) -> ToolFailure {
-    outcome::permanent(format!("The tool could not sign in: {why}. Whoever runs this fleet has to see to it."))
+    outcome::permanent(format!("The tool could not sign in: {why}. The fleet's operator has to fix it."))
 }
 
 fn unanswered(error: SendError) -> ToolFailure {

@@ -159,7 +159,7 @@ impl Rules {
     fn nothing_at(&self, pointer: &str, answer: &Response, call: Option<&CallId>) -> Result<ToolOutput, ToolFailure> {
         let (status, host) = (answer.status().as_u16(), answer.url().host_str().unwrap_or_default());
         let call = call.map(tracing::field::display);
-        tracing::warn!(call, host, status, pointer, "an answer has nothing where the tool's result should be");
+        tracing::warn!(call, host, status, pointer, "response has no value at the tool's result pointer");
         let nothing =
             format!("has nothing at {}, where the result should be", wording::cut(pointer, POINTER_BYTES_MAX));
         let output = match self.effect {

@@ -233,7 +233,7 @@ async fn a_refusal_of_the_token_service_is_final_and_says_no_more_than_its_code(
     let odd = [status(400, &[], refusal), status(200, &[], r#"{"token":"x"}"#), status(302, &[("location", "/x")], "")];
     identity.refusals.lock().unwrap().extend(odd);
     let tool = tool(&address, Effect::Once, json!({}));
-    let end = "Whoever runs this fleet has to see to it.";
+    let end = "The fleet's operator has to fix it.";
     for why in [
         "its token service answered with status 400 (invalid_client)",
         "its token service granted no token",

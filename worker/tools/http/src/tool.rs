@@ -80,7 +80,7 @@ impl HttpTool {
         let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
         // A variable may hold several entries.
         let guard = Guard::parse(allowed.iter().flat_map(|e| e.split(',')))
-            .map_err(|entry| field("allow_private")(format!("'{entry}' is no host, host:port or CIDR block")))?;
+            .map_err(|entry| field("allow_private")(format!("'{entry}' is not a host, host:port or CIDR block")))?;
         let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
         guard.check(&base).map_err(|refused| field("base_url")(refused.to_string()))?;
         let once = effect == Effect::Once;

@@ -80,8 +80,8 @@ pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Resul
     }
     let text = match std::str::from_utf8(content) {
         Ok(text) if !text.contains('\0') => text,
-        Ok(_) => return problem("it has NUL bytes: it is no text".to_owned()),
-        Err(error) => return problem(format!("byte {} is not UTF-8: it is no text", error.valid_up_to())),
+        Ok(_) => return problem("not text: it has NUL bytes".to_owned()),
+        Err(error) => return problem(format!("not text: byte {} is not UTF-8", error.valid_up_to())),
     };
     let whole = |cut: Cut| {
         let title = cut.title.clone().unwrap_or_else(|| stem(file));

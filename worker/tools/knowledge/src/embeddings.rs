@@ -110,7 +110,7 @@ impl Embedder {
     pub(crate) async fn of_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
         let asked = tokio::time::timeout(timeout, self.ask(texts));
         let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
-        let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the answer is no list of embeddings")?;
+        let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
         for Embedding { index, embedding } in answer.data {
             let place = vectors.get_mut(index).ok_or("the answer has more embeddings than there are texts")?;
@@ -168,7 +168,7 @@ fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
     }
     let largest = vector.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
     if !largest.is_finite() || largest == 0.0 || vector.iter().any(|number| !number.is_finite()) {
-        return Err("an embedding has numbers that are none".to_owned());
+        return Err("an embedding contains values that are not finite numbers".to_owned());
     }
     Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
 }

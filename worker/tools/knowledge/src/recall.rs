@@ -111,7 +111,7 @@ async fn gathered(searches: Vec<(Source, BoxFuture<'_, Searched>)>, deadline: Du
         match tokio::time::timeout(deadline, search).await {
             Ok(Ok(found)) => (source, Some(found)),
             Ok(Err(error)) => {
-                tracing::warn!(?source, %error, "a source of memories does not answer");
+                tracing::warn!(?source, %error, "memory source did not respond");
                 (source, None)
             }
             Err(_) => (source, None),

@@ -133,7 +133,7 @@ impl Knowledge {
                 Ok(Findings { passages: shown(joined, most), ranking: Ranking::Meaning, note: None })
             }
             Err(why) => {
-                tracing::warn!(why, "a question is searched for by its words alone");
+                tracing::warn!(why, "no embedding for the question; searching by words only");
                 let note = Some(format!("Ranked by words alone: {why}."));
                 Ok(Findings { passages: shown(alone(by_words), most), ranking: Ranking::Words, note })
             }

@@ -133,8 +133,7 @@ struct Noted {
 fn remember(store: Store) -> TypedTool {
     TypedTool::new(
         NAMES[2],
-        "Notes something down for later conversations and tasks of yours. search_my_memories finds it again. Nobody \
-         else sees it. Where there are too many, the oldest notes go.",
+        "Notes something down for later conversations and tasks of yours. search_my_memories finds it again. Only you see it. If there are too many notes, the oldest are removed.",
         Effect::Idempotent,
         move |context: CallContext, args: Remember| {
             let store = store.clone();

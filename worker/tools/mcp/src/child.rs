@@ -38,7 +38,7 @@ pub(super) fn start(
     tail: &Arc<Tail>,
 ) -> Result<(ServerProcess, ChildStdout, ChildStdin), String> {
     let McpTransport::Stdio { command, args, env, cwd } = transport else {
-        return Err("it is no child process".to_owned());
+        return Err("it is not a child process".to_owned());
     };
     let mut starting = Command::new(command);
     starting.args(args).env_clear().process_group(0).kill_on_drop(true);

@@ -197,13 +197,13 @@ impl Reader {
 
     fn unreadable(&self, id: u64, why: &str) -> ServerJsonRpcMessage {
         let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
-        tracing::warn!(server, request = id, reason, "an answer of an MCP server could not be read");
+        tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         wire::unreadable(id, &reason)
     }
 
     fn too_large(&self, id: u64) -> ServerJsonRpcMessage {
         let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
-        tracing::warn!(server, bytes_max, "a message of an MCP server is too large and was dropped");
+        tracing::warn!(server, bytes_max, "dropped an oversized message of an MCP server");
         wire::too_large(id)
     }
 

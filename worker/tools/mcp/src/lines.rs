@@ -77,7 +77,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
             let available = match self.output.fill_buf().await {
                 Ok(available) => available,
                 Err(error) => {
-                    tracing::debug!(server = self.server, %error, "the output of an MCP server cannot be read");
+                    tracing::debug!(server = self.server, %error, "cannot read the output of an MCP server");
                     return false;
                 }
             };
@@ -91,7 +91,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
                 Some(scan) => scan.take_all(part),
                 None if self.line.len() + part.len() > limits::MCP_MESSAGE_BYTES_MAX => {
                     let (server, bytes_max) = (self.server.as_str(), limits::MCP_MESSAGE_BYTES_MAX);
-                    tracing::warn!(server, bytes_max, "a message of an MCP server is too large and was dropped");
+                    tracing::warn!(server, bytes_max, "dropped an oversized message of an MCP server");
                     let scan = self.excess.insert(Scan::default());
                     scan.take_all(&self.line);
                     scan.take_all(part);
@@ -146,7 +146,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
         };
         match answered {
             Some(Some(id)) if self.waiting.remove(&id) => self.ready.push_back(message),
-            Some(_) => tracing::debug!(server = self.server, "an MCP server answered a request that nobody waits for"),
+            Some(_) => tracing::debug!(server = self.server, "MCP server answered a request that is no longer pending"),
             None => self.ready.push_back(message),
         }
     }
@@ -188,7 +188,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
     /// Ends a request whose answer could not be read.
     fn end_request(&mut self, id: u64, why: &str) {
         let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
-        tracing::warn!(server, request = id, reason, "an answer of an MCP server could not be read");
+        tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         if self.waiting.remove(&id) {
             self.ready.push_back(wire::unreadable(id, &reason));
         }
@@ -204,7 +204,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
                 server,
                 line,
                 lines,
-                "an MCP server writes to standard output what is no message; it belongs on standard error"
+                "MCP server writes non-protocol output to standard output; it belongs on standard error"
             );
         }
     }

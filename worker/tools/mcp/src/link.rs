@@ -230,7 +230,7 @@ fn resumptions() -> ExponentialBackoff {
 
 fn filled(headers: &BTreeMap<String, String>, secrets: &Secrets) -> Result<HashMap<HeaderName, HeaderValue>, String> {
     let fill = |(name, template): (&String, &String)| {
-        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("'{name}' is no header name"))?;
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("'{name}' is not a header name"))?;
         let value = HeaderValue::from_str(&secrets.fill(template));
         let mut value = value.map_err(|_| format!("the header '{name}' would not be valid"))?;
         value.set_sensitive(true);

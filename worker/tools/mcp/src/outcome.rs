@@ -54,7 +54,7 @@ pub(super) fn output(
     secrets: &Secrets,
 ) -> Result<ToolOutput, ToolFailure> {
     let ServerResult::CustomResult(CustomResult(Value::String(text))) = answer else {
-        return Err(no_result("with something that is no result of a tool", effect));
+        return Err(no_result("with something that is not a tool result", effect));
     };
     let result = CallResult::read(&text).map_err(|what| no_result(what, effect))?;
     if result.is_error {
@@ -112,7 +112,7 @@ impl<'a> CallResult<'a> {
         match text {
             "null" => return Err("with null in place of a result"),
             text if scan::compact(text.get(..16).unwrap_or(text)) == "{}" => return Err("with an empty result"),
-            text if !text.starts_with('{') => return Err("with something that is no result of a tool"),
+            text if !text.starts_with('{') => return Err("with something that is not a tool result"),
             _ => {}
         }
         let members: Members<'_> =
@@ -137,7 +137,7 @@ impl<'a> CallResult<'a> {
             return Err("with a result whose `content` is not an array");
         }
         if content.is_none() && structured.is_none() && !is_error {
-            return Err("with something that is no result of a tool");
+            return Err("with something that is not a tool result");
         }
         Ok(Self { is_error, content, structured })
     }

@@ -175,15 +175,15 @@ async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
     let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
         Ok(link) => link,
         Err(reason) => {
-            tracing::warn!(server = server.name, reason, "an MCP server cannot be used");
+            tracing::warn!(server = server.name, reason, "MCP server unavailable");
             return None;
         }
     };
     let since = Instant::now();
-    tracing::info!(server = server.name, version = link.version(), "an MCP server is connected");
+    tracing::info!(server = server.name, version = link.version(), "MCP server connected");
     server.state.send_replace(State::Up(Arc::clone(&link)));
     let reason = tend(server, &link).await;
-    tracing::warn!(server = server.name, reason, "the connection to an MCP server is over");
+    tracing::warn!(server = server.name, reason, "MCP server disconnected");
     Some(since)
 }
 
@@ -210,7 +210,7 @@ async fn tend(server: &Inner, link: &Arc<Link>) -> String {
             if throttle.has_become_noisy() {
                 tracing::warn!(
                     server = server.name,
-                    "an MCP server announces changes of its tools again and again; they are listed with growing pauses"
+                    "MCP server keeps announcing tool changes; listing its tools with growing delays"
                 );
             }
             tokio::select! {
@@ -231,12 +231,7 @@ async fn tend(server: &Inner, link: &Arc<Link>) -> String {
 fn report(server: &Inner, checked: &Checked) {
     for malformed in &checked.malformed {
         let (tool, reason) = (wording::cut(&malformed.name, NAME_BYTES_MAX), malformed.why.as_str());
-        tracing::warn!(
-            server = server.name,
-            tool,
-            reason,
-            "the definition of an MCP tool cannot be read; it is left out"
-        );
+        tracing::warn!(server = server.name, tool, reason, "unreadable definition of an MCP tool; tool left out");
     }
     for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
         let what = match verdict {
@@ -244,6 +239,6 @@ fn report(server: &Inner, checked: &Checked) {
             Verdict::Malformed(why) => format!("it cannot be read: {why}"),
             Verdict::Gone | Verdict::AsPinned => "the server has it no more".to_owned(),
         };
-        tracing::warn!(server = server.name, tool, what, "an MCP tool is quarantined; see `tickfleet mcp pin`");
+        tracing::warn!(server = server.name, tool, what, "MCP tool quarantined; see `tickfleet mcp pin`");
     }
 }

@@ -129,7 +129,7 @@ impl Servers {
         servers.iter().for_each(|server| server.stop());
         let ended = futures::future::join_all(servers.iter().map(|server| server.ended()));
         if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
-            tracing::warn!("an MCP server did not end in time; it is killed with this process");
+            tracing::warn!("MCP server did not exit in time; it is killed with this process");
         }
     }
 }
@@ -138,7 +138,7 @@ impl Servers {
 fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
     match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
         Err(error @ RegistryError::Schema { which: "output", .. }) => {
-            tracing::warn!(%error, "results of an MCP tool are not checked");
+            tracing::warn!(%error, "results of an MCP tool are not validated");
             RegisteredTool::new(ToolSpec { output_schema: None, ..spec }, handler)
         }
         made => made,

@@ -153,7 +153,7 @@ impl Drop for Sent {
             let link = Arc::clone(&self.link);
             runtime.spawn(async move {
                 // It fails where the connection has ended, which cancels too.
-                drop(handle.cancel(Some("nobody waits for the answer any more".to_owned())).await);
+                drop(handle.cancel(Some("the caller no longer waits for the answer".to_owned())).await);
                 drop(link);
             });
         }

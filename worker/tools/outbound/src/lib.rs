@@ -63,7 +63,7 @@ pub fn client_for(
     connect_timeout: Duration,
 ) -> Result<reqwest::Client, String> {
     let guard = Guard::parse(allow_private.iter().map(String::as_str))
-        .map_err(|entry| format!("allow_private: '{entry}' is no host, host:port or CIDR block"))?;
+        .map_err(|entry| format!("allow_private: '{entry}' is not a host, host:port or CIDR block"))?;
     let url = Url::parse(url).map_err(|e| format!("the address is not valid: {e}"))?;
     let standing = guard.check(&url).map_err(|refused| refused.to_string())?;
     client(&Arc::new(guard), standing, Connecting { timeout: connect_timeout, idle: None })

@@ -259,7 +259,7 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
                 // Who has stopped waiting makes no calls any more.
                 let Some(asks) = asks else { continue };
                 if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
-                    tracing::error!(name, "a Python process asks for more inner calls than there may be; it is ended");
+                    tracing::error!(name, "Python process exceeds the limit of inner calls; stopping it");
                     break;
                 }
             }
@@ -269,12 +269,12 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
                 log(&name, &call, &level, &line);
             }
             Ok(other) => {
-                tracing::error!(name, ?other, "a Python process said what nobody asked for; it is ended");
+                tracing::error!(name, ?other, "unexpected message from a Python process; stopping it");
                 break;
             }
             Err(FrameError::Socket(_)) => break,
             Err(error) => {
-                tracing::error!(name, %error, "a Python process sent what is no frame; it is ended");
+                tracing::error!(name, %error, "invalid frame from a Python process; stopping it");
                 break;
             }
         }
@@ -285,9 +285,9 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
 /// A line of a tool's own log.
 fn log(name: &str, call: &str, level: &str, line: &str) {
     match level {
-        "error" => tracing::error!(name, call, line, "a Python tool's log"),
-        "warn" => tracing::warn!(name, call, line, "a Python tool's log"),
-        "info" => tracing::info!(name, call, line, "a Python tool's log"),
-        _ => tracing::debug!(name, call, line, "a Python tool's log"),
+        "error" => tracing::error!(name, call, line, "log of a Python tool"),
+        "warn" => tracing::warn!(name, call, line, "log of a Python tool"),
+        "info" => tracing::info!(name, call, line, "log of a Python tool"),
+        _ => tracing::debug!(name, call, line, "log of a Python tool"),
     }
 }

@@ -197,7 +197,7 @@ impl Pools {
         };
         let ended = futures::future::join_all(pools.iter().map(|pool| pool.stop()));
         if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
-            tracing::warn!("a Python process did not end in time; it is killed with this process");
+            tracing::warn!("Python process did not exit in time; it is killed with this process");
         }
     }
 }

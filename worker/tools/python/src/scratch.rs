@@ -43,7 +43,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = removal::remove(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "the folder of a Python process cannot be removed");
+            tracing::warn!(folder = %self.0.display(), %error, "cannot remove the folder of a Python process");
         }
     }
 }

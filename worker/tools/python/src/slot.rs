@@ -50,7 +50,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             None => break,
             Some(Ok((interpreter, process))) => serve(&shared, interpreter, process, &mut ending).await,
             Some(Err(why)) => {
-                tracing::warn!(name = shared.name, why, "a Python process cannot be used");
+                tracing::warn!(name = shared.name, why, "Python process failed to start");
                 shared.failed();
                 Over::Closed
             }
@@ -93,14 +93,14 @@ async fn serve(
     process: Process,
     ending: &mut Option<JoinHandle<()>>,
 ) -> Over {
-    tracing::info!(name = shared.name, process = interpreter.process, "a Python process is ready");
+    tracing::info!(name = shared.name, process = interpreter.process, "Python process ready");
     shared.up(&interpreter);
     let over = watch(shared, &interpreter, &process).await;
     match over {
         Over::Closed => {
             shared.down(&interpreter);
             let status = process.end().await;
-            tracing::warn!(name = shared.name, status, "a Python process has ended");
+            tracing::warn!(name = shared.name, status, "Python process exited");
         }
         Over::Stopped => {
             interpreter.bye();
@@ -132,7 +132,7 @@ async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) ->
         }
         let bytes = process.resident_bytes().unwrap_or(0);
         if bytes >= shared.def.memory_max {
-            tracing::info!(name = shared.name, bytes, "a Python process has grown to its bound; it is replaced");
+            tracing::info!(name = shared.name, bytes, "Python process reached its memory limit; replacing it");
             interpreter.retired.cancel();
         }
     }
@@ -157,7 +157,7 @@ async fn retire(shared: Arc<Shared>, interpreter: Arc<Interpreter>, process: Pro
         () = shared.stop.cancelled() => false,
     };
     if stuck {
-        tracing::warn!(name = shared.name, "a cancelled Python call does not end; its process is killed");
+        tracing::warn!(name = shared.name, "cancelled Python call did not stop; killing its process");
         process.kill();
     } else {
         interpreter.bye();

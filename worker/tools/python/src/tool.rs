@@ -72,7 +72,7 @@ fn outcome(tool: &str, answer: Answer) -> Result<ToolOutput, ToolFailure> {
     match answer {
         Ok(text) => match RawValue::from_string(text) {
             Ok(json) => Ok(ToolOutput { json, content_type: "application/json" }),
-            Err(error) => Err(ToolFailure::Internal { message: format!("{tool} gave what is no JSON: {error}") }),
+            Err(error) => Err(ToolFailure::Internal { message: format!("{tool} returned invalid JSON: {error}") }),
         },
         Err(failure) => Err(failed(failure)),
     }

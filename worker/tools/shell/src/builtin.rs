@@ -131,7 +131,8 @@ fn edit_file(shell: &Arc<Shell>) -> TypedTool {
         let text = text_of(files, &args.path)?;
         let count = text.matches(&args.old).count();
         if count == 0 {
-            let why = "'old' does not occur in the file: read it again, and give the text exactly as it stands there.";
+            let why =
+                "'old' does not occur in the file: read the file again, and give the text exactly as it is there.";
             return Err(ToolError::Permanent(why.into()));
         }
         if count > 1 && !args.all {
@@ -206,7 +207,7 @@ fn search_files(shell: &Arc<Shell>) -> TypedTool {
     let about = "Searches the text files below a folder of the workspace for lines that match.";
     on_files(shell, "search_files", about, Effect::Read, |files, args: Search| {
         let pattern = Regex::new(&args.pattern)
-            .map_err(|error| ToolError::InvalidArguments(format!("'pattern' is no regular expression: {error}")))?;
+            .map_err(|error| ToolError::InvalidArguments(format!("'pattern' is not a regular expression: {error}")))?;
         let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
         let mut matches = Vec::new();
         for entry in all.into_iter().filter(|entry| !entry.is_folder) {
@@ -299,7 +300,7 @@ where
 
 fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
     let content = files.read(path, FILE_BYTES_MAX)?;
-    String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is no text in UTF-8.")))
+    String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is not UTF-8 text.")))
 }
 
 /// Writes within the bounds of a workspace.

@@ -53,7 +53,7 @@ impl Files {
         let file = File::from(self.at(path, OFlags::RDONLY | OFlags::NONBLOCK, path)?);
         let found = file.metadata().map_err(|error| failed(path, &error))?;
         if !found.is_file() {
-            let what = if found.is_dir() { "a folder" } else { "no regular file" };
+            let what = if found.is_dir() { "a folder" } else { "not a regular file" };
             return Err(ToolError::Permanent(format!("'{path}' is {what}.")));
         }
         if found.len() > max {
@@ -76,7 +76,7 @@ impl Files {
         if let Ok(found) = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
             && FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
         {
-            return Err(ToolError::Permanent(format!("'{path}' is there and is no regular file.")));
+            return Err(ToolError::Permanent(format!("'{path}' exists and is not a regular file.")));
         }
         let mode = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
             .map_or(FILE_MODE, |found| found.st_mode & 0o777);
@@ -195,13 +195,13 @@ fn from_root(inner: &Path) -> &Path {
 /// What a model is told of a failure.
 fn failed(path: &str, error: &io::Error) -> ToolError {
     let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOENT) => format!("There is no '{path}' in the workspace; list_files shows what there is."),
+        Some(Errno::NOENT) => format!("No '{path}' in the workspace; list_files lists its files."),
         Some(Errno::XDEV | Errno::LOOP) => format!("'{path}' leads out of the workspace by a link."),
         Some(Errno::NOTDIR) => format!("A part of '{path}' is not a folder."),
         Some(Errno::ISDIR) => format!("'{path}' is a folder."),
         Some(Errno::ACCESS | Errno::PERM) => format!("'{path}' may not be opened: its mode forbids it."),
         Some(Errno::NAMETOOLONG) => format!("'{path}' is too long for a path."),
-        Some(Errno::NOSPC | Errno::DQUOT) => "There is no room left on the disk of workspaces.".into(),
+        Some(Errno::NOSPC | Errno::DQUOT) => "The disk of workspaces is full.".into(),
         Some(Errno::INVAL) => format!("'{path}' cannot be a path."),
         _ => format!("'{path}': {error}."),
     };

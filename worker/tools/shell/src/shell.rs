@@ -82,7 +82,7 @@ impl Shell {
             }
             Err(RunError::Machine(why)) => Err(ToolFailure::NotConfigured { message: format!("{why}.") }),
             Err(RunError::Lost(message)) => {
-                tracing::error!(error = message, "a sandboxed command was lost");
+                tracing::error!(error = message, "sandboxed command lost");
                 let message = "It is not known whether the command ran to its end.".into();
                 Err(ToolFailure::Transient { message, retry_after: None, not_executed: false })
             }
@@ -98,7 +98,7 @@ impl Shell {
         let engine = Engine { program: self.engine.clone(), image: String::new() };
         let found = apart(Sandbox::probe(self.launcher.clone(), Some(engine), &scratch.path))?;
         let found = self.sandbox.get_or_init(|| found);
-        tracing::info!(abilities = %found.abilities(), "what this machine can hold of sandboxes");
+        tracing::info!(abilities = %found.abilities(), "sandbox support of this machine");
         Ok(found)
     }
 }

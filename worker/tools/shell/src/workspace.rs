@@ -88,7 +88,7 @@ impl Workspaces {
         if let Ok(found) = fs::metadata(&self.root) {
             // Whoever could put a folder of their own into `/tmp` would own every workspace.
             let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
-            let why = || io::Error::other(format!("{} is no folder of this user or of root", self.root.display()));
+            let why = || io::Error::other(format!("{} is not owned by this user or root", self.root.display()));
             return trusted.then_some(()).ok_or_else(why);
         }
         fs::create_dir_all(&self.root)?;
@@ -123,7 +123,9 @@ impl Workspaces {
         drop(swept);
         let sweep = Sweep { root: self.root.clone(), keep: self.keep, under_way: Arc::clone(&self.sweeping) };
         let started = std::thread::Builder::new().name("workspace-sweep".into()).spawn(move || sweep.run());
-        started.inspect_err(|error| tracing::warn!(%error, "no thread could be started to remove old workspaces")).ok()
+        started
+            .inspect_err(|error| tracing::warn!(%error, "failed to start the thread that removes old workspaces"))
+            .ok()
     }
 }
 
@@ -157,7 +159,7 @@ impl Sweep {
 fn remove(marker: &Path) {
     let folder = marker.with_extension("");
     match removal::remove(&folder) {
-        Err(error) => tracing::warn!(folder = %folder.display(), %error, "an old workspace cannot be removed"),
+        Err(error) => tracing::warn!(folder = %folder.display(), %error, "cannot remove an old workspace"),
         // Another worker may have done it.
         Ok(()) => drop(fs::remove_file(marker)),
     }
@@ -194,7 +196,7 @@ mod tests {
         assert!(workspaces.scratch().is_ok());
         if geteuid().is_root() {
             chown(root.path(), Some(65_534), None).unwrap();
-            assert!(workspaces.scratch().unwrap_err().to_string().contains("of this user or of root"));
+            assert!(workspaces.scratch().unwrap_err().to_string().contains("owned by this user or root"));
         }
     }
 

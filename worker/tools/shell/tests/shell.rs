@@ -193,7 +193,7 @@ async fn errors_tell_a_model_what_to_do() {
         ("read_file", json!({"path": "../f"}), "leaves the workspace"),
         ("read_file", json!({"path": "/etc/passwd"}), "below /app/workspace"),
         ("edit_file", json!({"path": "f", "old": "a", "new": "c"}), "occurs 2 times"),
-        ("edit_file", json!({"path": "f", "old": "x", "new": "c"}), "exactly as it stands"),
+        ("edit_file", json!({"path": "f", "old": "x", "new": "c"}), "exactly as it is"),
         ("write_file", json!({"path": "f/g", "content": ""}), "not a folder"),
     ] {
         match run(&tool(name), &context, arguments).await {

@@ -35,11 +35,11 @@ async function decide(listed, agrees, refresh) {
     const body = { reason: data.get("reason") };
     if (agrees) Object.assign(body, { set: changes(approval, data), narrowed: approval.narrowed ?? null });
     const counted = await ask(`approvals/${encodeURIComponent(name)}/${verb}`, { method: "POST", body });
-    say(counted.missing ? `${name}: noted; ${counted.missing} more have to agree` : `${name} is ${counted.state}`);
+    say(counted.missing ? `${name}: approval recorded; ${counted.missing} more needed` : `${name} is ${counted.state}`);
   };
-  const narrow = agrees ? approval.may_narrow.map((pointer) => field(`Another value for ${pointer} (empty: as it is)`, { name: `set ${pointer}` })) : [];
+  const narrow = agrees ? approval.may_narrow.map((pointer) => field(`New value for ${pointer} (empty: unchanged)`, { name: `set ${pointer}` })) : [];
   const text = `${approval.agent} calls ${approval.tool}. You decide as ${whoami().approver}.`;
-  const shown = [shownArguments(approval, "a role that may decide, or the gateway's configuration, is missing"), changed(approval)];
+  const shown = [shownArguments(approval, "an approver role or the gateway's configuration is missing"), changed(approval)];
   const title = agrees ? `Approve ${name}?` : `Deny ${name}?`;
   const button = agrees ? "Approve" : "Deny";
   if (await confirm({ title, text, fields: [...shown.flat(), ...narrow, reasonField(!agrees)], button, act })) refresh();
@@ -48,7 +48,7 @@ async function decide(listed, agrees, refresh) {
 /** The arguments, and what is missing of them. */
 function shownArguments(approval, why) {
   const cut = approval.arguments_exact ? null
-    : h("p", { class: "bad" }, `These are not all: secrets are taken out and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`);
+    : h("p", { class: "bad" }, `Shortened: secrets are removed and long texts cut (${approval.arguments_bytes} bytes in full; ${why}).`);
   return [h("pre", {}, write(approval.arguments, 2)), cut];
 }
 
@@ -71,9 +71,9 @@ export function card(approval, nowMs, refresh) {
   return h("section", { class: "card", "aria-label": `Approval ${nameOf(approval)}` },
     h("h2", {}, `${approval.agent} calls ${approval.tool}`),
     h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
-    shownArguments(approval, "whoever may decide sees them all before deciding"),
+    shownArguments(approval, "approvers see all arguments before they decide"),
     changed(approval),
-    h("p", {}, `Asked for by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
+    h("p", {}, `Required by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
     said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
     h("p", { class: "soft" }, `Asked ${clock(approval.asked_ms)}; until ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),
     buttons(approval, refresh));
@@ -93,10 +93,10 @@ function filters(query) {
 
 function draw({ approvals: found, next, now_ms }, view, refresh) {
   const more = next ? h("button", { id: "more-approvals", click: () => { view.from = next; refresh(); } }, "Go on") : null;
-  const first = view.from ? h("button", { id: "first-approvals", click: () => { view.from = undefined; refresh(); } }, "From those that end first") : null;
+  const first = view.from ? h("button", { id: "first-approvals", click: () => { view.from = undefined; refresh(); } }, "Ending soonest first") : null;
   return [
-    may("approve") ? null : h("p", { class: "soft" }, "This key looks on: it may not decide."),
-    found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "Nothing waits for an approval here."),
+    may("approve") ? null : h("p", { class: "soft" }, "This key is read-only: it may not decide."),
+    found.length ? found.map((one) => card(one, now_ms, refresh)) : h("p", {}, "No approvals waiting."),
     h("div", { class: "row" }, first, more),
   ].flat();
 }

@@ -15,13 +15,13 @@ function form(query) {
   const text = (label, name) => field(label, { name, value: value(name) });
   return h("form", { class: "row", role: "search", "aria-label": "Search the audit log", submit: enter },
     text("Tenant", "tenant"), text("Agent", "agent"), text("Tool", "tool"), text("Outcome", "outcome"), text("Text", "text"),
-    field("At most so old (s)", { name: "since_s", type: "number", min: 1, value: value("since_s") }), h("button", {}, "Search"));
+    field("Maximum age (s)", { name: "since_s", type: "number", min: 1, value: value("since_s") }), h("button", {}, "Search"));
 }
 
 function draw(found, view, refresh) {
   const more = found.cursors.map((cursor) => h("button", {
     id: `more-${cursor}`, click: () => { view.cursor = cursor; refresh(); },
-  }, `Go on in shard ${cursor.split(":")[0]}`));
+  }, `Continue in shard ${cursor.split(":")[0]}`));
   const say = (entry, name) => entry.audit[name] ?? "";
   const columns = [
     ["Time", (entry) => say(entry, "timestamp")], ["Tenant", (entry) => say(entry, "tenant")],
@@ -29,8 +29,8 @@ function draw(found, view, refresh) {
     ["Entry", (entry) => h("details", { id: `entry-${entry.shard}-${entry.id}` }, h("summary", {}, entry.id), h("pre", {}, write(entry.audit, 2)))],
   ];
   return [
-    found.entries.length ? table(`${found.entries.length} entries found, the newest first`, columns, found.entries) : h("p", {}, "Nothing was found."),
-    h("p", { class: "soft" }, `${found.read} entries were read.${found.cursors.length ? "" : " There are no more in this time."}`),
+    found.entries.length ? table(`${found.entries.length} entries found, the newest first`, columns, found.entries) : h("p", {}, "No entries found."),
+    h("p", { class: "soft" }, `${found.read} entries were read.${found.cursors.length ? "" : " No more entries in this time range."}`),
     h("div", { class: "row" }, more),
   ];
 }

@@ -1,4 +1,4 @@
-// What was put aside, by its cause; and what is done with all that a filter finds, page by page.
+// Dead letters, by its cause; and what is done with all that a filter finds, page by page.
 
 import { ask, withQuery } from "../api.js";
 import { confirm, fromNow, h, reasonField, say, table } from "../dom.js";
@@ -23,7 +23,7 @@ function errorsShown(page) {
   ];
   const more = page.next ? ` The newest ${page.read} entries of the log were read.` : "";
   return [
-    page.causes.length ? table("What failed most often in the last hour", columns, page.causes) : h("p", { class: "good" }, "Nothing was put aside in the last hour."),
+    page.causes.length ? table("What failed most often in the last hour", columns, page.causes) : h("p", { class: "good" }, "No dead letters in the last hour."),
     h("p", { class: "soft" }, h("a", { href: `#/${withQuery("dead", { ...LATELY, by: "cause" })}` }, "All causes"), more),
   ];
 }
@@ -55,8 +55,8 @@ export function byCause(page, view, wanted, refresh) {
   const next = page.next ? h("button", { id: "more-causes", click: () => { view.from = page.next; refresh(); } }, "Read on") : null;
   const first = view.from ? h("button", { id: "first-causes", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
-    page.causes.length ? table(`${page.causes.length} causes${page.next || view.from ? " in this part of the log" : ""}`, columns, page.causes) : h("p", {}, "Nothing of that kind was put aside here."),
-    h("p", { class: "soft" }, `${page.read} entries were read.${page.others ? ` ${page.others} more have other causes: narrow the list down.` : ""}`),
+    page.causes.length ? table(`${page.causes.length} causes${page.next || view.from ? " in this part of the log" : ""}`, columns, page.causes) : h("p", {}, "No dead letters match."),
+    h("p", { class: "soft" }, `${page.read} entries were read.${page.others ? ` ${page.others} more have other causes: narrow the filter.` : ""}`),
     h("div", { class: "row" }, next, first),
   ];
 }
@@ -69,10 +69,10 @@ async function each(wanted, before_ms, signal, handle) {
   let from;
   do {
     const page = await ask(withQuery("dead", { ...wanted, before_ms, limit: PAGE, from }));
-    if (signal.aborted) return " Stopped: the rest is as it was.";
+    if (signal.aborted) return " Stopped: the rest is unchanged.";
     const answers = page.dead.length ? await handle(page.dead.map((one) => one.id)) : [];
     from = page.next;
-    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It ended there, as there is no room for more: try the rest later.";
+    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It stopped there because Redis memory is full: replay the rest later.";
   } while (from);
   return "";
 }
@@ -100,8 +100,8 @@ export function allButton({ id, path, verb, button, text }, { wanted, page, told
       }
     };
     const some = page.dead.slice(0, 5).map((one) => one.id).join(", ");
-    const shown = `All that the filter finds: ${page.dead.length}${page.next ? " on this page, and maybe more" : ""}, as ${some}. ${text}`;
-    const isDone = await confirm({ title: `${button}?`, text: shown, fields: [reasonField()], button, stop: "Stop behind this page", act });
+    const shown = `All matches: ${page.dead.length}${page.next ? " on this page, and maybe more" : ""}, as ${some}. ${text}`;
+    const isDone = await confirm({ title: `${button}?`, text: shown, fields: [reasonField()], button, stop: "Stop after this page", act });
     if (isDone || handled) refresh();
   };
   return h("button", { id, disabled: !page.dead.length, click: open }, `${button} …`);

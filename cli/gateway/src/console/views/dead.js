@@ -1,4 +1,4 @@
-// What was put aside: letters that nobody could carry out, and calls that failed for good; replayed, edited or dropped.
+// Dead letters: letters that nobody could carry out, and calls that failed for good; replayed, edited or dropped.
 
 import { ask, may, withQuery } from "../api.js";
 import { confirm, field, fromNow, h, reasonField, say, storyLink, table } from "../dom.js";
@@ -8,9 +8,9 @@ import { allButton, byCause } from "./causes.js";
 
 const NAMES = ["kind", "tenant", "agent", "tool", "cause", "error", "told", "untold", "since_s"];
 const WORDS = {
-  gone: "not there any more", again: "handled before", duplicate: "submitted before", conflict: "its id is another turn's",
-  queue_full: "too much waits", pressure: "Redis is nearly full", full: "too many were handled", needs_message: "needs another message",
-  may_have_run: "may have run already", invalid: "the message is not valid",
+  gone: "no longer exists", again: "handled before", duplicate: "submitted before", conflict: "its id belongs to another turn",
+  queue_full: "the queue is full", pressure: "Redis memory is nearly full", full: "too many handled at once", needs_message: "needs another message",
+  may_have_run: "may have run already", invalid: "invalid message",
 };
 
 function filters(query) {
@@ -21,11 +21,11 @@ function filters(query) {
     location.hash = `#/${withQuery("dead", Object.fromEntries(new FormData(event.target)))}`;
   };
   const input = (label, name, more) => field(label, { name, value: value(name), ...more });
-  return h("form", { class: "row", "aria-label": "What was put aside", submit: enter },
+  return h("form", { class: "row", "aria-label": "Dead letters", submit: enter },
     field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
     input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
-    input("Told as a cause has it", "told"), input("At most so old (s)", "since_s", { type: "number", min: 1 }),
-    h("label", {}, h("input", { type: "checkbox", name: "untold", value: "true", checked: value("untold") === "true" }), " Nothing told"),
+    input("Error message (as listed under Errors by cause)", "told"), input("Maximum age (s)", "since_s", { type: "number", min: 1 }),
+    h("label", {}, h("input", { type: "checkbox", name: "untold", value: "true", checked: value("untold") === "true" }), " No message"),
     h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
 }
 
@@ -52,15 +52,15 @@ async function handle(ids, { path, verb, button, text, fields = [] }, view, refr
   if (await confirm({ title, text: `${shown}. ${text}`, fields: [...fields, reasonField()], button, act })) refresh();
 }
 
-const mayField = () => h("label", {}, h("input", { type: "checkbox", name: "may", value: "yes" }), " Also what may have taken effect already");
+const mayField = () => h("label", {}, h("input", { type: "checkbox", name: "may", value: "yes" }), " Include calls that may have taken effect");
 
 const replayMany = (ids, view, refresh) => handle(ids, {
   path: "dead/replay", verb: "replayed", button: "Replay", fields: [mayField()],
-  text: "A call becomes a new turn of its agent, with an idempotency key of its own, under its caps.",
+  text: "A call becomes a new turn of its agent with a new idempotency key, under the agent's caps.",
 }, view, refresh);
 
 const dropMany = (ids, view, refresh) => handle(ids, {
-  path: "dead/drop", verb: "dropped", button: "Drop", text: "Letters go; calls stay in the audit log, and are not listed here any more.",
+  path: "dead/drop", verb: "dropped", button: "Drop", text: "Messages are deleted. Calls stay in the audit log but are no longer listed here.",
 }, view, refresh);
 
 async function edit(id, view, refresh) {
@@ -69,8 +69,8 @@ async function edit(id, view, refresh) {
   const area = h("textarea", { name: "message", rows: 8, required: true, spellcheck: "false" });
   // JSON with what is hidden escaped: it means the same.
   area.value = visible(whole.message ?? "");
-  const fields = [h("label", {}, "The message that is sent (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
-  const text = whole.needs_message ? `It cannot be sent as it is: ${whole.needs_message}.` : `It becomes ${whole.becomes}.`;
+  const fields = [h("label", {}, "Message to send (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
+  const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `It becomes ${whole.becomes}.`;
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
 }
 
@@ -79,8 +79,8 @@ function allButtons(page, wanted, refresh) {
   if (!may("operate") || !Object.values(wanted).some(Boolean)) return [];
   const context = { wanted, page, told, refresh };
   return [
-    allButton({ id: "replay-all", path: "dead/replay", verb: "replayed", button: "Replay all that fit", text: "Calls become new turns of their agents, under their caps. What may have run, or needs another message, stays here." }, context),
-    allButton({ id: "drop-all", path: "dead/drop", verb: "dropped", button: "Drop all that fit", text: "Letters go; calls stay in the audit log, and are not listed here any more." }, context),
+    allButton({ id: "replay-all", path: "dead/replay", verb: "replayed", button: "Replay all matches", text: "Calls become new turns of their agents, under their caps. Calls that may have run, or need another message, stay here." }, context),
+    allButton({ id: "drop-all", path: "dead/drop", verb: "dropped", button: "Drop all matches", text: "Messages are deleted. Calls stay in the audit log but are no longer listed here." }, context),
   ];
 }
 
@@ -89,10 +89,10 @@ function draw(page, view, wanted, refresh) {
   const shown = new Set(page.dead.map((one) => one.id));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
   const act = (id, label, what) => h("button", { id, disabled: !chosen.size, click: () => what([...chosen], view, refresh) }, label);
-  const buttons = [act("replay-chosen", "Replay the chosen ones", replayMany), act("drop-chosen", "Drop the chosen ones", dropMany)];
+  const buttons = [act("replay-chosen", "Replay selected", replayMany), act("drop-chosen", "Drop selected", dropMany)];
   const sync = () => buttons.forEach((button) => (button.disabled = !chosen.size));
   const choose = (one) => h("input", {
-    type: "checkbox", id: `choose-${one.id}`, "aria-label": `Choose ${one.id}`, checked: chosen.has(one.id),
+    type: "checkbox", id: `choose-${one.id}`, "aria-label": `Select ${one.id}`, checked: chosen.has(one.id),
     change: (event) => { if (event.target.checked) chosen.add(one.id); else chosen.delete(one.id); sync(); },
   });
   const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : one.from ? [`${one.from} ${one.name ?? ""}`] : ["task ", storyLink(`${one.tenant}:${one.name}`)]);
@@ -111,7 +111,7 @@ function draw(page, view, wanted, refresh) {
   const next = page.next ? h("button", { id: "more-dead", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
   const first = view.from ? h("button", { id: "first-dead", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
-    page.dead.length ? table(`${page.dead.length} were put aside${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "Nothing of that kind was put aside here."),
+    page.dead.length ? table(`${page.dead.length} dead letters${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "No dead letters match."),
     h("p", { class: "soft" }, `${page.read} entries were read.`),
     h("div", { class: "row" }, may("operate") ? [all, ...buttons] : null, first, next),
     h("div", { class: "row" }, allButtons(page, wanted, refresh)),

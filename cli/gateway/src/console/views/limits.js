@@ -4,12 +4,12 @@ import { ask, withQuery } from "../api.js";
 import { field, fromNow, h, table } from "../dom.js";
 
 function beyond(limit) {
-  if (limit.mode === "shadow") return "calls beyond are only counted (shadow)";
-  return limit.on_reach === "reject" ? "calls beyond are refused" : "calls beyond wait";
+  if (limit.mode === "shadow") return "calls over the limit are only counted (shadow)";
+  return limit.on_reach === "reject" ? "calls over the limit are rejected" : "calls over the limit wait";
 }
 
 function used(counter) {
-  if (counter.unreadable) return h("span", { class: "bad" }, "cannot be read: counts as used up");
+  if (counter.unreadable) return h("span", { class: "bad" }, "unreadable: counts as used up");
   const text = counter.allowed === null ? `${counter.used}` : `${counter.used} of ${counter.allowed}`;
   const isFull = counter.full_in > 0;
   const words = h("span", { class: isFull ? "doubt" : undefined }, isFull ? `${text}, full` : text);
@@ -26,9 +26,9 @@ function one(limit, nowMs) {
   ], limit.counters);
   return h("section", { class: "card", "aria-label": limit.name },
     h("h2", {}, limit.name),
-    h("p", {}, limit.allows ? `${limit.allows}; ${beyond(limit)}` : "What it allows is not known to this gateway's configuration."),
-    limit.counters.length ? counters : h("p", { class: "soft" }, "Nothing was counted lately."),
-    limit.complete ? null : h("p", { class: "doubt" }, `${limit.looked_at} of ${limit.total} counters were looked at: others may be fuller.`));
+    h("p", {}, limit.allows ? `${limit.allows}; ${beyond(limit)}` : "This gateway's configuration does not have this limit."),
+    limit.counters.length ? counters : h("p", { class: "soft" }, "No calls counted recently."),
+    limit.complete ? null : h("p", { class: "doubt" }, `${limit.looked_at} of ${limit.total} counters were read: others may be fuller.`));
 }
 
 function form(query) {
@@ -49,7 +49,7 @@ export const limits = {
     load: () => ask(withQuery("limits", { tenant: query.get("tenant"), agent: query.get("agent") })),
     draw: (found) => [
       found.policy.in_force.some((digest) => digest && digest !== found.policy.here)
-        ? h("p", { class: "doubt" }, "The fleet decides by another configuration than this gateway has: what limits allow there may differ.") : null,
+        ? h("p", { class: "doubt" }, "The fleet uses another configuration than this gateway: its limits may differ.") : null,
       ...[...found.caps, ...found.limits].map((limit) => one(limit, found.now_ms)),
     ],
   }),

@@ -11,13 +11,13 @@ const megabytes = (bytes) => `${(bytes / 1_048_576).toFixed(1)} MiB`;
 function tiles(fleet) {
   const { backlog, rates, slots, server } = fleet;
   const waiting = backlog.map((one) => tile(one.state, one.count, one.oldest_ms ? `oldest ${span(one.oldest_ms)}` : one.unit));
-  const bound = server.max_bytes ? `of ${megabytes(server.max_bytes)}` : "no bound is set";
+  const bound = server.max_bytes ? `of ${megabytes(server.max_bytes)}` : "no maximum set";
   return h("ul", { class: "tiles" }, waiting,
     tile("paused", fleet.paused, "tenants, agents, tools"),
     tile("calls", rate(rates.calls), "that ended"),
     tile("turns", rate(rates.turns), "that came in"),
     tile("slots busy", `${slots.busy} of ${slots.all}`, "of all workers"),
-    tile("memory of Redis", megabytes(server.used_bytes), bound));
+    tile("Redis memory", megabytes(server.used_bytes), bound));
 }
 
 /** States in which turns and tasks wait. While some do, nothing is shown as well. */
@@ -45,7 +45,7 @@ const agents = (found, isWhole) => table(isWhole ? "Agents and limits that turns
   ["Agent or limit", (agent) => (agent.limit ? `limit ${agent.limit}` : `${agent.tenant}:${agent.agent}`)],
   ["Turns", (agent) => agent.turns, true],
   ["Oldest", (agent) => span(agent.oldest_ms)],
-  ["Looked at next in", (agent) => span(agent.due_in_ms)],
+  ["Next check in", (agent) => span(agent.due_in_ms)],
   ["Tick used", (agent) => used(agent.tick_used, agent.tick_max), true],
   ["Day used", (agent) => used(agent.day_used, agent.day_max), true],
   ["First turn", (agent) => (agent.first ? storyLink(agent.first) : "")],
@@ -58,7 +58,7 @@ const fleet = (failed) => ({
   draw: (found) => [
     tiles(found), h("h2", {}, "To look at"), warnings(found),
     h("h2", {}, "Errors by cause"), failed(),
-    h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No agent's turns wait for a tick, a day or a limit."),
+    h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No turns wait for a tick, a day or a limit."),
     h("h2", {}, "Processes"), nodes(found.nodes),
     h("p", { class: "soft" }, `Redis ${found.server.version} at ${found.redis}; policy generation ${found.policy_generation}`),
   ],
@@ -73,7 +73,7 @@ const ofTenant = (failed) => ({
     const count = (state) => page.turns.filter((turn) => turn.state === state).length;
     const running = page.turns.filter((turn) => turn.state === "running");
     return [
-      h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: figures of the whole fleet are for keys of all tenants.`),
+      h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: fleet-wide figures need a key for all tenants.`),
       h("ul", { class: "tiles" }, states.map((state) => tile(state, count(state), page.next ? "of those found so far" : "turns")),
         tile("approvals", approvals.approvals.length, "wait for people"), tile("paused", pauses.pauses.length, "tenant or agents")),
       h("h2", {}, "Running"),

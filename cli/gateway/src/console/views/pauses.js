@@ -9,9 +9,9 @@ async function resume(pause, refresh) {
   const act = async (data) => {
     const body = { tenant: pause.tenant, agent: pause.agent, tool: pause.tool, reason: data.get("reason") };
     const { changed } = await ask("resume", { method: "POST", body });
-    say(changed ? `Calls of ${whose(pause)} go out again.` : `${whose(pause)} was not paused any more.`);
+    say(changed ? `Resumed ${whose(pause)}.` : `${whose(pause)} was no longer paused.`);
   };
-  const text = `Paused by ${pause.by}: ${pause.reason}. The calls that wait go out under their caps, the next within ${pause.tool ? "a minute" : "a tick"}.`;
+  const text = `Paused by ${pause.by}: ${pause.reason}. Waiting calls run again under their caps, the first within ${pause.tool ? "a minute" : "a tick"}.`;
   if (await confirm({ title: `Resume ${whose(pause)}?`, text, fields: [reasonField()], button: "Resume", act })) refresh();
 }
 
@@ -24,21 +24,21 @@ function form(refresh) {
     const who = { tenant: given.tenant || undefined, agent: given.agent || undefined, tool: given.tool || undefined };
     const act = async (data) => {
       const { changed } = await ask("pause", { method: "POST", body: { ...who, reason: data.get("reason") } });
-      say(changed ? `No call of ${whose(who)} goes out any more.` : `${whose(who)} was paused already.`);
+      say(changed ? `Paused ${whose(who)}.` : `${whose(who)} was paused already.`);
     };
-    const text = who.tool ? "Its calls wait, each with its deadline, as soon as the workers have heard of it." : "What was admitted goes on to its end; what comes waits, with its deadline.";
+    const text = who.tool ? "Its calls wait as soon as workers receive the pause. Their deadlines apply." : "Admitted turns finish. New turns wait, and their deadlines apply.";
     if (await confirm({ title: `Pause ${whose(who)}?`, text, fields: [reasonField()], button: "Pause", act })) {
       element.reset();
       refresh();
     }
   };
   return h("form", { class: "row", "aria-label": "Pause a tenant, an agent or a tool", submit: enter },
-    field("Tenant (empty: of a tool, all)", { name: "tenant", value: own ?? "", readonly: Boolean(own) }),
-    field("Agent (empty: all of the tenant)", { name: "agent" }), field("Or a tool", { name: "tool" }), h("button", {}, "Pause …"));
+    field("Tenant (empty with a tool: all tenants)", { name: "tenant", value: own ?? "", readonly: Boolean(own) }),
+    field("Agent (empty: the whole tenant)", { name: "agent" }), field("Or a tool", { name: "tool" }), h("button", {}, "Pause …"));
 }
 
 function draw({ pauses: found, now_ms }, refresh) {
-  if (!found.length) return h("p", {}, "Nothing is paused.");
+  if (!found.length) return h("p", {}, "No pauses.");
   const columns = [
     ["Tenant", (pause) => pause.tenant ?? "all"], ["Agent", (pause) => pause.agent ?? "all"], ["Tool", (pause) => pause.tool ?? "all"],
     ["Since", (pause) => `${clock(pause.since_ms)} (${fromNow(pause.since_ms, now_ms)})`],

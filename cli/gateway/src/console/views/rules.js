@@ -29,13 +29,13 @@ function draw(found, mode, refresh) {
     ["Says", (rule) => rule.says],
   ];
   return [
-    rules.length ? table(`${rules.length} rules and limits, days in UTC`, columns, rules) : h("p", {}, "No such rule or limit."),
-    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""} ${found.not_looked_at ? ` ${found.not_looked_at} of ${found.calls} calls of these days were counted by a build that does not look at rules.` : ""} What limits hold up waits, and is no denial.`),
+    rules.length ? table(`${rules.length} rules and limits, days in UTC`, columns, rules) : h("p", {}, "No rules or limits match."),
+    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""} ${found.not_looked_at ? ` ${found.not_looked_at} of ${found.calls} calls of these days were counted by a version that does not count rules.` : ""} Calls delayed by limits wait and are not denials.`),
     found.more ? h("button", { id: "count-rules", click: refresh }, "Count on") : null,
   ];
 }
 
-const ofTenant = () => h("p", {}, `This key is for the tenant ${whoami().tenant}: rules are all tenants'.`);
+const ofTenant = () => h("p", {}, `This key is for the tenant ${whoami().tenant}: rules need a key for all tenants.`);
 
 export const rules = {
   title: "Rules",

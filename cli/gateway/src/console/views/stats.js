@@ -36,9 +36,9 @@ function models(found) {
 
 /** What models have used, all in all. */
 function used({ models: all }) {
-  if (!all) return "Tokens and money are told where rows are not of tools.";
+  if (!all) return "Tokens and cost are shown when rows are not tools.";
   const text = `Models answered ${all.requests} requests: ${all.input_tokens} tokens in, ${all.output_tokens} out, cost ${all.cost}, by days of each tenant's time zone.`;
-  return all.complete ? text : `${text} That is not all: it is kept for 40 days, and of many tenants some are read.`;
+  return all.complete ? text : `${text} Partial: usage is kept for 40 days, and large fleets are read in part.`;
 }
 
 function draw(found, refresh) {
@@ -50,8 +50,8 @@ function draw(found, refresh) {
     ["p95", (row) => span(row.p95_ms), true], ["p99", (row) => span(row.p99_ms), true], ...models(found), ["Outcomes", outcomes],
   ];
   return [
-    found.rows.length ? table(`${found.rows.length} rows, days in UTC`, columns, found.rows) : h("p", {}, "No call is counted in this time."),
-    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have left it before anybody counted them." : ""}`),
+    found.rows.length ? table(`${found.rows.length} rows, days in UTC`, columns, found.rows) : h("p", {}, "No calls in this time range."),
+    h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""}`),
     h("p", { class: "soft" }, used(found)),
     found.more ? h("button", { id: "count-on", click: refresh }, "Count on") : null,
   ];

@@ -35,7 +35,7 @@ async function end(id, isTask, refresh) {
     const [done] = await ask("cancel", { method: "POST", body: { ids: [id], reason: data.get("reason") } });
     say(`${id}: ${done.answer}`);
   };
-  const text = isTask ? "It ends with all that it has begun. Calls that run already end first." : "Calls that run already end first.";
+  const text = isTask ? "It ends with everything it began. Running calls finish first." : "Running calls finish first.";
   if (await confirm({ title: `End ${id}?`, text, fields: [reasonField()], button: "End it", act })) refresh();
 }
 
@@ -62,7 +62,7 @@ export const find = {
   open: (query) => {
     const id = (query.get("id") ?? "").trim();
     document.getElementById("find-id").value = id;
-    if (!id) return { load: async () => null, draw: () => h("p", {}, "Say which turn, task or approval, above.") };
+    if (!id) return { load: async () => null, draw: () => h("p", {}, "Enter the id of a turn, task or approval above.") };
     if (isApproval(id)) {
       const load = () => ask(`approvals/${encodeURIComponent(id)}`);
       return { every_ms: 5000, load, draw: (approval, refresh) => card(approval, Date.now(), refresh) };

@@ -25,21 +25,21 @@ async function endMany(ids, chosen, refresh) {
   const act = async (data) => {
     const done = await ask("cancel", { method: "POST", body: { ids, reason: data.get("reason") } });
     const ended = done.filter((one) => one.answer === "ok" || one.answer === "flagged").length;
-    say(`${ended} of ${done.length} were asked to end; the others had ended, or are not known.`);
+    say(`${ended} of ${done.length} cancelled; the others had already ended or are unknown.`);
     chosen.clear();
   };
   const shown = `${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ` and ${ids.length - 10} more` : ""}`;
   const title = `End ${ids.length} ${ids.length === 1 ? "task" : "tasks"}?`;
-  if (await confirm({ title, text: `${shown}. What they have begun ends with them.`, fields: [reasonField()], button: "End them", act })) refresh();
+  if (await confirm({ title, text: `${shown}. Everything they began ends with them.`, fields: [reasonField()], button: "End them", act })) refresh();
 }
 
 function draw(page, view, refresh) {
   const { chosen } = view;
   const living = page.tasks.filter((task) => task.state !== "ended").map(nameOf);
   for (const id of chosen) if (!living.includes(id)) chosen.delete(id);
-  const end = h("button", { id: "end-tasks", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End the chosen ones");
+  const end = h("button", { id: "end-tasks", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End selected");
   const choose = (task) => living.includes(nameOf(task)) && h("input", {
-    type: "checkbox", id: `choose-${nameOf(task)}`, "aria-label": `Choose ${nameOf(task)}`, checked: chosen.has(nameOf(task)),
+    type: "checkbox", id: `choose-${nameOf(task)}`, "aria-label": `Select ${nameOf(task)}`, checked: chosen.has(nameOf(task)),
     change: (event) => {
       if (event.target.checked) chosen.add(nameOf(task));
       else chosen.delete(nameOf(task));
@@ -55,8 +55,8 @@ function draw(page, view, refresh) {
   const next = page.next ? h("button", { id: "more-tasks", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
   const first = view.from ? h("button", { id: "first-tasks", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
-    page.begun_anew ? h("p", { class: "doubt" }, "Where the list was is kept no longer: it begins anew.") : null,
-    page.tasks.length ? table(`${page.tasks.length} tasks${page.next ? ", and maybe more" : ""}`, columns, page.tasks) : h("p", {}, "No such task was found here."),
+    page.begun_anew ? h("p", { class: "doubt" }, "The position in the list has expired: the list starts over.") : null,
+    page.tasks.length ? table(`${page.tasks.length} tasks${page.next ? ", and maybe more" : ""}`, columns, page.tasks) : h("p", {}, "No tasks match."),
     h("div", { class: "row" }, may("operate") ? end : null, first, next),
   ];
 }

@@ -6,7 +6,7 @@ import { confirm, field, h, reasonField, say, span, table } from "../dom.js";
 const outcomes = (row) => Object.entries(row.outcomes).map(([name, count]) => `${name} ${count}`).join(", ");
 
 function used(found) {
-  if (!found.rows.length) return h("p", {}, "No call has ended in the last minute.");
+  if (!found.rows.length) return h("p", {}, "No calls ended in the last minute.");
   const caption = `Calls of the last minute: ${found.seen}${found.sampled ? ", a sample of more" : ""}`;
   return table(caption, [
     ["Tool", (row) => row.tool], ["Calls", (row) => row.calls, true], ["Outcomes", outcomes],
@@ -17,9 +17,9 @@ function used(found) {
 async function change(tool, isOn, refresh) {
   const act = async (data) => {
     const { changed } = await ask(`tools/${isOn ? "enable" : "disable"}`, { method: "POST", body: { tool, reason: data.get("reason") } });
-    say(changed ? `${tool} is ${isOn ? "as the configuration has it again" : "disabled for everybody"}, as soon as the workers have heard of it.` : `${tool} was so already.`);
+    say(changed ? `${tool} is ${isOn ? "enabled" : "disabled for all agents"} as soon as workers receive the change.` : `${tool}: no change.`);
   };
-  const text = isOn ? "Who may call it, says the configuration again." : "No agent of any tenant may call it, until somebody enables it: such calls end as denied. Calls that run already end first.";
+  const text = isOn ? "The configuration decides again who may call it." : "No agent of any tenant may call it until it is enabled again: such calls end as denied. Running calls finish.";
   const word = isOn ? "Enable" : "Disable";
   const done = await confirm({ title: `${word} ${tool}?`, text, fields: [reasonField()], button: word, act });
   if (done) refresh();
@@ -38,7 +38,7 @@ function form(refresh) {
 }
 
 function off(found, refresh) {
-  if (!found.length) return h("p", {}, "No tool was disabled at run time.");
+  if (!found.length) return h("p", {}, "No tools disabled.");
   const columns = [
     ["Tool", (one) => one.tool], ["Where", (one) => (one.only_in ? `only in the shards ${one.only_in.join(", ")}` : "everywhere")],
     ["Who and why", (one) => h("a", { href: `#/audit?text=${encodeURIComponent(`disabled ${one.tool}`)}` }, "in the audit log")],
@@ -46,7 +46,7 @@ function off(found, refresh) {
   if (may("operate") && !whoami().tenant) {
     columns.push(["Act", (one) => h("button", { id: `enable-${one.tool}`, "aria-label": `Enable ${one.tool}`, click: () => change(one.tool, true, refresh) }, "Enable …")]);
   }
-  return table("Tools that nobody may call", columns, found);
+  return table("Disabled tools", columns, found);
 }
 
 async function load() {
@@ -55,7 +55,7 @@ async function load() {
 }
 
 function draw({ fleet, disabled }, refresh) {
-  const ofTenant = () => h("p", {}, "How calls ended lately is told of the whole fleet, to keys of all tenants. The audit log tells the calls of this tenant.");
+  const ofTenant = () => h("p", {}, "Recent outcomes cover the whole fleet and need a key for all tenants. The audit log shows this tenant's calls.");
   return [fleet ? used(fleet.tools) : ofTenant(), h("h2", {}, "Disabled at run time"), off(disabled, refresh)];
 }
 

@@ -24,12 +24,12 @@ async function endMany(ids, chosen, refresh) {
   const act = async (data) => {
     const done = await ask("cancel", { method: "POST", body: { ids, reason: data.get("reason") } });
     const ended = done.filter((one) => one.answer === "ok" || one.answer === "flagged").length;
-    say(`${ended} of ${done.length} were asked to end; the others had ended, or are not known.`);
+    say(`${ended} of ${done.length} cancelled; the others had already ended or are unknown.`);
     chosen.clear();
   };
   const shown = `${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ` and ${ids.length - 10} more` : ""}`;
   const title = `End ${ids.length} ${ids.length === 1 ? "turn" : "turns"}?`;
-  if (await confirm({ title, text: `${shown}. Calls that run already end first.`, fields: [reasonField()], button: "End them", act })) refresh();
+  if (await confirm({ title, text: `${shown}. Running calls finish first.`, fields: [reasonField()], button: "End them", act })) refresh();
 }
 
 function draw(page, view, refresh) {
@@ -37,9 +37,9 @@ function draw(page, view, refresh) {
   const idOf = (turn) => `${turn.tenant}:${turn.id}`;
   const shown = new Set(page.turns.map(idOf));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
-  const end = h("button", { id: "end-chosen", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End the chosen ones");
+  const end = h("button", { id: "end-chosen", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End selected");
   const choose = (turn) => h("input", {
-    type: "checkbox", id: `choose-${idOf(turn)}`, "aria-label": `Choose ${idOf(turn)}`, checked: chosen.has(idOf(turn)),
+    type: "checkbox", id: `choose-${idOf(turn)}`, "aria-label": `Select ${idOf(turn)}`, checked: chosen.has(idOf(turn)),
     change: (event) => {
       if (event.target.checked) chosen.add(idOf(turn));
       else chosen.delete(idOf(turn));
@@ -55,7 +55,7 @@ function draw(page, view, refresh) {
   const next = page.next ? h("button", { id: "more-turns", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
   const first = view.from ? h("button", { id: "first-turns", click: () => { view.from = undefined; refresh(); } }, "From the beginning") : null;
   return [
-    page.turns.length ? table(`${page.turns.length} turns under way${page.next ? ", and maybe more" : ""}`, columns, page.turns) : h("p", {}, "No such turn was found here."),
+    page.turns.length ? table(`${page.turns.length} turns in progress${page.next ? ", and maybe more" : ""}`, columns, page.turns) : h("p", {}, "No turns match."),
     h("div", { class: "row" }, may("operate") ? end : null, first, next),
   ];
 }

@@ -5,7 +5,7 @@ import { clock, confirm, fromNow, h, reasonField, say, span, table } from "../do
 
 function state(worker) {
   if (!worker.alive) return ["bad", "gone"];
-  if (!worker.heard) return ["doubt", "not told yet"];
+  if (!worker.heard) return ["doubt", "not reported yet"];
   if (!worker.drained) return ["good", "works"];
   return ["doubt", worker.busy ? "drains" : "drained"];
 }
@@ -14,16 +14,16 @@ async function change(worker, refresh) {
   const isDrained = Boolean(worker.drained);
   const act = async (data) => {
     const { changed } = await ask(`workers/${isDrained ? "resume" : "drain"}`, { method: "POST", body: { worker: worker.name, reason: data.get("reason") } });
-    say(changed ? `${worker.name} takes ${isDrained ? "new work again" : "no new work"}, as soon as it has heard of it.` : `${worker.name} was so already.`);
+    say(changed ? `${worker.name} takes ${isDrained ? "new work again" : "no new work"} as soon as it receives the change.` : `${worker.name}: no change.`);
   };
   const text = isDrained
     ? `Drained by ${worker.drained.by}: ${worker.drained.reason}. It takes new work again.`
-    : "It ends what it holds, and stays; others take what waits. It takes new work again when it is resumed, or started anew.";
+    : "It finishes its current work and takes no new work; other workers take over. It takes new work again after a resume or a restart.";
   if (await confirm({ title: `${isDrained ? "Resume" : "Drain"} ${worker.name}?`, text, fields: [reasonField()], button: isDrained ? "Resume" : "Drain", act })) refresh();
 }
 
 function draw({ workers: found, now_ms }, refresh) {
-  if (!found.length) return h("p", { class: "bad" }, "No worker is there: nothing is carried out.");
+  if (!found.length) return h("p", { class: "bad" }, "No worker is alive: no calls run.");
   const columns = [
     ["Worker", (worker) => worker.name],
     ["State", (worker) => { const [mood, word] = state(worker); return h("span", { class: mood }, word); }],
@@ -41,7 +41,7 @@ function draw({ workers: found, now_ms }, refresh) {
   return table("Workers", columns, found);
 }
 
-const ofTenant = () => h("p", {}, `This key is for the tenant ${whoami().tenant}: workers are all tenants'.`);
+const ofTenant = () => h("p", {}, `This key is for the tenant ${whoami().tenant}: workers need a key for all tenants.`);
 
 export const workers = {
   title: "Workers",

@@ -146,7 +146,7 @@ pub(super) async fn run(setup: &Setup, args: &Notify) -> Result<(), Failure> {
     while !shutdown.draining.is_cancelled() {
         for shard in 0..teller.stores.len() {
             if let Err(error) = teller.shard(shard, &handle, &shutdown.draining).await {
-                tracing::warn!(%error, shard, "what happens to approvals could not be read; trying again");
+                tracing::warn!(%error, shard, "failed to read approval events; retrying");
             }
         }
         handle.advanced();
@@ -293,7 +293,7 @@ impl Teller<'_> {
 
     async fn post(&self, (shard, tenant, entry): &Name, notice: &Notice, now_ms: i64) -> Came {
         let Some(event) = notice.fields.get("event") else {
-            tracing::error!(%tenant, entry, "what happened to an approval was trimmed before it was told");
+            tracing::error!(%tenant, entry, "approval event trimmed before delivery");
             self.metrics.told(Told::GivenUp);
             return Came::Left;
         };
@@ -303,7 +303,7 @@ impl Teller<'_> {
         let id = format!("{}.{shard}.{tenant}.{entry}", self.setup.settings().redis.namespace);
         let age_ms = age_ms(entry, &notice.fields, now_ms, wall_ms());
         if Duration::from_millis(age_ms) > self.args.give_up_after {
-            tracing::error!(id, event, "nobody took what happened to an approval: it is told no more");
+            tracing::error!(id, event, "approval event not delivered in time; giving up");
             self.metrics.told(Told::GivenUp);
             return Came::Left;
         }
@@ -332,7 +332,7 @@ impl Teller<'_> {
             Err(error) => (error.without_url().to_string(), None),
         };
         self.metrics.told(Told::Failed);
-        tracing::warn!(id, event, why, "what happened to an approval was not taken; trying again");
+        tracing::warn!(id, event, why, "receiver did not accept an approval event; retrying");
         Came::Again(wait)
     }
 }

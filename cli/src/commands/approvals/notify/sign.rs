@@ -19,7 +19,7 @@ impl Keys {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let key = |secret: &str| {
             let bytes = match secret.strip_prefix("whsec_") {
-                Some(coded) => STANDARD.decode(coded).map_err(|_| "what follows whsec_ is no base64".to_owned())?,
+                Some(coded) => STANDARD.decode(coded).map_err(|_| "the part after whsec_ is not base64".to_owned())?,
                 None => secret.as_bytes().to_vec(),
             };
             if bytes.len() < SECRET_BYTES_MIN {
@@ -28,7 +28,7 @@ impl Keys {
             Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
         };
         let keys: Vec<hmac::Key> = text.split_whitespace().map(key).collect::<Result<_, _>>()?;
-        if keys.is_empty() { Err("there is no secret".to_owned()) } else { Ok(Self(keys)) }
+        if keys.is_empty() { Err("no secret found".to_owned()) } else { Ok(Self(keys)) }
     }
 
     /// The header `webhook-signature`: one signature for each key.

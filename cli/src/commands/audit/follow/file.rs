@@ -46,14 +46,14 @@ impl Files {
         let files = Self { path: path.to_owned(), size_max, files_max, current: None, _lock: lock };
         let here = if path.exists() { found(path, fleet)? } else { None };
         if here.is_none() && path.exists() && std::fs::read(path)?.contains(&b'\n') {
-            return Err(io::Error::other("the file is no export that follows: name another file"));
+            return Err(io::Error::other("the file is not an export made with --follow: choose another file"));
         }
         if path.exists() {
             let length = here.as_ref().map_or(0, |found| found.length);
             let file = OpenOptions::new().write(true).open(path)?;
             let cut = file.metadata()?.len().saturating_sub(length);
             if cut > 0 {
-                tracing::warn!(bytes = cut, "the end of the export was cut off: its line was not whole");
+                tracing::warn!(bytes = cut, "removed an incomplete last line from the export");
             }
             file.set_len(length)?;
         }
@@ -96,7 +96,7 @@ impl Files {
             drop(file);
             // The batch is there: what fails now is tried again behind the next one.
             if let Err(error) = self.close() {
-                tracing::warn!(%error, "the file of the export cannot be closed and numbered; it grows on");
+                tracing::warn!(%error, "cannot rotate the export file; it keeps growing");
             }
         } else {
             self.current = Some((file, length));
@@ -215,7 +215,7 @@ mod tests {
         };
         for (text, why) in [
             (format!("{}\n", header("north")), "the fleet \"north\", and this is \"south\""),
-            ("notes of somebody\n".to_owned(), "no export that follows"),
+            ("notes of somebody\n".to_owned(), "not an export made with --follow"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error =

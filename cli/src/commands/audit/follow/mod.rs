@@ -151,7 +151,7 @@ impl Exporter {
                 Err(SendError::Over(why)) => return Err(Failure::failed(anyhow::anyhow!("{why}"))),
                 Err(SendError::Again { why, wait }) => {
                     self.metrics.export_failed();
-                    tracing::warn!(why, "the audit log could not be exported; trying again");
+                    tracing::warn!(why, "audit export failed; retrying");
                     failures = failures.saturating_add(1);
                     let own = EVERY.saturating_mul(1 << failures.min(6)).min(WAIT_MAX);
                     wait.map_or(own, |wait| wait.clamp(EVERY, WAIT_MAX * 2))
@@ -241,7 +241,7 @@ impl Exporter {
             }
             Checkpoint::Held => {
                 if !std::mem::replace(&mut self.told_held, true) {
-                    tracing::info!(name = self.name, "another process exports under this name; standing by");
+                    tracing::info!(name = self.name, "another process exports under this name; on standby");
                 }
                 Ok(None)
             }
@@ -252,7 +252,7 @@ impl Exporter {
     fn adopt(&mut self, at: usize, position: String) {
         let shard = &mut self.shards[at];
         shard.position = position.parse().unwrap_or_else(|error| {
-            tracing::error!(%error, "the export begins anew: what was exported is exported again");
+            tracing::error!(%error, "export restarts from the beginning; entries are exported again");
             Position::default()
         });
         shard.kept = position;
@@ -291,7 +291,7 @@ impl Exporter {
             after = gone.after,
             before = gone.before.as_deref().unwrap_or("the end"),
             remade = gone.remade,
-            "audit entries were gone before they were exported"
+            "audit entries were trimmed before export"
         );
     }
 }

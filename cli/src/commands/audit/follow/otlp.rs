@@ -40,7 +40,7 @@ impl Collector {
     /// # Errors
     /// The URL or a header is none, in words without their values.
     pub(super) fn new(base: &str, given: &str) -> Result<Self, String> {
-        let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("that is no URL: {error}"))?;
+        let url = Url::parse(&format!("{base}/v1/logs")).map_err(|error| format!("invalid URL: {error}"))?;
         // Whoever runs the exporter names the collector: it may be anywhere.
         let host: BTreeSet<String> = url.host_str().map(ToOwned::to_owned).into_iter().collect();
         let client = tickfleet_outbound::client_for(url.as_str(), &host, TIMEOUT)?;
@@ -68,7 +68,7 @@ impl Collector {
                     match self.post(header, vec![record]).await? {
                         Answer::Taken { refused: here } => refused += here,
                         Answer::Refused(why) => {
-                            tracing::error!(record = uid, why, "the collector refused a record of the audit log");
+                            tracing::error!(record = uid, why, "collector rejected an audit record");
                             refused += 1;
                         }
                     }
@@ -118,7 +118,7 @@ fn refused(said: &[u8]) -> u64 {
     let Some(partial) = answer.partial_success else { return 0 };
     if partial.rejected_log_records > 0 || !partial.error_message.is_empty() {
         let (records, why) = (partial.rejected_log_records, partial.error_message);
-        tracing::error!(records, why, "the collector did not take all of a batch of the audit log");
+        tracing::error!(records, why, "collector accepted only part of an audit batch");
     }
     partial.rejected_log_records.max(0).unsigned_abs()
 }

@@ -31,7 +31,7 @@ impl Services {
         let serving = tokio::spawn(async move {
             // It ends with the bench; where it fails before, the calls of the tool fail, and the bench says so.
             if let Err(error) = axum::serve(listener, routes).await {
-                tracing::error!(%error, "the bench's services ended");
+                tracing::error!(%error, "benchmark services stopped unexpectedly");
             }
         });
         Ok(Self { address, serving })

@@ -59,7 +59,7 @@ impl Bank {
             .with_state(Arc::clone(&ledger));
         let serving = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, app).await {
-                tracing::error!(%error, "the bank ended");
+                tracing::error!(%error, "demo bank stopped unexpectedly");
             }
         });
         Ok(Self { base_url, ledger, serving })

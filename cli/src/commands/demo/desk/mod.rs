@@ -211,14 +211,14 @@ fn told(result: &CallResult) -> Option<String> {
     let what = if let Some(error) = &result.error {
         error.message.clone()
     } else if let Some(other) = &result.repeats {
-        format!("the same payment as {other}, whose outcome this is: nobody is paid twice")
+        format!("the same payment as {other}, with its outcome: no second payment")
     } else if let Some(cached) = &result.cached {
-        format!("the answer that {} got, which is kept: nobody is asked again", cached.call)
+        format!("the cached answer of {}: the tool is not called again", cached.call)
     } else if let Some(approved) = &result.approval {
         let with = approved.arguments.as_ref().map_or_else(String::new, |with| format!(", with {with}"));
         format!("{} agreed{with}", approved.by.join(" and "))
     } else if result.reconciled {
-        "nobody knew whether it happened; find_payment was asked, and had found it".to_owned()
+        "the outcome was unknown; find_payment found the payment".to_owned()
     } else {
         return None;
     };

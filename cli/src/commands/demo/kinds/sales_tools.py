@@ -26,5 +26,5 @@ def sales_figures(month: str) -> Sales:
         month: The month, such as 2026-10.
     """
     if month not in SALES:
-        raise ToolError.permanent(f"There are no figures of {month}. Closed months: {', '.join(SALES)}.")
+        raise ToolError.permanent(f"No figures for {month}. Closed months: {', '.join(SALES)}.")
     return Sales(month=month, by_plan=SALES[month], total=sum(SALES[month].values()))

@@ -8,7 +8,7 @@ use crate::support::binary::DevFleet;
 use crate::support::process::{Process, pause};
 
 /// What the log says of a caller that is over its rate.
-const OVER: &str = "a caller sends more requests than it may; they are refused";
+const OVER: &str = "request rate limit exceeded; rejecting the caller's requests";
 
 /// The seconds that an answer says to wait.
 fn retry_after(answer: &Answer) -> u64 {

@@ -83,8 +83,7 @@ async fn a_conversation_goes_on_over_http_with_a_call_in_between_over_any_gatewa
     // A call that people are asked about: the conversation says so, and goes on when they have decided.
     let (_, _, mut events) = say(&one, &key, Some(&session), "sleep");
     let waits = events.until("waiting");
-    let approval =
-        waits["for"].as_str().unwrap().strip_prefix("people's consent to sleep (").unwrap().trim_end_matches(')');
+    let approval = waits["for"].as_str().unwrap().strip_prefix("an approval of sleep (").unwrap().trim_end_matches(')');
     let ann = one.key(&["--id", "ann-phone", "--tenant", "demo", "--role", "approver", "--approver", "ann"]);
     let deny = format!("/v1/operate/approvals/{approval}/deny");
     assert_eq!(one.ask(&ann, "POST", &deny, &json!({"reason": "not now"})).status, 200);

@@ -79,13 +79,12 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     assert_eq!((&begun["resultType"], &begun["taskId"]), (&json!("task"), &json!("pays")), "{begun}");
     let task = json!({"taskId": "pays"});
     // A client that can show no page is told in words.
-    let waits =
-        |told: &Value| told["statusMessage"].as_str().unwrap_or_default().starts_with("waits for people's consent");
+    let waits = |told: &Value| told["statusMessage"].as_str().unwrap_or_default().starts_with("waits for an approval");
     let told = until(&gateway, &key, &plain, &task, waits);
     let words = told["statusMessage"].as_str().unwrap();
     assert_eq!((&told["status"], told.get("inputRequests")), (&json!("working"), None), "{told}");
     for said in
-        ["echo (pays/0): 1 of finance until 2", "https://fleet.example.com/console/#/approvals", "cannot give it"]
+        ["echo (pays/0): 1 of finance until 2", "https://fleet.example.com/console/#/approvals", "cannot approve it"]
     {
         assert!(words.contains(said), "{said}: {words}");
     }
@@ -94,7 +93,7 @@ async fn a_call_that_waits_for_people_says_so_asks_for_their_page_and_is_never_a
     let (name, asked) = told["inputRequests"].as_object().unwrap().iter().next().unwrap();
     assert_eq!((&asked["method"], &asked["params"]["mode"]), (&json!("elicitation/create"), &json!("url")), "{told}");
     assert_eq!(asked["params"]["url"], "https://fleet.example.com/console/#/approvals");
-    assert!(asked["params"]["message"].as_str().unwrap().contains("waits for people's consent"), "{told}");
+    assert!(asked["params"]["message"].as_str().unwrap().contains("waits for an approval"), "{told}");
 
     decides_nothing(&gateway, &key, &shows, name);
     let approvals = gateway.get(&key, "/v1/operate/approvals").json();

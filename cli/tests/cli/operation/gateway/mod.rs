@@ -83,7 +83,7 @@ impl Gateway {
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = lines.find_map(|line| {
             let line: Value = serde_json::from_str(&line.unwrap()).ok()?;
-            (line["message"] == "the gateway answers").then(|| line["address"].as_str().unwrap().to_owned())
+            (line["message"] == "gateway ready").then(|| line["address"].as_str().unwrap().to_owned())
         });
         // A process that logs to a pipe which is not read ends.
         let log: Arc<Mutex<Vec<Value>>> = Arc::default();

@@ -73,7 +73,7 @@ pub async fn measure() -> Vec<Cost> {
     producer.submit_many("capped", TURNS).await;
     let waiting = settled(&mut redis, &mut producer, TURNS).await;
     let open = i64::try_from(producer.open()).unwrap();
-    costs.push(("a turn that waits on its agent's lane", (waiting - idle) / open));
+    costs.push(("a turn that waits in its agent's throttle queue", (waiting - idle) / open));
 
     producer.submit_for_tenants(TENANTS).await;
     settled(&mut redis, &mut producer, u64::try_from(open).unwrap()).await;

@@ -62,7 +62,7 @@ class Gateway:
         self, kind: Kind, tenant: str | None, message: dict[str, Any], is_given: bool, waits: bool
     ) -> _Awaited:
         if message.get("pending_approval"):
-            raise Unsupported("pending_approval: a gateway tells of an approval nothing before the turn's end")
+            raise Unsupported("pending_approval: a gateway does not report approvals before the turn ends")
         awaited = _Awaited(self.http, kind, tenant, message)
         if not waits:
             await awaited.submit(0)
@@ -116,7 +116,7 @@ class _Awaited:
 
     @property
     def pending(self) -> list[Reply]:
-        raise Unsupported("pending: a gateway tells of an approval nothing before the turn's end")
+        raise Unsupported("pending: a gateway does not report approvals before the turn ends")
 
     async def submit(self, wait: int, tries: Tries | None = None) -> Reply | None:
         """Sends it, also once more: under its id it is carried out once. Answers the reply, if it comes within the wait."""
@@ -188,7 +188,7 @@ def _good(answer: Answer) -> Answer:
         raise NotFound(answer.message)
     if answer.status in (400, 413):
         raise InvalidMessage(answer.message)
-    raise Unavailable(f"the gateway answers with status {answer.status}: {answer.message}")
+    raise Unavailable(f"the gateway answered with status {answer.status}: {answer.message}")
 
 
 def _seconds(timeout: float | None) -> int:

@@ -74,7 +74,7 @@ class Answer:
         try:
             return json.loads(self.text)
         except ValueError as error:
-            said = "what answers is no gateway: a proxy, or another service, whose answer is no JSON"
+            said = "the server is not a gateway: a proxy or another service answered without JSON"
             raise FleetError(said, "unreadable") from error
 
     @property
@@ -227,7 +227,7 @@ def segment(id: str) -> str:
         Unsupported: It is one that means another place in a URL.
     """
     if id in (".", ".."):
-        raise Unsupported(f"the id {id} cannot stand in a URL, and so not go through a gateway")
+        raise Unsupported(f"the id {id} is not valid in a URL, so a gateway cannot be asked for it")
     return id
 
 

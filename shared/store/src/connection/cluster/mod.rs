@@ -266,7 +266,7 @@ impl Holder {
     ) -> Option<MultiplexedConnection> {
         let mut named = match self.named(view) {
             Ok(named) if named.is_empty() => {
-                search.reasons.push(format!("{who} knows nobody who holds slots"));
+                search.reasons.push(format!("{who} reports no owner of slots"));
                 return None;
             }
             Ok(named) => named,

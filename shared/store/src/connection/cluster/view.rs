@@ -51,7 +51,7 @@ impl View {
     /// There is none, or it is not told how it is reached.
     pub(super) fn primary_of(&self, slot: u16) -> Result<&Place, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
-        let range = range.ok_or_else(|| format!("knows nobody who holds slot {slot}"))?;
+        let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
         range.primary.as_ref().ok_or_else(|| format!("does not tell where the holder of slot {slot} is"))
     }
 

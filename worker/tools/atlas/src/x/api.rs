@@ -148,7 +148,7 @@ impl Answered {
             if text.trim().is_empty() {
                 return Ok(Value::Null);
             }
-            return serde_json::from_str(&text).map_err(|_| ask.lost("X's answer is no JSON.".into()));
+            return serde_json::from_str(&text).map_err(|_| ask.lost("X's response is not JSON.".into()));
         }
         let body: Option<Value> = self.text.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let said = body.as_ref().and_then(said).map(|said| format!(": {said}")).unwrap_or_default();

@@ -81,14 +81,14 @@ impl Fetcher {
     pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
         let name = format!("media_urls[{at}]");
         let refused = |why: String| ToolError::Permanent(format!("{name} cannot be used: {why} Nothing was posted."));
-        let url = Url::parse(address).map_err(|error| refused(format!("it is no address ({error}).")))?;
+        let url = Url::parse(address).map_err(|error| refused(format!("it is not a URL ({error}).")))?;
         let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("image/*, video/*"))]);
         let request = Request { method: Method::GET, url, headers, body: None, body_is_secret: false };
         let response = match self.0.send(request, 0, &Secrets::default()).await {
             Ok(response) => response,
             Err(SendError::Blocked(why)) => return Err(refused(format!("{why}."))),
             Err(SendError::Redirect(_)) => {
-                return Err(refused("the address leads on to another one; give that one.".into()));
+                return Err(refused("the address redirects; use the redirect's target.".into()));
             }
             Err(SendError::NotSent { why, .. } | SendError::Lost { why, .. }) => {
                 return Err(passing(&name, why));
@@ -105,7 +105,7 @@ impl Fetcher {
         let mut media = Media { kind: none, total, name: name.clone(), here: BytesMut::new(), read: 0, response };
         while media.here.len() < HEAD_BYTES && media.more().await? {}
         media.kind = Kind::of(&media.here)
-            .ok_or_else(|| refused("it is no JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
+            .ok_or_else(|| refused("it is not a JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
         let (mime, bytes_max) = (media.kind.mime, media.kind.bytes_max);
         if let Some(said) = said.filter(|said| !agrees(said, mime)) {
             return Err(refused(format!("its server says {said:?}, and it is {mime}.")));

@@ -54,5 +54,5 @@ pub(crate) fn all(home: &Store, environment: &Environment) -> Result<[TypedTool;
 fn guard(environment: &Environment, variable: &str) -> Result<Guard, String> {
     let listed = environment.get(variable).unwrap_or_default();
     Guard::parse(listed.split(','))
-        .map_err(|entry| format!("{variable}: '{entry}' is no host, host:port or CIDR block"))
+        .map_err(|entry| format!("{variable}: '{entry}' is not a host, host:port or CIDR block"))
 }

@@ -196,16 +196,16 @@ impl SignIn {
     async fn keep(&self, kept: &Kept) {
         let sealed = match self.seal.close(kept) {
             Ok(sealed) => sealed,
-            Err(error) => return tracing::error!(error, "X's next refresh token cannot be sealed; a restart loses it"),
+            Err(error) => return tracing::error!(error, "cannot encrypt X's next refresh token; a restart loses it"),
         };
         for _ in 0..KEEP_TRIES {
             match self.home.keep_grant(&self.seal.id, &sealed, KEPT_MS).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "X's next refresh token is not kept yet"),
+                Err(error) => tracing::warn!(%error, "X's next refresh token is not stored yet"),
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        tracing::error!("X's next refresh token could not be kept in Redis; a restart of this worker loses it");
+        tracing::error!("failed to store X's next refresh token in Redis; a restart of this worker loses it");
     }
 }
 

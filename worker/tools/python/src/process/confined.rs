@@ -117,7 +117,7 @@ fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
         true => Some(PathBuf::from(name)),
         false => path.split(':').map(|folder| Path::new(folder).join(name)).find(|place| place.is_file()),
     };
-    let found = found.ok_or_else(|| format!("there is no '{name}' in PATH"))?;
+    let found = found.ok_or_else(|| format!("'{name}' not found in PATH"))?;
     std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, Unix
             return Err(format!("no tool host listens at {path} ({error}) within {} s", patience.as_secs_f32()));
         }
         if !reported {
-            tracing::warn!(socket = path, %error, patience_s = patience.as_secs(), "no tool host listens; waiting for it");
+            tracing::warn!(socket = path, %error, patience_s = patience.as_secs(), "no tool host is listening; waiting for it");
             reported = true;
         }
         tokio::time::sleep(TRY_EVERY).await;
