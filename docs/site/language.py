@@ -39,7 +39,6 @@ PENDING = (
     "docs/demo.md",
     "docs/formats.md",
     "docs/gateway.md",
-    "docs/install.md",
     "docs/knowledge.md",
     "docs/mcp-server.md",
     "docs/metrics.md",
