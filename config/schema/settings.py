@@ -140,7 +140,7 @@ SETTINGS = {
             ),
             "tenant_ready_max": described("Slices of one tenant that are ready for workers.", number(1, 1_000_000_000)),
             "inbox_unread_max": described("Unread replies in one inbox.", number(1, 1_000_000_000)),
-            "inboxes_max": described("Inboxes of one tenant.", number(1, 1_000_000_000)),
+            "inboxes_max": described("Inboxes of one tenant: those that a turn named or that received a reply within `retention.replies`.", number(1, 1_000_000_000)),
         },
     ),
     "audit": (

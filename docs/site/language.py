@@ -40,7 +40,6 @@ PENDING = (
     "docs/demo.md",
     "docs/formats.md",
     "docs/gateway.md",
-    "docs/install.md",
     "docs/knowledge.md",
     "docs/mcp-server.md",
     "docs/metrics.md",

@@ -213,11 +213,11 @@ class Checks:
         print(f"README and icon: {len(named)} values named")
 
     def documents(self):
-        """What docs/install.md tells people to type."""
+        """Commands and values of the documentation."""
         with tempfile.TemporaryDirectory() as scratch:
             count, complaints = install_doc.check(self.toolbox, scratch)
-        self.complain("docs/install.md", complaints)
-        print(f"docs/install.md: {count} commands and sets of values")
+        self.complain("documentation", complaints)
+        print(f"documentation: {count} commands and sets of values")
 
     def scaling(self):
         """What workers are scaled by."""

@@ -1,5 +1,5 @@
-"""The commands and values that docs/install.md shows: those of Helm are run as `helm template`, which takes the same
-arguments and needs no cluster."""
+"""Commands and values of the pages about Kubernetes. Commands of Helm run as `helm template`, which takes the same
+arguments and needs no cluster. The snippets that pages include render, too."""
 
 import os
 import re
@@ -9,54 +9,59 @@ import shutil
 from toolbox import HERE_CHART
 
 ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
-PAGE = os.path.join(ROOT, "docs", "install.md")
+PAGES = ("docs/start/kubernetes.md", "docs/operate/kubernetes.md", "docs/operate/upgrade.md")
+SNIPPETS = os.path.join(ROOT, "docs", "snippets", "kubernetes")
+# Snippets that are not parts of values: whole sets of values, and a rule for another chart.
+WHOLE = ("production.yaml", "first-fleet.yaml", "prometheus-adapter.yaml")
 CONFIGURATION = ("agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml")
 # Options of `helm install` that `helm template` does not have, or that would hide what is tested.
 NOT_FOR_TEMPLATE = {"--wait", "--reset-then-reuse-values"}
 
 
-def blocks(language):
-    """The fenced blocks of one language, without the indentation of a list that they stand in."""
-    with open(PAGE, encoding="utf-8") as file:
-        found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", file.read(), re.MULTILINE | re.DOTALL)
-    return [re.sub(f"^{indent}", "", text, flags=re.MULTILINE) for indent, text in found]
+def commands(page):
+    """Every command of a page, continued lines joined."""
+    with open(os.path.join(ROOT, page), encoding="utf-8") as file:
+        for block in re.findall(r"^```sh\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL):
+            yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
 
 
-def commands():
-    """Every command of the page, continued lines joined."""
-    for block in blocks("sh"):
-        yield from filter(None, map(str.strip, block.replace("\\\n", " ").splitlines()))
+def snippet(name):
+    """The text of a snippet."""
+    with open(os.path.join(SNIPPETS, name), encoding="utf-8") as file:
+        return file.read()
 
 
-def rendered(command):
-    """`helm install` or `helm upgrade` as `helm template`; none for other commands."""
-    words = shlex.split(command.replace("$REGISTRY", "registry.example.com/platform"))
-    if words[:2] not in (["helm", "install"], ["helm", "upgrade"]):
-        return None
-    return ["template", *(word for word in words[2:] if word not in NOT_FOR_TEMPLATE)]
+def rendered(page):
+    """Each `helm install` and `helm upgrade` of a page as `helm template`. An upgrade that reuses values gets those of
+    the page's installation."""
+    installed = []
+    for command in commands(page):
+        words = shlex.split(command)
+        if words[:2] not in (["helm", "install"], ["helm", "upgrade"]):
+            continue
+        release = ["template", *words[2:4]]
+        options = [word for word in words[4:] if word not in NOT_FOR_TEMPLATE]
+        if words[1] == "install":
+            installed = options
+        yield [*release, *(installed if "--reset-then-reuse-values" in words else []), *options]
 
 
 def check(toolbox, scratch):
-    """Renders what the page says, in a folder laid out as the page says. Gives how many, and complaints."""
+    """Renders what the pages show, in a folder laid out like a clone. Returns the number of runs, and complaints."""
     os.makedirs(os.path.join(scratch, "helm"))
     os.symlink(HERE_CHART, os.path.join(scratch, "helm", "tickfleet"))
-    os.makedirs(os.path.join(scratch, "conf"))
+    os.symlink(os.path.join(ROOT, "docs"), os.path.join(scratch, "docs"))
+    os.makedirs(os.path.join(scratch, "conf", "prompts"))
     for name in CONFIGURATION:
         shutil.copy(os.path.join(ROOT, "config", name), os.path.join(scratch, "conf", name))
-    os.makedirs(os.path.join(scratch, "conf", "prompts"))
     prompt = os.path.join(ROOT, "config", "prompts", "agent.guidance.txt")
     shutil.copy(prompt, os.path.join(scratch, "conf", "prompts", "agent.desk.txt"))
-    whole = [block for block in blocks("yaml") if block.startswith("# fleet.yaml")]
-    with open(os.path.join(scratch, "fleet.yaml"), "w", encoding="utf-8") as file:
-        file.write(whole[0])
-    runs = [arguments for arguments in map(rendered, commands()) if arguments]
-    # Parts of values stand beside a Redis; the adapter's rule is for another chart.
-    parts = [block for block in blocks("yaml") if block not in whole and not block.startswith("rules:")]
-    for number, part in enumerate(parts):
-        path = os.path.join(scratch, f"part-{number}.yaml")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(part)
-        runs.append(["template", "fleet", "helm/tickfleet", "--set", "redis.existingSecret.name=redis", "--values", path])
+    shutil.copy(os.path.join(SNIPPETS, "production.yaml"), os.path.join(scratch, "fleet.yaml"))
+    runs = [arguments for page in PAGES for arguments in rendered(page)]
+    parts = sorted(set(os.listdir(SNIPPETS)) - set(WHOLE))
+    for part in parts:
+        values = ["--set", "redis.existingSecret.name=redis", "--values", os.path.join(SNIPPETS, part)]
+        runs.append(["template", "fleet", "helm/tickfleet", *values])
     complaints = []
     for arguments in runs:
         done = toolbox.helm(*arguments, folder=scratch)
@@ -69,10 +74,9 @@ def check(toolbox, scratch):
 
 
 def names_it_makes(arguments, manifests):
-    """Names that the page uses in other commands must be those that the installation makes."""
+    """Deployments that commands name must be in the manifests."""
     if arguments[1:3] != ["fleet", "helm/tickfleet"] or "fleet.yaml" not in arguments:
         return []
-    used = set()
-    for command in commands():
-        used |= set(re.findall(r"deployment/([\w-]+)", command))
-    return [f"the page names deployment/{name}" for name in sorted(used) if f"name: {name}\n" not in manifests]
+    text = "\n".join(command for page in PAGES for command in commands(page))
+    used = sorted(set(re.findall(r"deployment/([\w-]+)", text)))
+    return [f"a page names deployment/{name}" for name in used if f"name: {name}\n" not in manifests]

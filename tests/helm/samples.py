@@ -4,17 +4,17 @@ from toolbox import HERE_CHART
 
 FOUR = ("agents", "tools", "permissions", "tenants")
 OWN = ",".join(f"config.files.{name}\\.yaml={name}: {{}}" for name in FOUR)
-NO_AGENTS = "no agent or no tenant is configured and every turn is refused"
+NO_AGENTS = "Without agents and tenants, the fleet rejects every turn"
 # Values → whether the samples are in force, what the notes say, and the files beside tickfleet.yaml.
 RELEASES = {
     "": ("false", NO_AGENTS, set()),
     OWN: ("false", None, {f"{name}.yaml" for name in FOUR}),
     "config.files.tools\\.yaml=tools: {}": ("false", NO_AGENTS, {"tools.yaml"}),
-    "config.samples=true": ("true", "agents.yaml, tools.yaml, permissions.yaml, tenants.yaml are those of the sample", None),
+    "config.samples=true": ("true", "agents.yaml, tools.yaml, permissions.yaml, tenants.yaml are from the sample", None),
     "config.samples=true,config.files.agents\\.yaml=agents: {}": ("true", "tools.yaml, permissions.yaml, tenants.yaml are", None),
     "config.existingConfigMap=own": ("false", None, None),
 }
-WARNINGS = (NO_AGENTS, "of the sample business")
+WARNINGS = (NO_AGENTS, "from the sample business")
 
 
 def check(toolbox):

@@ -4,7 +4,7 @@ import re
 import subprocess
 import tempfile
 
-from install_doc import blocks
+from install_doc import snippet
 
 # Two schedulers of one fleet, which both export the whole backlog, and a fleet in another namespace.
 OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
@@ -26,14 +26,13 @@ def series(fleet, backlog):
 
 
 def queries(shapes):
-    """The query of every ScaledObject, and the one that docs/install.md gives prometheus-adapter."""
+    """The query of every ScaledObject, and the one of the rule for prometheus-adapter."""
     for manifest in shapes["keda"]:
         if manifest["kind"] == "ScaledObject":
             yield manifest["spec"]["triggers"][0]["metadata"]["query"]
     metric = next(manifest for manifest in shapes["hpa"] if manifest["kind"] == "HorizontalPodAutoscaler")
     selector = metric["spec"]["metrics"][0]["external"]["metric"]["selector"]["matchLabels"]
-    rule = next(block for block in blocks("yaml") if block.startswith("rules:"))
-    query = re.search(r"metricsQuery: '(.+)'", rule)[1]
+    query = re.search(r"metricsQuery: '(.+)'", snippet("prometheus-adapter.yaml"))[1]
     # As prometheus-adapter fills it in: the namespace of the autoscaler, then its selector.
     matchers = ",".join(f'{name}="{value}"' for name, value in {"namespace": "agents", **selector}.items())
     yield query.replace("<<.Series>>", "tickfleet_backlog").replace("<<.LabelMatchers>>", matchers)

@@ -163,8 +163,18 @@ def monitoring(compose):
         yield checked.stdout + checked.stderr
 
 
+def override(compose):
+    """The override of the documentation names services of the file, and mounts the configuration where they read it."""
+    for name, service in loaded("docs/snippets/compose/compose.override.yaml")["services"].items():
+        if name not in compose["services"]:
+            yield f"compose.override.yaml names {name}, which is not in compose.yaml"
+        mounted = [volume.split(":")[1] for volume in service["volumes"]]
+        if service["environment"]["TICKFLEET_CONFIG"] not in mounted:
+            yield f"compose.override.yaml: {name} has no configuration"
+
+
 def complaints(compose):
-    return [said for check in (images, volumes, ports, fleet, monitoring) for said in check(compose)]
+    return [said for check in (images, volumes, ports, fleet, monitoring, override) for said in check(compose)]
 
 
 def spoilt(compose):

@@ -89,7 +89,7 @@ class Project:
         wait_for("the gateway has metrics", lambda: asked(metrics, "/metrics") == 200, process)
 
     def turn(self, key):
-        """One call of the agent kelly, as docs/install.md shows it."""
+        """One call of the agent kelly, as docs/operate/docker-compose.md shows it."""
         body = {"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]}
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.gateway_port}/v1/turns?wait={PATIENCE_S}",

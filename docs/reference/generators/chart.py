@@ -156,7 +156,7 @@ def plain(text):
 def values(root):
     page = """# Helm values
 
-Values of the chart `helm/tickfleet` with their defaults. The chart rejects unknown values. [Install](../install.md) explains how to use it.
+Values of the chart `helm/tickfleet` with their defaults. The chart rejects unknown values. [Kubernetes in production](../operate/kubernetes.md) explains how to install it.
 
 """
     entries = list(parsed(read(root, "values.yaml")))

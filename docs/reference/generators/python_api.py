@@ -63,8 +63,8 @@ def page(root):
     package = Package(root)
     page = """# Python API
 
-The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. `pip install 'tickfleet[client]'` installs
-the client for Redis, `'tickfleet[gateway]'` the client for a gateway. The [Python README](../../python/README.md) is a guide.
+The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. [Install](../start/install.md#install-a-client)
+it with the extra `client` to use Redis, or `gateway` to use a gateway. The [Python README](../../python/README.md) is a guide.
 
 ```python
 from tickfleet import Fleet

@@ -29,11 +29,11 @@
 {{- $known = append $known (base $path) -}}
 {{- end -}}
 {{- if eq .name "tickfleet.yaml" -}}
-{{- fail "config.files: tickfleet.yaml is made of config.settings; put your settings there" -}}
+{{- fail "config.files: tickfleet.yaml is generated from config.settings; put your settings there" -}}
 {{- else if and (regexMatch "\\.ya?ml$" .name) (not (has .name $known)) -}}
-{{- fail (printf "config.files: nothing reads %q; expected one of %s, or a file that is not YAML" .name (without $known "tickfleet.yaml" | join ", ")) -}}
+{{- fail (printf "config.files: unknown file %q; expected one of %s, or a file that is not YAML" .name (without $known "tickfleet.yaml" | join ", ")) -}}
 {{- else if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9._-]*$" .name) -}}
-{{- fail (printf "config.files: %q is no name for a file; expected letters, digits, - _ and ." .name) -}}
+{{- fail (printf "config.files: %q is not a valid file name; expected letters, digits, - _ and ." .name) -}}
 {{- end -}}
 {{- end -}}
 
@@ -47,11 +47,11 @@
 {{- end -}}
 {{- $files := .root.Values.config.files | default dict -}}
 {{- if not (or (has .name $known) (regexMatch "^agent\\.[A-Za-z0-9._-]+\\.txt$" .name)) -}}
-{{- fail (printf "config.prompts: nothing reads %q; expected agent.<name>.txt, with letters, digits, - _ and . in its name, or one of %s" .name (join ", " $known)) -}}
+{{- fail (printf "config.prompts: unknown prompt %q; expected agent.<name>.txt, with letters, digits, - _ and . in its name, or one of %s" .name (join ", " $known)) -}}
 {{- else if hasKey $files .name -}}
-{{- fail (printf "config.prompts: %q stands in config.files too; leave it out there, where nothing reads a prompt" .name) -}}
+{{- fail (printf "config.prompts: %q is also in config.files, where it has no effect; remove it there" .name) -}}
 {{- else if hasKey $files "prompts" -}}
-{{- fail "config.files: a file \"prompts\" would stand where the folder of config.prompts has its place; give it another name" -}}
+{{- fail "config.files: the file \"prompts\" conflicts with the folder of config.prompts; rename it" -}}
 {{- end -}}
 {{- end -}}
 
@@ -102,7 +102,7 @@
 {{- $files := include "tickfleet.configFiles" . | fromJson -}}
 {{- $tools := get $files "tools.yaml" | default "" | fromYaml -}}
 {{- if hasKey $tools "Error" -}}
-{{- fail (printf "config.files.tools.yaml is no YAML: %s" (get $tools "Error")) -}}
+{{- fail (printf "config.files.tools.yaml is not valid YAML: %s" (get $tools "Error")) -}}
 {{- end -}}
 {{- toJson $tools -}}
 {{- end -}}
@@ -131,7 +131,7 @@
 {{- if .Values.redis.url }}{{ $ways = append $ways "url" }}{{ end -}}
 {{- if .Values.trialRedis.enabled }}{{ $ways = append $ways "trial" }}{{ end -}}
 {{- if gt (len $ways) 1 -}}
-{{- fail (printf "Redis is given more than once (%s); set only one of %s" (join ", " $ways) (include "tickfleet.redisChoices" .)) -}}
+{{- fail (printf "Redis is configured more than once (%s); set only one of %s" (join ", " $ways) (include "tickfleet.redisChoices" .)) -}}
 {{- end -}}
 {{- join "" $ways -}}
 {{- end -}}
@@ -146,7 +146,7 @@ redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or tri
 {{- $way := include "tickfleet.redisWay" .root -}}
 {{- if not (or .spec.redisSecret.name $way) -}}
 {{- $else := ternary ", or test.enabled=false" "" (eq .component "test") -}}
-{{- fail (printf "Where is the Redis of the %s? Set %s.redisSecret.name%s; or, for all parts without a Secret of their own, one of %s" .component .component $else (include "tickfleet.redisChoices" .root)) -}}
+{{- fail (printf "No Redis is configured for the %s. Set %s.redisSecret.name%s; or, for all parts without a Secret of their own, one of %s" .component .component $else (include "tickfleet.redisChoices" .root)) -}}
 {{- end -}}
 {{- if .spec.redisSecret.name -}}
 - name: REDIS_URL
@@ -173,9 +173,9 @@ redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or tri
 {{- define "tickfleet.redisCAVolume" -}}
 {{- with .Values.redis.tlsCA -}}
 {{- if and .configMap .secret -}}
-{{- fail "redis.tlsCA: give configMap or secret, not both" -}}
+{{- fail "redis.tlsCA: set configMap or secret, not both" -}}
 {{- else if and (or .configMap .secret) (or $.Values.trialRedis.enabled (and $.Values.redis.host (not $.Values.redis.tls)) (hasPrefix "redis:" $.Values.redis.url)) -}}
-{{- fail "redis.tlsCA: this Redis is reached without TLS; set redis.tls, or give a URL that begins with rediss" -}}
+{{- fail "redis.tlsCA needs TLS: set redis.tls, or a URL that starts with rediss" -}}
 {{- else if .configMap -}}
 - name: redis-ca
   configMap:

@@ -49,7 +49,9 @@ macro_rules! pages {
 
 pages! {
     readme: "README.md",
+    install: "docs/start/install.md",
     quickstart: "docs/start/quickstart.md",
+    first_fleet_on_kubernetes: "docs/start/kubernetes.md",
     approvals: "docs/govern/approvals.md",
     rules: "docs/govern/rules.md",
     shadow_and_what_if: "docs/govern/shadow-and-what-if.md",

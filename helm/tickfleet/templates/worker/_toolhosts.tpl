@@ -21,7 +21,7 @@
 {{- $hosts := dict -}}
 {{- range .pool.toolHosts -}}
 {{- if hasKey $hosts .name -}}
-{{- fail (printf "worker pool %q: toolHosts has %q twice; each needs a name of its own, for its container and its socket" $about.name .name) -}}
+{{- fail (printf "worker pool %q: toolHosts has %q twice; each needs its own name for its container and socket" $about.name .name) -}}
 {{- end -}}
 {{- $_ := set $hosts .name (include "tickfleet.toolHostValues" . | fromJson) -}}
 {{- end -}}
@@ -32,11 +32,11 @@
 {{- if hasPrefix $folder $socket -}}
 {{- $host := get $hosts (trimPrefix $folder $socket | trimSuffix ".sock") | default dict -}}
 {{- if or (not $host) (not (hasSuffix ".sock" $socket)) -}}
-{{- fail (printf "worker pool %q: python.%s.host in tools.yaml is %s, where no tool host listens; there are: %s" $about.name $entry $socket (keys $hosts | sortAlpha | join ", " | default "none (toolHosts is empty)")) -}}
+{{- fail (printf "worker pool %q: python.%s.host in tools.yaml is %s, but no tool host listens there; tool hosts: %s" $about.name $entry $socket (keys $hosts | sortAlpha | join ", " | default "none (toolHosts is empty)")) -}}
 {{- end -}}
 {{- $wanted := get $def "processes" | default 2 | int -}}
 {{- if gt $wanted (int $host.processes) -}}
-{{- fail (printf "worker pool %q: python.%s in tools.yaml asks for %d processes, its tool host %q gives %d; make them equal" $about.name $entry $wanted $host.name (int $host.processes)) -}}
+{{- fail (printf "worker pool %q: python.%s in tools.yaml needs %d processes, but tool host %q has %d; make them equal" $about.name $entry $wanted $host.name (int $host.processes)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -5,7 +5,7 @@
 {{- $pools := dict -}}
 {{- range $name, $own := .Values.workerPools -}}
 {{- if not (regexMatch "^[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?$" $name) -}}
-{{- fail (printf "workerPools: %q is no name for a pool; expected up to 15 of a-z, 0-9 and -" $name) -}}
+{{- fail (printf "workerPools: %q is not a valid pool name; expected at most 15 of a-z, 0-9 and -" $name) -}}
 {{- end -}}
 {{- $pool := include "tickfleet.overlay" (dict "base" $.Values.worker "over" ($own | default dict)) | fromJson -}}
 {{- $_ := set $pools $name $pool -}}
@@ -30,7 +30,7 @@ tickfleet/pool: {{ .pool }}
 {{- define "tickfleet.checkPools" -}}
 {{- $pools := include "tickfleet.pools" . | fromJson -}}
 {{- if not $pools -}}
-{{- fail "workerPools: there is no pool, so nobody would carry calls out; keep `default`" -}}
+{{- fail "workerPools: no pool is left to run calls; keep `default`" -}}
 {{- end -}}
 {{- $served := list -}}
 {{- range $name, $pool := $pools -}}
@@ -41,7 +41,7 @@ tickfleet/pool: {{ .pool }}
 {{- end -}}
 {{- range $priority := list "urgent" "high" "normal" "low" -}}
 {{- if not (has $priority $served) -}}
-{{- fail (printf "workerPools: no pool takes work of priority %q, which would wait until its deadline; add it to a pool's priorities" $priority) -}}
+{{- fail (printf "workerPools: no pool serves priority %q, and its work would wait until its deadline; add it to a pool's priorities" $priority) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -56,15 +56,15 @@ tickfleet/pool: {{ .pool }}
 {{- $drain := int .pool.drainSeconds -}}
 {{- $grace := int .pool.terminationGracePeriodSeconds -}}
 {{- if le (float64 $drain) (float64 $longest) -}}
-{{- fail (printf "worker pool %q: drainSeconds (%d) must be more than the longest time-out of a tool (%s s): a call that runs at SIGTERM could not end. Raise drainSeconds, or lower config.settings.worker.tool_timeout or the tool's timeout_ms" .name $drain $longest) -}}
+{{- fail (printf "worker pool %q: drainSeconds (%d) must exceed the longest timeout of a tool (%s s), so that running calls can finish after SIGTERM. Raise drainSeconds, or lower config.settings.worker.tool_timeout or the tool's timeout_ms" .name $drain $longest) -}}
 {{- end -}}
 {{- /* After the drain, a worker hands back what is left; that takes up to 3 s. Then tools are stopped, and MCP servers ended: up to 5 s. */ -}}
 {{- $sleep := 0 -}}
 {{- with .pool.lifecycle }}{{ with .preStop }}{{ with .sleep }}{{ $sleep = int .seconds }}{{ end }}{{ end }}{{ end -}}
 {{- if and $sleep (lt $grace (add $drain 10 $sleep | int)) -}}
-{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least lifecycle.preStop.sleep.seconds + drainSeconds + 10 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 10 $sleep | int)) -}}
+{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least lifecycle.preStop.sleep.seconds + drainSeconds + 10 (%d), or Kubernetes kills workers that are draining" .name $grace (add $drain 10 $sleep | int)) -}}
 {{- else if lt $grace (add $drain 10 | int) -}}
-{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least drainSeconds + 10 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 10 | int)) -}}
+{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least drainSeconds + 10 (%d), or Kubernetes kills workers that are draining" .name $grace (add $drain 10 | int)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -75,7 +75,7 @@ tickfleet/pool: {{ .pool }}
 {{- fail (printf "worker pool %q: autoscaling.maxReplicas (%d) is below minReplicas (%d)" .name (int .scaling.maxReplicas) (int .scaling.minReplicas)) -}}
 {{- end -}}
 {{- if and (eq .scaling.kind "hpa") (lt (int .scaling.minReplicas) 1) -}}
-{{- fail (printf "worker pool %q: autoscaling.minReplicas: a HorizontalPodAutoscaler keeps at least 1; keda may go down to 0" .name) -}}
+{{- fail (printf "worker pool %q: autoscaling.minReplicas: a HorizontalPodAutoscaler needs at least 1; keda can scale down to 0" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -91,7 +91,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
             ("tools-http.md", "${SECRET}"),
             ("operating.md", "Secrets of tools"),
             ("tools-typed.md", "secret"),
-            ("install.md", "Secret"),
+            ("operate/kubernetes.md", "Secret"),
         ],
     ),
     ("How do I hold an agent at an older version of a tool?", &[("govern/permissions.md", "tool_versions")]),
