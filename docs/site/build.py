@@ -1,11 +1,11 @@
-"""Lays the pages of the project out for mdBook, and has it make a site of them.
+"""Builds the documentation as a site with search and diagrams, by mdBook.
 
     python3 docs/site/build.py [FOLDER]         the site is in FOLDER/book; default target/site
-    python3 docs/site/build.py --check          is every page in SUMMARY.md, and only such?
+    python3 docs/site/build.py --check          checks that SUMMARY.md has every page, and only pages
 
-The pages lie as they do in the project, so links between them hold in both places. What they link to that is no page (a
-configuration, a source file) is copied beside them, and a folder gets a list of its files. Then every link of the site is
-looked at. Needs `mdbook` in the PATH (cargo install mdbook --locked) but for --check. Exits with 1, and what is wrong.
+Pages keep their places, so their links work in the repository and on the site. Linked files that are not pages, such as a
+configuration, are copied; a linked folder gets a list of its files. Then every link of the site is checked. Needs mdbook
+and mdbook-mermaid (cargo install mdbook mdbook-mermaid --locked) except for --check. Exits with 1 and the problems.
 """
 
 import html
@@ -21,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # Folders whose Markdown files are no pages: of the chart, of this site, of data for programs.
 NO_PAGES = ("helm/", "docs/site/", "cli/", ".github/")
+PROGRAMS = ("mdbook", "mdbook-mermaid")
 SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
 
 
@@ -156,8 +157,11 @@ def main():
     out = os.path.abspath(sys.argv[1] if sys.argv[1:] else os.path.join(ROOT, "target/site"))
     wrong = check()
     count = lay_out(out)
-    if not shutil.which("mdbook"):
-        sys.exit(f"{count} pages are laid out in {out}; mdbook, which makes a site of them, is missing: cargo install mdbook --locked")
+    missing = [program for program in PROGRAMS if not shutil.which(program)]
+    if missing:
+        sys.exit(f"{count} pages are laid out in {out}; to build the site: cargo install {' '.join(missing)} --locked")
+    # Adds the scripts that draw diagrams, and names them in the copy of book.toml.
+    subprocess.run(["mdbook-mermaid", "install", out], check=True)
     subprocess.run(["mdbook", "build", out], check=True)
     book = os.path.join(out, "book")
     _, pages = summary()
