@@ -90,7 +90,7 @@ def code():
 def texts(path):
     """The texts of three words and more in a source file, each with its line; tests and comments left out."""
     with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        source = re.split(r"#\[cfg\(test\)\]\n(?:#\[.*\]\n)?mod ", file.read())[0]
+        source = re.split(r"#\[cfg\(test\)\]\n(?:#\[.*\]\n)*(?:pub\S* )?mod \w+ \{", file.read())[0]
     source = re.sub(r"(?m)^[ \t]*(//|\*|/\*).*$", "", source)
     quoted = r'"((?:[^"\\]|\\.)*)"' if path.endswith(".rs") else r'"([^"\n]*)"|`([^`]*)`'
     for match in re.finditer(quoted, source, re.DOTALL):

@@ -53,12 +53,12 @@ impl Credentials {
         // A token has two dots, a key that tickfleet made has none.
         let Some(tokens) = self.tokens.as_ref().filter(|_| secret.contains('.')) else {
             // Whether it never was one or has ended is not for everybody to know.
-            return Err(Problem::unauthorized("this API key is not known here, or its time is over"));
+            return Err(Problem::unauthorized("unknown or expired API key"));
         };
         let grant = tokens.holder(secret).await?;
         // The audit log names who acted: nobody may come to have the name of a key.
         if keys.is_some_and(|keys| keys.names(&grant.id)) {
-            return Err(Problem::forbidden(format!("{} has the name of an API key of this gateway", grant.named())));
+            return Err(Problem::forbidden(format!("{} has the id of an API key of this gateway", grant.named())));
         }
         Ok(Arc::new(grant))
     }
@@ -76,10 +76,10 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
         let grant = asked_by(parts, shared).await?;
-        let all = || Problem::forbidden(format!("{} is for operators of all tenants, and for no agent", grant.named()));
+        let all = || Problem::forbidden(format!("{} is an operator key for all tenants and covers no agent", grant.named()));
         let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
         if parts.headers.get(TENANT).is_some_and(|named| named != tenant.as_str()) {
-            let message = format!("{} is for the tenant {tenant}, and the request names another one", grant.named());
+            let message = format!("{} is for tenant {tenant}; the request names another tenant", grant.named());
             return Err(Problem::forbidden(message));
         }
         Ok(Self { grant, tenant })
@@ -161,7 +161,7 @@ impl Caller {
         if self.grant.covers(agent.as_str()) {
             return Ok(());
         }
-        Err(Problem::forbidden(format!("{} does not speak for the agent {:?}", self.grant.named(), agent.as_str())))
+        Err(Problem::forbidden(format!("{} does not cover the agent {:?}", self.grant.named(), agent.as_str())))
     }
 
     /// Returns true if the key may see what is an agent's. What has no agent is nobody's: only a key for all sees it.

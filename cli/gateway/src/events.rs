@@ -63,7 +63,7 @@ pub(crate) fn event(progress: Result<Progress, StoreError>) -> Event {
         }
         Err(error) => {
             tracing::warn!(%error, "failed to read a watched task");
-            named("interrupted", &serde_json::json!({"message": "Redis did not answer; come back with Last-Event-ID"}))
+            named("interrupted", &serde_json::json!({"message": "Redis did not respond; reconnect with Last-Event-ID"}))
         }
     }
 }

@@ -94,7 +94,7 @@ impl NewKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("the file of API keys {path} cannot be read: {source}")]
+    #[error("cannot read the API key file {path}: {source}")]
     File {
         /// Which.
         path: String,
@@ -102,7 +102,7 @@ pub enum KeyError {
         source: std::io::Error,
     },
     /// It is no list of keys.
-    #[error("the file of API keys {path}: {problem}")]
+    #[error("API key file {path}: {problem}")]
     Invalid {
         /// Which.
         path: String,
@@ -110,7 +110,7 @@ pub enum KeyError {
         problem: String,
     },
     /// The system has no randomness.
-    #[error("the system gives no random numbers")]
+    #[error("the system's random number generator failed")]
     NoRandomness,
 }
 
@@ -138,7 +138,7 @@ impl ApiKeys {
             }
             let hash = row.sha256.to_ascii_lowercase();
             if let Some(other) = by_hash.insert(hash, Arc::new(row.grant())) {
-                return Err(format!("the key {:?} has the hash of another one", other.id));
+                return Err(format!("the key {:?} has the same hash as another key", other.id));
             }
         }
         Ok(Self { by_hash, ids })
@@ -176,12 +176,12 @@ fn check(row: &KeyRow) -> Result<(), String> {
     let KeyRow { id, sha256, .. } = row;
     if id.is_empty() || id.chars().count() > ID_CHARS_MAX || id.chars().any(char::is_control) {
         return Err(format!(
-            "the id {id:?} of a key: expected 1 to {ID_CHARS_MAX} characters, none of them control characters"
+            "key id {id:?}: expected 1 to {ID_CHARS_MAX} characters without control characters"
         ));
     }
     if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(format!(
-            "key {id:?}: sha256: expected 64 hexadecimal characters, as tickfleet gateway key prints them"
+            "key {id:?}: sha256: expected 64 hexadecimal characters, as printed by tickfleet gateway key"
         ));
     }
     row.grant().check().map_err(|problem| format!("key {id:?}: {problem}"))
@@ -312,7 +312,7 @@ mod tests {
         assert!(refused(&good.replace("[submit]", "[submitt]")).contains("submitt"));
         assert!(refused(&good.replace("[submit]", "[]")).contains("at least one of submit, read, cancel, view"));
         assert!(refused(&good.replace("[kelly, fran*]", "[]")).contains("at least one"));
-        assert!(refused(&good.replace("fran*", "f*n")).contains("a * at the end"));
+        assert!(refused(&good.replace("fran*", "f*n")).contains("a prefix followed by *"));
         assert!(ApiKeys::parse(&good.replace("kelly", "josé")).is_ok(), "a letter of several bytes at the end");
         assert!(refused(&good.replace(&key.sha256, &key.secret)).contains("64 hexadecimal characters"));
         assert!(refused(&good.replace("id: shop", "id: shop\n  sekret: x")).contains("sekret"));
@@ -325,10 +325,10 @@ mod tests {
             assert!(rated(rate).unwrap_err().contains(why), "{rate}");
         }
         assert!(refused(&format!("{good}{good}")).contains("two keys have the id"));
-        assert!(refused(&format!("{good}{}", good.replace("shop", "till"))).contains("the hash of another one"));
+        assert!(refused(&format!("{good}{}", good.replace("shop", "till"))).contains("the same hash as another key"));
         let all = |text: &str| refused(&good.replace("[submit]", text).replace("[kelly, fran*]", "['*']"));
-        assert!(refused(&good.replace("demo", "'*'")).contains("one is expected"));
-        assert!(refused(&good.replace("[submit]", "[submit, view]")).contains("are for all agents"));
+        assert!(refused(&good.replace("demo", "'*'")).contains("tenant: required"));
+        assert!(refused(&good.replace("[submit]", "[submit, view]")).contains("cover all agents"));
         assert!(all("[approve]").contains("who decides"));
         assert!(all("[view]\n  approver: anna").contains("who decides"));
         let two = format!("{good}{}", good.replace("shop", "till").replace(&key.sha256, &other.sha256));

@@ -217,7 +217,7 @@ impl Gateway {
             .merge(operate::routes())
             .merge(console::routes())
             .fallback(|| async {
-                Problem::not_found("there is nothing at this path: GET /v1/openapi.json says what there is")
+                Problem::not_found("unknown path; GET /v1/openapi.json lists all paths")
             })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))

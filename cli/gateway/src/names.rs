@@ -32,7 +32,7 @@ pub(crate) fn chosen(field: &str, id: Option<&impl Display>) -> Result<(), Probl
 pub(crate) fn no_inbox(inbox: Option<&InboxName>) -> Result<(), Problem> {
     match inbox {
         Some(_) => Err(Problem::invalid(
-            "reply_to: a gateway keeps the reply itself; leave the field out, and read the reply with GET /v1/turns/{id}",
+            "reply_to: not accepted; the gateway stores the reply. Read it with GET /v1/turns/{id}",
         )),
         None => Ok(()),
     }
@@ -47,7 +47,7 @@ pub(crate) async fn session(shared: &Shared, caller: &Caller, context: &Context)
     let held = shared.client.store(caller.tenant()).session(caller.tenant(), id.as_str()).await?;
     match held.agent {
         Some(agent) if !caller.sees(Some(&agent)) => Err(Problem::forbidden(format!(
-            "session_id: {:?} is a conversation with an agent that the key does not cover; name a session of your own",
+            "session_id: {:?} belongs to an agent that the key does not cover; choose another session",
             id.as_str()
         ))),
         _ => Ok(()),
@@ -70,7 +70,7 @@ pub(crate) async fn under_parent(shared: &Shared, caller: &Caller, task: &mut Ta
         return Err(Problem::named(
             StatusCode::NOT_FOUND,
             "unknown_parent",
-            format!("parent_task_id: no task {parent} is under way that the key covers"),
+            format!("parent_task_id: the key covers no running task {parent}"),
         ));
     };
     task.delegator.get_or_insert(agent);

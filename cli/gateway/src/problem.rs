@@ -95,18 +95,18 @@ impl Problem {
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
         let message =
-            "the fleet's Redis does not answer now, or its configuration cannot be read: the gateway's log says more";
+            "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
     /// Redis has not answered since the gateway started.
     pub(crate) fn not_yet() -> Self {
-        let message = "the fleet's Redis has not answered since this gateway started; send the request again";
+        let message = "the fleet's Redis has not responded since this gateway started; retry the request";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
     pub(crate) fn method_not_allowed() -> Self {
-        let message = "this path takes another method: GET /v1/openapi.json says which";
+        let message = "method not allowed; GET /v1/openapi.json lists the methods of each path";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
     }
 
@@ -116,7 +116,7 @@ impl Problem {
     }
 
     pub(crate) fn no_randomness() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's system gives no random numbers")
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the gateway's random number generator failed")
     }
 
     /// What is wrong, in words, and whether the same request may do better later.
@@ -135,13 +135,13 @@ impl Problem {
 
     /// Whether a token is good cannot be known now.
     pub(crate) fn issuer_away() -> Self {
-        let message = "the issuer's keys cannot be had now: whether this token is good is not known";
+        let message = "the issuer's keys are unavailable, so this token cannot be verified";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "issuer_unavailable", message)
     }
 
     /// It came faster than its key's rate allows; after these seconds one more may come.
     pub(crate) fn over_rate(who: &str, per_second: u32, seconds: u64) -> Self {
-        let message = format!("{who} may send {per_second} requests a second; send this one again after Retry-After");
+        let message = format!("{who} may send {per_second} requests a second; retry after Retry-After");
         Self { retry_after_s: Some(seconds), ..Self::new(StatusCode::TOO_MANY_REQUESTS, RATE, message) }
     }
 
@@ -159,7 +159,7 @@ impl Problem {
     /// So many watch the fleet through this process already.
     pub(crate) fn too_many_watch(Bounds { all, caller, .. }: Bounds) -> Self {
         let message = format!(
-            "{all} watch the fleet through this gateway already, or {caller} with this key: GET /v1/operate/overview is one look"
+            "too many live views (at most {all}, and {caller} with this key); poll GET /v1/operate/overview instead"
         );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
@@ -167,7 +167,7 @@ impl Problem {
     /// So many follow turns through this process already.
     pub(crate) fn too_many_follow(Bounds { tenant, caller, .. }: Bounds) -> Self {
         let message = format!(
-            "too many streams of turns, tasks and conversations are open at this gateway, at most {tenant} of one tenant and {caller} of one key: wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
+            "too many open event streams (at most {tenant} per tenant and {caller} per key): wait for the reply with GET /v1/turns/{{turn_id}}?wait=60"
         );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_watching", message)
     }
@@ -175,7 +175,7 @@ impl Problem {
     /// So many callers wait on this process already.
     pub(crate) fn too_many_wait(Bounds { all, tenant, caller }: Bounds) -> Self {
         let message = format!(
-            "too many requests wait on this gateway, at most {all}, {tenant} of one tenant and {caller} of one key: nothing was taken in; ask again, or without waiting"
+            "too many requests wait on this gateway (at most {all}, {tenant} per tenant and {caller} per key): nothing was accepted; retry, or do not wait"
         );
         Self::later(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", message)
     }
@@ -202,7 +202,7 @@ impl From<StoreError> for Problem {
         tracing::warn!(%error, "request failed at Redis");
         if error.is_script_error() {
             // Sent again, it would fail again.
-            let message = "what Redis keeps of this cannot be read: the gateway's log says why";
+            let message = "the record in Redis is unreadable: see the gateway's log";
             return Self::new(StatusCode::INTERNAL_SERVER_ERROR, DAMAGED, message);
         }
         let message = error.refusal().map_or_else(
@@ -231,7 +231,7 @@ impl From<SubmitError> for Problem {
                 tracing::warn!(%error, "turn not submitted");
                 let message = error.refusal().map_or_else(
                     || {
-                        "the fleet's Redis did not answer; sent again with the same id, it is carried out once"
+                        "the fleet's Redis did not respond; a retry with the same id runs once"
                             .to_owned()
                     },
                     refused_by_redis,
@@ -318,6 +318,6 @@ mod tests {
         }
         let away =
             StoreError::Verb { verb: "submit", source: std::io::Error::from(std::io::ErrorKind::BrokenPipe).into() };
-        assert!(Problem::from(away).told().0.contains("does not answer"));
+        assert!(Problem::from(away).told().0.contains("does not respond"));
     }
 }

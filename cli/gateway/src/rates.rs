@@ -192,7 +192,7 @@ mod tests {
         let refused = rates.take(&shop).unwrap_err();
         assert_eq!(
             refused.told(),
-            ("the key \"shop\" may send 1 requests a second; send this one again after Retry-After", true)
+            ("the key \"shop\" may send 1 requests a second; retry after Retry-After", true)
         );
         let answer = refused.into_response();
         let after: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();

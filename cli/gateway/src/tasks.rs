@@ -111,11 +111,11 @@ pub(crate) async fn delegate(
     let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
     let TaskMessage::Delegate(mut task) = parse_task_message(&body)? else {
         return Err(Problem::invalid(
-            "op: expected delegate, or nothing; what is under way is cancelled by its own path",
+            "op: expected delegate or no value; cancel a running task with its own path",
         ));
     };
     if task.tenant != *caller.tenant() {
-        return Err(Problem::forbidden("the task names another tenant than the key's; leave it out"));
+        return Err(Problem::forbidden("the task names another tenant than the key's; remove the field"));
     }
     caller.speaks_for(&task.target)?;
     task.delegator.as_ref().map_or(Ok(()), |delegator| caller.speaks_for(delegator))?;
@@ -279,12 +279,12 @@ pub(crate) async fn cancel(
 }
 
 fn taken() -> Problem {
-    Problem::conflict("the id belongs to a task, or a turn, with other content")
+    Problem::conflict("the id belongs to a task or turn with other content")
 }
 
 fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!(
-        "no task {} is known: not accepted yet, refused, or ended longer ago than records are kept",
+        "unknown task {}: not accepted yet, rejected, or its record has expired",
         name.turn
     ))
 }

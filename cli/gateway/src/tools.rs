@@ -54,7 +54,7 @@ pub(crate) async fn list(
     })?;
     let definitions = define_shared(dialect, &list).map_err(|error| {
         tracing::error!(%error, %agent, "cannot read a tool list from Redis");
-        Problem::unavailable("the list of tools in Redis cannot be read")
+        Problem::unavailable("cannot read the tool list in Redis")
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], definitions.to_string()).into_response())
 }

@@ -46,7 +46,7 @@ impl Wait {
     pub(crate) fn time(self) -> Result<Duration, Problem> {
         match self.wait.unwrap_or_default() {
             seconds if seconds <= WAIT_S_MAX => Ok(Duration::from_secs(seconds)),
-            _ => Err(Problem::invalid(format!("wait: at most {WAIT_S_MAX} seconds; ask again for more"))),
+            _ => Err(Problem::invalid(format!("wait: at most {WAIT_S_MAX} seconds; repeat the request to wait longer"))),
         }
     }
 }
@@ -105,7 +105,7 @@ pub(crate) async fn submit(
     let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
     let mut turn = parse_turn(&body)?;
     if turn.tenant != *caller.tenant() {
-        return Err(Problem::forbidden("the turn names another tenant than the key's; leave it out"));
+        return Err(Problem::forbidden("the turn names another tenant than the key's; remove the field"));
     }
     caller.speaks_for(&turn.agent)?;
     turn.id = given(&headers, "turn_id", turn.id)?;
@@ -212,7 +212,7 @@ pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> 
             Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
         }
         Found::InInbox => Err(Problem::not_found(format!(
-            "{} has ended; memory was short then, and its reply went to its inbox alone",
+            "{} has ended; Redis memory was full, so its reply went only to its inbox",
             name.turn
         ))),
     }
@@ -220,7 +220,7 @@ pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> 
 
 fn unknown(name: &TurnName) -> Problem {
     Problem::not_found(format!(
-        "nothing is known of {}: not admitted yet, refused, or ended longer ago than records are kept",
+        "{} is unknown: not admitted yet, rejected, or its record has expired",
         name.turn
     ))
 }
@@ -249,7 +249,7 @@ where
     let id = text.parse().map_err(|error: IdError| Problem::invalid(format!("Idempotency-Key: {error}")))?;
     if body.is_some_and(|body| body != id) {
         return Err(Problem::invalid(format!(
-            "Idempotency-Key: found another id than {field} of the body; send one of them, or both alike"
+            "Idempotency-Key: differs from {field} of the body; send one of them or equal values"
         )));
     }
     Ok(Some(id))

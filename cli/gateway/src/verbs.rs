@@ -200,7 +200,7 @@ impl Grant {
             return Err("agents: expected at least one, or \"*\"".into());
         }
         if let Some(odd) = agents.iter().find(|row| !is_pattern(row)) {
-            return Err(format!("agents: {odd:?}: expected an agent, or a beginning and a * at the end"));
+            return Err(format!("agents: {odd:?}: expected an agent, or a prefix followed by *"));
         }
         if verbs.is_empty() {
             let all = Verb::ALL.map(Verb::as_str).join(", ");
@@ -208,13 +208,13 @@ impl Grant {
         }
         // What operators look at and do is not divided by agents; and nobody submits for all tenants.
         if tenant.one().is_none() && verbs.iter().any(|verb| !verb.is_of_operators()) {
-            return Err("tenant: one is expected, for only view, operate and approve are for all".into());
+            return Err("tenant: required; only view, operate and approve may cover all tenants".into());
         }
         if verbs.iter().any(|verb| verb.is_of_operators()) && !agents.iter().any(|row| row == "*") {
-            return Err("agents: view, operate and approve are for all agents: \"*\" is expected".into());
+            return Err("agents: expected \"*\", because view, operate and approve cover all agents".into());
         }
         if verbs.contains(&Verb::Approve) != approver.is_some() {
-            return Err("approver: expected with approve, and only then: who decides".into());
+            return Err("approver: required with approve, and allowed only then".into());
         }
         rate.map_or(Ok(()), Rate::check)
     }

@@ -520,7 +520,7 @@ const fn none() -> &'static [&'static str] {
     &[]
 }
 
-#[allow(clippy::cast_precision_loss, reason = "what is beyond 2^53 fits no Redis")]
+#[allow(clippy::cast_precision_loss, reason = "no Redis has more than 2^53 bytes")]
 const fn wide(count: u64) -> f64 {
     count as f64
 }

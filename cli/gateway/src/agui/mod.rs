@@ -60,11 +60,11 @@ impl RunInput {
         let last = self.messages.last().filter(|message| message.role == "user");
         let last = last.ok_or_else(|| {
             Problem::invalid(
-                "messages: expected a user's message at the end; results of tools of a front end are not taken",
+                "messages: expected a user message at the end; results of front-end tools are not supported",
             )
         })?;
         let only_text =
-            || Problem::invalid("messages: of the last one, expected a text, or parts of the type text alone");
+            || Problem::invalid("messages: the last message must be a text or have only parts of type text");
         match &last.content {
             Value::String(text) => Ok(text.clone()),
             Value::Array(parts) => {
@@ -138,7 +138,7 @@ mod tests {
         let picture = json!([{"type": "text", "text": "a"}, {"type": "image", "source": {}}]);
         assert!(said(&json!([{"id": "2", "role": "user", "content": picture}])).unwrap_err().contains("type text"));
         assert!(said(&json!([{"id": "2", "role": "user"}])).unwrap_err().contains("type text"));
-        assert!(said(&json!([before])).unwrap_err().contains("a user's message at the end"));
-        assert!(said(&json!([])).unwrap_err().contains("a user's message at the end"));
+        assert!(said(&json!([before])).unwrap_err().contains("a user message at the end"));
+        assert!(said(&json!([])).unwrap_err().contains("a user message at the end"));
     }
 }

@@ -137,7 +137,7 @@ impl Told {
 
     fn away(&mut self, error: &StoreError) {
         tracing::warn!(%error, "failed to follow the run");
-        self.interrupted("Redis does not answer the gateway now");
+        self.interrupted("the gateway cannot reach Redis");
     }
 
     /// The stream ends, and the task does not.

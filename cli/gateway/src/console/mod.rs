@@ -68,7 +68,7 @@ async fn named(name: Result<Path<String>, PathRejection>) -> Response {
 
 fn file(name: &str) -> Response {
     let Some((_, kind, text)) = FILES.iter().find(|(known, ..)| *known == name) else {
-        return Problem::not_found("the console has no such file").into_response();
+        return Problem::not_found("no such console file").into_response();
     };
     let mut response = ([(header::CONTENT_TYPE, *kind)], *text).into_response();
     for (name, value) in GUARDS {

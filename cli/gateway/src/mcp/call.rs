@@ -93,7 +93,7 @@ impl McpServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<Result<(TurnName, bool), CallToolResult>, ErrorData> {
         if context.meta.0.contains_key(SESSION_ID) {
-            let message = format!("_meta {SESSION_ID}: facts of calls over MCP are kept for the agent; leave it out");
+            let message = format!("_meta {SESSION_ID}: not accepted; session facts of MCP calls belong to the agent");
             return Err(ErrorData::invalid_params(message, None));
         }
         let body = body(request, dialect(context), context);
@@ -130,10 +130,10 @@ impl McpServer {
         let message = match known {
             // Its id is remembered, and nothing else of it.
             Some(_) => format!(
-                "The call was submitted before, as turn {turn}, and has ended; its result is kept no longer. It was not carried out again."
+                "The call was submitted before, as turn {turn}, and has ended; its result has expired. It did not run again."
             ),
             None => format!(
-                "The call was submitted before, as turn {turn}, and nothing is known of it any more: it may have been refused. Do not call again for it under another id. The same call with _meta {{\"{TURN_ID}\": \"{turn}\"}} is carried out if it was not, and brings its result."
+                "The call was submitted before, as turn {turn}, and it is unknown now: it may have been rejected. Do not repeat it under another id. The same call with _meta {{\"{TURN_ID}\": \"{turn}\"}} runs if it has not run, and returns its result."
             ),
         };
         Ok(CallToolResponse::Complete(CallToolResult::error(vec![ContentBlock::text(message)])))
@@ -146,7 +146,7 @@ impl McpServer {
         if is_wanted_no_more && let Err(error) = self.cancel(name).await {
             tracing::warn!(turn = %name, %error, "failed to cancel a call whose client disconnected");
         }
-        ErrorData::internal_error(format!("given up by the client; it was the turn {}", name.turn), None)
+        ErrorData::internal_error(format!("cancelled by the client; turn {}", name.turn), None)
     }
 
     pub(super) async fn cancel(&self, name: &TurnName) -> Result<(), ErrorData> {
@@ -227,14 +227,14 @@ fn new_id() -> Result<TurnId, ErrorData> {
 /// Redis did not say whether it was taken in.
 fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
     let cause = refusal.map_or_else(
-        || "The fleet's Redis did not answer".to_owned(),
+        || "The fleet's Redis did not respond".to_owned(),
         |refusal| {
             let (word, remedy) = (refusal.as_str(), refusal.remedy());
-            format!("The fleet's Redis refuses commands ({word}; fleet operator: {remedy})")
+            format!("The fleet's Redis rejects commands ({word}; fleet operator: {remedy})")
         },
     );
     let message = format!(
-        "{cause}: it is unknown whether the call was accepted, and it may run. Do not repeat it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} is carried out once, and brings its result."
+        "{cause}: it is unknown whether the call was accepted, and it may run. Do not repeat it. The same call with _meta {{\"{TURN_ID}\": \"{id}\"}} runs once and returns its result."
     );
     CallToolResult::error(vec![ContentBlock::text(message)])
 }
@@ -242,14 +242,14 @@ fn not_known(id: &TurnId, refusal: Option<Refusal>) -> CallToolResult {
 /// It was refused before it was taken in: a full queue, memory that is short. The model may try again.
 fn not_now(problem: &Problem) -> CallToolResult {
     let (message, is_worth_another) = problem.told();
-    let advice = if is_worth_another { " Nothing ran. Try again in a moment." } else { " Nothing ran." };
+    let advice = if is_worth_another { " Nothing ran. Retry in a moment." } else { " Nothing ran." };
     CallToolResult::error(vec![ContentBlock::text(format!("{message}.{advice}"))])
 }
 
 /// It was taken in, and nobody here knows how it ends.
 fn under_way(name: &TurnName, why: &str) -> CallToolResult {
     let message = format!(
-        "The call was accepted and is carried out as turn {}, but {why}. Do not call again for it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} brings its result.",
+        "The call was accepted and runs as turn {}, but {why}. Do not repeat it: it would run twice. The same call with _meta {{\"{TURN_ID}\": \"{}\"}} returns its result.",
         name.turn, name.turn
     );
     CallToolResult::error(vec![ContentBlock::text(message)])

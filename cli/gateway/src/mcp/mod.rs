@@ -134,7 +134,7 @@ impl McpServer {
         }
         let parts = context.extensions.get::<axum::http::request::Parts>();
         let principal = parts.and_then(|parts| parts.extensions.get::<Principal>());
-        principal.cloned().ok_or_else(|| ErrorData::internal_error("the gateway lost who asks", None))
+        principal.cloned().ok_or_else(|| ErrorData::internal_error("the gateway lost the caller's identity", None))
     }
 }
 
@@ -158,7 +158,7 @@ fn failed(problem: &Problem) -> ErrorData {
 
 fn unknown_task(task_id: &str) -> ErrorData {
     let message =
-        format!("nothing is known of a task {task_id:?}: it never was, or ended longer ago than records are kept");
+        format!("unknown task {task_id:?}: it does not exist or its record has expired");
     ErrorData::invalid_params(message, None)
 }
 
@@ -167,7 +167,7 @@ impl ServerHandler for McpServer {
         let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().enable_tasks().build());
         info.server_info = Implementation::new("tickfleet", env!("CARGO_PKG_VERSION"));
         info.instructions = Some(
-            "Calls run under limits and permissions. One that has to wait answers later; an error says what to do."
+            "Calls run under limits and permissions. A call that has to wait returns later; an error says what to do."
                 .into(),
         );
         info
@@ -187,7 +187,7 @@ impl ServerHandler for McpServer {
         who.may(Verb::Read)?;
         let cursor = request.and_then(|request| request.cursor);
         let from = cursor.map_or(Ok(0), |cursor| cursor.parse::<usize>());
-        let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected what a list has said", None))?;
+        let from = from.map_err(|_| ErrorData::invalid_params("cursor: expected a cursor returned by a list", None))?;
         let Some(list) = self.list_of(&who, &context).await? else {
             let message =
                 format!("no tool list for {}: the tenant has no such agent, or no worker is running", who.agent);
@@ -197,7 +197,7 @@ impl ServerHandler for McpServer {
         let tools = list.and_then(|list| serde_json::from_str::<Vec<Tool>>(&digits::guarded(&list)));
         let tools = tools.map_err(|error| {
             tracing::error!(%error, agent = %who.agent, "invalid tool list");
-            ErrorData::internal_error("the list of tools in Redis cannot be read", None)
+            ErrorData::internal_error("cannot read the tool list in Redis", None)
         })?;
         let left = tools.len().saturating_sub(from);
         let mut page = ListToolsResult::with_all_items(tools.into_iter().skip(from).take(PAGE).collect());

@@ -88,13 +88,13 @@ fn ended(name: &TurnName, who: &Principal, finished: &FinishedTurn, retain_ms: i
     task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
     if finished.reply.is_empty() {
         let why = ErrorData::internal_error(
-            "it has ended; memory was short then, and its result went to an inbox alone",
+            "it has ended; Redis memory was full, so its result went only to an inbox",
             None,
         );
         return Ok(DetailedTask::new(task, TaskPayload::Failed { error: object(&why) }));
     }
     let Ok(reply) = serde_json::from_str::<Reply>(&finished.reply) else {
-        return Err(ErrorData::internal_error("the record of this task cannot be read", None));
+        return Err(ErrorData::internal_error("cannot read the record of this task", None));
     };
     if reply.agent != who.agent.as_str() {
         return Err(unknown_task(name.turn.as_str()));

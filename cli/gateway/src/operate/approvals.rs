@@ -208,7 +208,7 @@ async fn decide(
     said: &Agrees,
 ) -> Result<Json<Counted>, Problem> {
     let by = operator.approver()?;
-    let unknown = || Problem::forbidden(format!("permissions.yaml names no approver {by:?}"));
+    let unknown = || Problem::forbidden(format!("permissions.yaml has no approver {by:?}"));
     let roles = shared.desk.approver(by).await?.ok_or_else(unknown)?;
     let approval = find(shared, operator, name).await?;
     let verdict = Verdict {

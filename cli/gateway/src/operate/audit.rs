@@ -107,5 +107,5 @@ fn place(text: &str) -> Result<(u32, &str), Problem> {
         let is_entry = ms.parse::<u64>().is_ok() && number.parse::<u64>().is_ok();
         Some((shard.parse().ok()?, entry)).filter(|_| is_entry)
     });
-    read.ok_or_else(|| Problem::invalid("cursor: expected one that a search has said, as 0:1700000000000-3"))
+    read.ok_or_else(|| Problem::invalid("cursor: expected a cursor returned by a search, such as 0:1700000000000-3"))
 }

@@ -232,7 +232,7 @@ pub(crate) async fn replay(
     let asked: Replays = body(&whole(bytes)?, "{\"ids\": [\"call-0-…\"], \"reason\": \"…\"}")?;
     let ids = these(&asked.ids)?;
     if asked.message.is_some() && ids.len() != 1 {
-        return Err(Problem::invalid("message: expected one id with it"));
+        return Err(Problem::invalid("message: requires exactly one id"));
     }
     let (own, redactor) = (operator.within(None)?, shared.desk.redactor());
     let who = Who { by: operator.by(), reason: because(&asked.reason)?, redactor: &redactor };

@@ -141,7 +141,7 @@ where
                 Seen::Fleet(changes, fleet) => {
                     return Some(named("fleet", &json!({"changes": changes, "fleet": fleet})));
                 }
-                Seen::Away => return Some(named("away", &json!({"message": "the fleet cannot be seen now"}))),
+                Seen::Away => return Some(named("away", &json!({"message": "the fleet's state is unavailable"}))),
             }
         }
     }

@@ -135,7 +135,7 @@ impl Operator {
             (None, asked) => Ok(asked),
             (Some(own), None) => Ok(Some(own.clone())),
             (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
-            (Some(own), Some(_)) => Err(Problem::forbidden(format!("the key is for the tenant {own} alone"))),
+            (Some(own), Some(_)) => Err(Problem::forbidden(format!("the key is for tenant {own} only"))),
         }
     }
 
@@ -169,7 +169,7 @@ impl Operator {
         match self.grant.tenant.one() {
             None => Ok(()),
             Some(own) => Err(Problem::forbidden(format!(
-                "the key is for the tenant {own}; the figures of the fleet are for keys of all tenants"
+                "the key is for tenant {own}; fleet figures need a key for all tenants"
             ))),
         }
     }

@@ -213,7 +213,7 @@ fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<(W
     let (agent, reason) = (optional("agent", whom.agent)?, because(&whom.reason)?.to_owned());
     if let Some(tool) = whom.tool.filter(|tool| !tool.is_empty()) {
         if agent.is_some() || tool.len() > limits::TOOL_NAME_BYTES_MAX || tool.contains(char::is_whitespace) {
-            return Err(Problem::invalid("tool: expected its name or id, and no agent"));
+            return Err(Problem::invalid("tool: expected a name or id without an agent"));
         }
         return Ok((Whose::Tool(PausedTool { tenant, tool }), reason));
     }

@@ -124,6 +124,6 @@ fn part(word: &str) -> Result<By, Problem> {
         "tenant" => Ok(By::Tenant),
         "agent" => Ok(By::Agent),
         "tool" => Ok(By::Tool),
-        _ => Err(Problem::invalid("by: expected some of day, tenant, agent and tool, with commas between them")),
+        _ => Err(Problem::invalid("by: expected a comma-separated list of day, tenant, agent and tool")),
     }
 }

@@ -97,6 +97,6 @@ fn outcome(word: String) -> Result<String, Problem> {
     if known {
         Ok(word)
     } else {
-        Err(Problem::invalid("outcome: expected one of calls, as ok, permanent or cancelled"))
+        Err(Problem::invalid("outcome: expected an outcome of a call, such as ok, permanent or cancelled"))
     }
 }

@@ -124,7 +124,7 @@ pub(crate) async fn limits(
         top: within("top", wanted.top, TOP.0, TOP.1)?.try_into().unwrap_or(u8::MAX),
     };
     if asked.agent.is_some() && asked.tenant.is_none() {
-        return Err(Problem::invalid("agent: say whose, with tenant"));
+        return Err(Problem::invalid("agent: requires tenant"));
     }
     Ok(Json(shared.desk.limits(&asked).await?))
 }

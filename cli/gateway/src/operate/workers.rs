@@ -104,7 +104,7 @@ fn asked(operator: &Operator, bytes: Result<Bytes, BytesRejection>) -> Result<Wh
     operator.sees_all()?;
     let which: Which = body(&whole(bytes)?, "{\"worker\": \"…\", \"reason\": \"…\"}")?;
     if which.worker.is_empty() || which.worker.len() > NAME_BYTES_MAX {
-        return Err(Problem::invalid("worker: expected its name, as GET /v1/operate/workers has it"));
+        return Err(Problem::invalid("worker: expected a name from GET /v1/operate/workers"));
     }
     let reason = because(&which.reason)?.to_owned();
     Ok(Which { reason, ..which })

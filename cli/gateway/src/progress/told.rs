@@ -70,7 +70,7 @@ impl Told {
             Seen::Damaged if self.caller.sees(None) => self.damaged(),
             Seen::Damaged | Seen::Gone => self.gone(),
             Seen::Away if self.is_away => {}
-            Seen::Away => self.push("away", &json!({"message": "Redis does not answer the gateway now"})),
+            Seen::Away => self.push("away", &json!({"message": "the gateway cannot reach Redis"})),
         }
         self.is_away = is_away;
     }
@@ -95,7 +95,7 @@ impl Told {
     /// Also what belongs to somebody else: whose it is, is nobody else's business.
     fn gone(&mut self) {
         let message =
-            format!("nothing is known of {} any more: refused, or its record is no longer kept", self.name.turn);
+            format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("gone", &json!({"message": message}));
         self.over = true;
     }

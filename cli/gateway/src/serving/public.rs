@@ -26,7 +26,7 @@ impl std::str::FromStr for PublicUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected =
-            || format!("{text:?}: expected https:// (or http://), a host and perhaps a port, and nothing behind it");
+            || format!("{text:?}: expected https:// (or http://), a host and optionally a port");
         let url = Url::parse(text).map_err(|_| expected())?;
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
         let is_nobody = url.username().is_empty() && url.password().is_none();
@@ -66,7 +66,7 @@ pub(crate) async fn of_path(
     Path(path): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let path = format!("/{path}");
-    agent_of(&path).ok_or_else(|| Problem::not_found("only an agent's MCP server has metadata of its own"))?;
+    agent_of(&path).ok_or_else(|| Problem::not_found("only an agent's MCP server has its own metadata"))?;
     shared.metadata(&path)
 }
 

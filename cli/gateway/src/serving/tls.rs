@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("the file {path} cannot be read: {source}")]
+    #[error("cannot read {path}: {source}")]
     File {
         /// Which.
         path: String,
@@ -110,18 +110,18 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 fn config(certificate: &Path, key: &Path, certificates: &[u8], secret: &[u8]) -> Result<ServerConfig, TlsError> {
     let wrong = |path: &Path, problem: String| TlsError::Invalid { path: path.display().to_string(), problem };
     let chain = CertificateDer::pem_slice_iter(certificates).collect::<Result<Vec<_>, _>>();
-    let chain = chain.map_err(|error| wrong(certificate, format!("expected certificates in PEM: {error}")))?;
+    let chain = chain.map_err(|error| wrong(certificate, format!("expected PEM certificates: {error}")))?;
     if chain.is_empty() {
         return Err(wrong(certificate, "expected a PEM certificate; found none".into()));
     }
     // What is wrong with a key is said without a word of it.
     let secret = PrivateKeyDer::from_pem_slice(secret);
-    let secret = secret.map_err(|_| wrong(key, "expected a private key in PEM, not encrypted".into()))?;
+    let secret = secret.map_err(|_| wrong(key, "expected an unencrypted PEM private key".into()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let built = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let built = built.and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
     let mut config =
-        built.map_err(|error| wrong(key, format!("it does not go with {}: {error}", certificate.display())))?;
+        built.map_err(|error| wrong(key, format!("it does not match {}: {error}", certificate.display())))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -56,7 +56,7 @@ impl Source {
             .redirect(reqwest::redirect::Policy::none())
             .timeout(options.answer_max)
             .build()
-            .map_err(|error| invalid(format!("TLS cannot be set up ({error}); ca-certificates or SSL_CERT_FILE?")))?;
+            .map_err(|error| invalid(format!("TLS setup failed ({error}); check ca-certificates or SSL_CERT_FILE")))?;
         Ok(Self::Issuer { client, name: issuer.to_owned(), discovery })
     }
 
@@ -113,7 +113,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     while let Some(part) = parts.next().await {
         body.extend_from_slice(&part.map_err(failed)?);
         if body.len() > SET_BYTES_MAX {
-            return Err(format!("{url} answers more than {SET_BYTES_MAX} bytes"));
+            return Err(format!("{url} returns more than {SET_BYTES_MAX} bytes"));
         }
     }
     Ok(body)

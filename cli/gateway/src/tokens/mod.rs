@@ -382,17 +382,17 @@ fn ends(claims: &Claims, leeway: Duration) -> DateTime<Utc> {
 /// Why a token is not good, in words for whoever sent it.
 fn refused(why: &ErrorKind) -> Problem {
     let words = match why {
-        ErrorKind::ExpiredSignature => "its time is over",
-        ErrorKind::ImmatureSignature => "its time has not come yet",
+        ErrorKind::ExpiredSignature => "it has expired",
+        ErrorKind::ImmatureSignature => "it is not valid yet",
         ErrorKind::InvalidAudience => "it is for another service",
-        ErrorKind::InvalidIssuer => "it is of another issuer",
-        ErrorKind::InvalidSignature => "its signature is not its issuer's",
+        ErrorKind::InvalidIssuer => "another issuer issued it",
+        ErrorKind::InvalidSignature => "its signature does not match",
         ErrorKind::MissingRequiredClaim(claim) => {
-            return Problem::unauthorized(format!("this token is not good here: it has no claim {claim:?}"));
+            return Problem::unauthorized(format!("invalid token: it has no claim {claim:?}"));
         }
-        _ => "it cannot be read",
+        _ => "it is unreadable",
     };
-    Problem::unauthorized(format!("this token is not good here: {words}"))
+    Problem::unauthorized(format!("invalid token: {words}"))
 }
 
 fn read_rules(path: &Path) -> Result<String, TokenError> {

@@ -97,9 +97,9 @@ impl Rules {
     /// No rule fits, or the one that does takes something from a claim that is not there or says nothing of use.
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
-        let rule = rule.ok_or("nothing is granted to this token: no rule of the gateway fits its claims")?;
+        let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
         rule.grant(id, claims)
-            .map_err(|problem| format!("nothing is granted to this token: rule {:?}: {problem}", rule.name))
+            .map_err(|problem| format!("access denied by rule {:?}: {problem}", rule.name))
     }
 }
 
@@ -107,7 +107,7 @@ impl Rule {
     /// A rule that could never grant anything, or that says more than it means, is refused with the file.
     fn check(&self) -> Result<(), String> {
         if self.claims.is_empty() {
-            return Err("claims: expected at least one; sub: \"*\" is everybody whom the issuer knows".into());
+            return Err("claims: expected at least one; sub: \"*\" matches every user of the issuer".into());
         }
         let is_plain = |wanted: &Value| match wanted {
             Value::String(text) => is_pattern(text),

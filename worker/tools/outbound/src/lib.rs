@@ -50,7 +50,7 @@ pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) ->
     if let Some(idle) = connecting.idle {
         builder = builder.pool_idle_timeout(idle);
     }
-    builder.build().map_err(|e| format!("TLS cannot be set up ({}); ca-certificates or SSL_CERT_FILE?", deepest(&e)))
+    builder.build().map_err(|e| format!("TLS setup failed ({}); check ca-certificates or SSL_CERT_FILE", deepest(&e)))
 }
 
 /// A client that reaches `url` alone, checked once and here.

@@ -105,7 +105,7 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
     let tokens = world.tokens(world.options());
     let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
     for (change, why) in [
-        (json!({"exp": now - 90}), "its time is over"),
+        (json!({"exp": now - 90}), "it has expired"),
         (json!({"nbf": now + 600}), "has not come"),
         (json!({"exp": "soon"}), "\"exp\""),
         (json!({"exp": -1}), "\"exp\""),
@@ -167,7 +167,7 @@ async fn an_issuer_that_is_away_or_hangs_stops_nobody_whose_key_is_known() {
     world.is(Mode::Broken);
     let (status, said) = refusal(&tokens, &new.token(&world.claims())).await;
     assert!(
-        status == 503 && said.contains("cannot be had"),
+        status == 503 && said.contains("keys are unavailable"),
         "what cannot be known is not told as wrong: {status} {said}"
     );
     assert!(tokens.holder(&known.token(&world.claims())).await.is_ok(), "what was read stays in force");
@@ -256,7 +256,7 @@ fn a_rule_that_says_less_or_more_than_it_means_is_refused_with_its_file() {
         ("claims: {a: x}, tenant: demo, role: viewer, verbs: [view]", "role or verbs"),
         ("claims: {a: x}, tenant: demo, verbs: [submit]", "agents or agents_claim"),
         ("claims: {a: x}, tenant: '*', agents: ['*'], verbs: [submit]", "only view, operate and approve"),
-        ("claims: {a: x}, tenant: demo, agents: [kelly], role: viewer", "are for all agents"),
+        ("claims: {a: x}, tenant: demo, agents: [kelly], role: viewer", "cover all agents"),
         ("claims: {a: x}, tenant: demo, role: approver", "approver"),
         ("claims: {a: x}, tenant: demo, role: viewer, approver: ann", "approver"),
         ("claims: {a: x}, tenant: demo, role: admin", "admin"),

@@ -106,7 +106,7 @@ async fn a_queue_that_is_full_is_a_429_and_the_same_request_is_taken_once_it_is_
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "hi"}}});
     let told = gateway.ask_with(&key, "POST", "/v1/agents/kelly/mcp", head, &call).json();
     let words = told["result"]["content"][0]["text"].as_str().unwrap_or_default();
-    assert!(told["result"]["isError"] == true && words.contains("Nothing ran. Try again"), "{told}");
+    assert!(told["result"]["isError"] == true && words.contains("Nothing ran. Retry"), "{told}");
 
     let _fleet = DevFleet::start(&["--redis-url", &redis.url(), config[0], config[1]]);
     // As long as these are under way, another bound of the tenant could refuse it.

@@ -192,7 +192,7 @@ async fn a_stream_outlives_a_redis_that_is_away_and_says_what_it_finds_when_that
     assert!(hurt.until("damaged")["message"].as_str().unwrap().contains("cannot be read"));
     assert!(hurt.next().is_none() && hurt.names == ["queued", "damaged"], "{:?}", hurt.names);
     redis.kill9();
-    assert!(events.until("away")["message"].as_str().unwrap().contains("Redis does not answer"));
+    assert!(events.until("away")["message"].as_str().unwrap().contains("cannot reach Redis"));
     // It comes back with nothing: what is told is what is so.
     redis.restart().await;
     events.until("gone");

@@ -76,7 +76,7 @@ async fn no_key_and_no_token_is_in_what_a_gateway_logs_counts_or_answers() {
         let none = format!("tickfleet_gateway_refused_total{{reason=\"{reason}\"}} 0");
         assert!(!metrics.contains(&none), "nothing was refused for {reason}");
     }
-    assert!(told.contains("rate_exceeded") && told.contains("its time is over") && told.contains("202 accepted"));
+    assert!(told.contains("rate_exceeded") && told.contains("it has expired") && told.contains("202 accepted"));
     let log = process.log();
     assert!(log.contains("\"level\":\"TRACE\"") || log.contains("\"level\":\"DEBUG\""), "it says all it can");
     for secret in &secrets {
