@@ -106,7 +106,7 @@ async fn a_token_of_another_time_for_another_service_or_of_another_issuer_is_ref
     let now = i64::try_from(jsonwebtoken::get_current_timestamp()).unwrap();
     for (change, why) in [
         (json!({"exp": now - 90}), "it has expired"),
-        (json!({"nbf": now + 600}), "has not come"),
+        (json!({"nbf": now + 600}), "not valid yet"),
         (json!({"exp": "soon"}), "\"exp\""),
         (json!({"exp": -1}), "\"exp\""),
         (json!({"exp": null}), "\"exp\""),
