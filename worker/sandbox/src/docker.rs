@@ -184,7 +184,7 @@ impl Drop for Removal {
             .stderr(Stdio::null())
             .spawn();
         if let Err(error) = removing {
-            tracing::error!(container = name, %error, "a container cannot be removed");
+            tracing::error!(container = name, %error, "cannot remove a container");
         }
     }
 }
