@@ -48,7 +48,6 @@ PENDING = (
     "docs/producers.md",
     "docs/protocol.md",
     "docs/sandbox.md",
-    "docs/security.md",
     "docs/site/SUMMARY.md",
     "docs/tools-http.md",
     "docs/tools-mcp.md",

@@ -73,7 +73,7 @@ def asked(port, path):
 
 
 class Redis:
-    """A private server: with the chart's own configuration where there is one, otherwise the documented settings."""
+    """A private server with the chart's configuration, or without one with the settings of managed-redis.md."""
 
     def __init__(self, folder, configuration=None):
         self.port = free_port()

@@ -9,7 +9,9 @@ use super::keep_current;
 #[test]
 fn the_page_of_redis_users_is_current() {
     let mut page = "Each role connects to Redis as a user of its own. `tickfleet acl --role ROLE` prints the line for an ACL file. \
-        The rules below are those of the namespace `tickfleet` (`redis.namespace`).\n\n| Role | Use it for |\n|---|---|\n"
+        The rules below are those of the namespace `tickfleet` (`redis.namespace`). \
+        [Redis users and TLS](../operate/redis-users-and-tls.md) explains how to create the users, and the \
+        [threat model](../understand/threat-model.md#a-redis-password-leaks) the power of each role.\n\n| Role | Use it for |\n|---|---|\n"
         .to_owned();
     for (word, role) in Role::WORDS {
         writeln!(page, "| [`{word}`](#{word}) | {} |", purpose(role)).unwrap();
@@ -35,28 +37,44 @@ const fn purpose(role: Role) -> &'static str {
 
 fn section(word: &str, role: Role) -> String {
     let rules = role.rules("tickfleet");
-    let keys: Vec<&String> = rules.iter().filter(|rule| rule.contains('~')).collect();
-    let commands: Vec<&str> = rules.iter().filter_map(|rule| rule.strip_prefix('+')).collect();
-    let known = keys.len() + commands.len();
-    let others: Vec<String> = rules
-        .iter()
-        .filter(|rule| !rule.contains('~') && !rule.starts_with('+'))
-        .map(|rule| format!("`{rule}`"))
-        .collect();
-    assert_eq!(known + others.len(), rules.len(), "{word}: a rule is in no list");
-    let mut page = format!("\n## {word}\n\nFor {}.\n\n| Key pattern | Access |\n|---|---|\n", purpose(role));
-    for key in keys {
-        let (mode, pattern) = key.split_once('~').unwrap();
-        let access = match mode {
-            "%R" => "read",
-            "%W" => "write",
-            _ => "read and write",
-        };
-        writeln!(page, "| `{pattern}` | {access} |").unwrap();
+    let (selectors, plain): (Vec<&String>, Vec<&String>) = rules.iter().partition(|rule| rule.starts_with('('));
+    let commands: Vec<&str> = plain.iter().filter_map(|rule| rule.strip_prefix('+')).collect();
+    let mut page =
+        format!("\n## {word}\n\nFor {}.\n\n| Key patterns | Access | Commands |\n|---|---|---|\n", purpose(role));
+    for rule in plain.iter().filter(|rule| rule.contains('~')) {
+        let (access, pattern) = access(rule);
+        writeln!(page, "| `{pattern}` | {access} | the commands below |").unwrap();
     }
-    write!(page, "\nCommands:\n\n```text\n{}\n```\n\nOther rules: {}.\n", wrapped(&commands), others.join(", "))
+    for selector in selectors {
+        page.push_str(&row(selector));
+    }
+    write!(page, "\nCommands:\n\n```text\n{}\n```\n", wrapped(&commands)).unwrap();
+    write!(page, "\nLine for an ACL file:\n\n```acl\nuser {word} on >{word}-secret {}\n```\n", rules.join(" "))
         .unwrap();
     page
+}
+
+/// A row for a selector: the only commands that may use its keys beyond the other rules.
+fn row(selector: &str) -> String {
+    let words = || selector.trim_matches(['(', ')']).split(' ');
+    let patterns: Vec<(&str, &str)> = words().filter(|word| word.contains('~')).map(access).collect();
+    let commands: Vec<&str> = words().filter_map(|word| word.strip_prefix('+')).collect();
+    assert_eq!(words().count(), patterns.len() + commands.len(), "{selector}: neither a key nor a command");
+    let first = patterns[0].0;
+    assert!(patterns.iter().all(|(access, _)| *access == first), "{selector}: a row has one access");
+    let patterns: Vec<String> = patterns.iter().map(|(_, pattern)| format!("`{pattern}`")).collect();
+    format!("| {} | {first} | `{}` |\n", patterns.join(", "), commands.join(" ").replace('|', "\\|"))
+}
+
+/// What a key rule allows, and its pattern.
+fn access(rule: &str) -> (&'static str, &str) {
+    let (mode, pattern) = rule.split_once('~').unwrap();
+    let access = match mode {
+        "%R" => "read",
+        "%W" => "write",
+        _ => "read and write",
+    };
+    (access, pattern)
 }
 
 /// Words on lines of at most 100 characters.

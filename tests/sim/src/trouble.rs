@@ -193,7 +193,7 @@ pub(crate) enum Removed {
     Consumers,
 }
 
-/// What may be gone, and the fleet recovers: `docs/operating.md` has the same list.
+/// What may be gone, and the fleet recovers: `docs/operate/backup.md` has the same list.
 pub(crate) const REMOVED: [(&str, Removed); 14] = [
     ("ready:normal", Removed::Key),
     ("ready:high", Removed::Key),

@@ -251,12 +251,18 @@ async fn weak_roles_destroy_forge_and_stop_nothing() {
     fleet.stop().await;
 }
 
-/// The users that the guide gives for an `aclfile`.
+/// How to create users.
+const HOW_TO: &str = "docs/operate/redis-users-and-tls.md";
+
+fn page(path: &str) -> String {
+    std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)).unwrap()
+}
+
+/// The ACL file that results from the documentation: the users by role, the examples, and `default`.
 fn users_of_the_guide() -> String {
-    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operating.md");
-    let text = std::fs::read_to_string(guide).unwrap();
-    let block = text.split("```acl\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-    block.to_owned()
+    let pages = [page("docs/reference/redis-users.md"), page(HOW_TO)].join("\n");
+    let blocks = pages.split("```acl\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.collect::<String>() + &format!("user default {DEFAULT_USER}\n")
 }
 
 #[test]
@@ -265,9 +271,10 @@ fn the_guide_gives_the_rules_of_every_role_and_of_the_user_that_redis_loads_its_
     let namespace = tickfleet_store::StoreOptions::default().namespace;
     let of_role =
         |(name, role): (&str, Role)| format!("user {name} on >{name}-secret {}", role.rules(&namespace).join(" "));
-    let expected = Role::WORDS.map(of_role).into_iter().chain([format!("user default {DEFAULT_USER}")]);
-    let missing: Vec<String> = expected.filter(|line| guide.lines().all(|found| found != line)).collect();
-    assert!(missing.is_empty(), "docs/operating.md lacks:\n{}", missing.join("\n"));
+    let expected = Role::WORDS.map(of_role);
+    let missing: Vec<&String> = expected.iter().filter(|line| guide.lines().all(|found| found != *line)).collect();
+    assert!(missing.is_empty(), "docs/reference/redis-users.md lacks:\n{missing:#?}");
+    assert!(page(HOW_TO).contains(&format!("user default {DEFAULT_USER}")), "{HOW_TO} lacks the user default");
 }
 
 /// A server that keeps an append-only file, with the users of this `aclfile`.

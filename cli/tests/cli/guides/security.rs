@@ -1,4 +1,4 @@
-//! What docs/operating.md says about users, TLS and backups, done against a real Redis.
+//! Users, TLS and backups as the documentation describes them, against a real Redis.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use tickfleet_store::DEFAULT_USER;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
@@ -17,12 +18,20 @@ use crate::support::process::Process;
 /// The longest wait for what must come; on a quiet machine it is there within a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The users that the guide gives, as arguments of `ACL SETUSER`.
+/// Pages with lines for an ACL file.
+const PAGES: [&str; 2] = ["docs/reference/redis-users.md", "docs/operate/redis-users-and-tls.md"];
+
+/// The users of the documentation, as arguments of `ACL SETUSER`.
 fn users() -> Vec<Vec<String>> {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
-    let lines = blocks(&text, "acl").into_iter().flat_map(|(_, lines)| lines);
     let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect();
-    lines.filter(|line| line.starts_with("user ")).map(words).collect()
+    let default = format!("user default {DEFAULT_USER}");
+    let mut users = vec![words(&default)];
+    for page in PAGES {
+        let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
+        let lines = blocks(&text, "acl").into_iter().flat_map(|(_, lines)| lines);
+        users.extend(lines.map(words));
+    }
+    users
 }
 
 /// A Redis with exactly these users, and a way to speak to it as one of them.
@@ -144,10 +153,10 @@ async fn a_server_without_config_and_a_user_who_may_not_ask_for_it_hold_a_fleet_
 
 #[tokio::test]
 async fn the_users_of_the_guide_are_what_the_command_prints() {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/reference/redis-users.md")).unwrap();
     for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker", "exporter"] {
         let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
-        assert!(text.lines().any(|found| found == line), "docs/operating.md lacks, for {role}:\n{line}");
+        assert!(text.lines().any(|found| found == line), "docs/reference/redis-users.md lacks, for {role}:\n{line}");
     }
     tickfleet(&["acl", "--role", "nobody"]).exits(2).complains("one of tickfleet, scheduler, worker");
     let data = tickfleet(&["acl", "--role", "producer", "--user", "chat", "--json"]).exits(0).json();

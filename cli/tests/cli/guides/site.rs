@@ -61,6 +61,8 @@ pages! {
     model_budgets: "docs/govern/model-budgets.md",
     permissions: "docs/govern/permissions.md",
     configuration_folder: "docs/operate/configuration-folder.md",
+    redis_users_and_tls: "docs/operate/redis-users-and-tls.md",
+    backup: "docs/operate/backup.md",
     duplicate_effects: "docs/govern/duplicate-effects.md",
     loops: "docs/govern/loops.md",
     cached_reads: "docs/govern/cached-reads.md",

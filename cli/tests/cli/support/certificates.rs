@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use crate::support::binary::Said;
 use crate::support::documents::{REPOSITORY, blocks};
 
-/// Keys and certificates as docs/operating.md makes them; the servers' is good for these names.
+/// Keys and certificates as docs/operate/redis-users-and-tls.md creates them; the server's is valid for these names.
 pub fn certificates(folder: &Path, names: &str) {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operate/redis-users-and-tls.md")).unwrap();
     let (_, lines) = blocks(&text, "sh").into_iter().find(|(_, lines)| lines[0].starts_with("openssl")).unwrap();
     let lines = lines.join("\n");
     assert!(lines.contains("subjectAltName=DNS:localhost"), "{lines}");

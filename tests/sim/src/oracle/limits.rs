@@ -73,7 +73,8 @@ impl Oracle {
         let losses = if is_short { facts.lost.len() } else { 0 };
         let known = self.used.entry((who.to_owned(), kind, window, losses)).or_default();
         known.push((facts.now_us, fresh));
-        // Of a day, what Redis has lost is forgotten: `docs/operating.md` says so. A tick that began before is not used.
+        // Of a day, what Redis has lost is forgotten: `docs/understand/durability.md` says so. A tick that began before
+        // is not used.
         let is_lost = |at: i64| !is_short && facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&at));
         let used: u32 = known.iter().filter(|(at, _)| !is_lost(*at)).map(|(_, calls)| calls).sum();
         drop(facts);

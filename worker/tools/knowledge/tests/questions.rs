@@ -20,7 +20,7 @@ use tickfleet_tools_knowledge::search::Ranking;
 const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "At what fill level of Redis memory does the fleet stop taking in new turns?",
-        &[("operating.md", "80 %"), ("troubleshooting.md", "80 %")],
+        &[("operate/size-a-fleet.md", "80 %"), ("operating.md", "80 %"), ("troubleshooting.md", "80 %")],
     ),
     (
         "How long can I still ask for a reply that was lost on its way?",
@@ -33,7 +33,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "What becomes of a call that must not happen twice when its worker dies?",
         &[
-            ("operating.md", "outcome_unknown"),
+            ("understand/durability.md", "outcome_unknown"),
             ("protocol.md", "outcome_unknown"),
             ("troubleshooting.md", "outcome_unknown"),
         ],
@@ -52,7 +52,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Can I run it on Redis Cluster or with Sentinel?",
-        &[("operating.md", "nodes of a Redis Cluster"), ("understand/faq.md", "Cluster](../operating.md#cluster)")],
+        &[("operate/sentinel-and-cluster.md", "redis+cluster://"), ("understand/faq.md", "sentinel-and-cluster.md")],
     ),
     (
         "How does a declared web service tool obtain an access token?",
@@ -64,7 +64,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "May a tool reach a machine inside my own network?",
-        &[("tools-http.md", "allow_private"), ("operating.md", "allow_private")],
+        &[("tools-http.md", "allow_private"), ("operate/hardening.md", "allow_private")],
     ),
     (
         "How do I turn an OpenAPI document into tools?",
@@ -80,7 +80,10 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         &[("operating.md", "/metrics"), ("metrics.md", "/metrics"), ("operating.md", "no authentication")],
     ),
     ("How do I play a failing game of the simulator again?", &[("understand/how-we-test.md", "make sim SEED")]),
-    ("What happens after somebody flushed Redis?", &[("operating.md", "flush"), ("troubleshooting.md", "flush")]),
+    (
+        "What happens after somebody flushed Redis?",
+        &[("understand/durability.md", "flush"), ("troubleshooting.md", "flush")],
+    ),
     (
         "In which providers' formats can tools be shown to a model?",
         &[("formats.md", "--format"), ("formats.md", "eight dialects"), ("formats.md", "Chat Completions")],
@@ -89,7 +92,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "Where do I put the password that a tool needs?",
         &[
             ("tools-http.md", "${SECRET}"),
-            ("operating.md", "Secrets of tools"),
+            ("operate/hardening.md", "Secrets of tools"),
             ("tools-typed.md", "secret"),
             ("operate/kubernetes.md", "Secret"),
         ],
