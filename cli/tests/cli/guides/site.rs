@@ -59,6 +59,8 @@ pages! {
     model_budgets: "docs/govern/model-budgets.md",
     permissions: "docs/govern/permissions.md",
     configuration_folder: "docs/operate/configuration-folder.md",
+    interventions: "docs/operate/interventions.md",
+    reload: "docs/operate/reload.md",
     duplicate_effects: "docs/govern/duplicate-effects.md",
     loops: "docs/govern/loops.md",
     cached_reads: "docs/govern/cached-reads.md",
