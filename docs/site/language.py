@@ -36,8 +36,6 @@ PENDING = (
     "docs/adr/",
     "docs/agents.md",
     "docs/clients.md",
-    "docs/console/README.md",
-    "docs/demo.md",
     "docs/formats.md",
     "docs/gateway.md",
     "docs/knowledge.md",

@@ -103,7 +103,7 @@ function hands(page, fleet) {
   };
 }
 
-/** Tasks of somebody who looks after a fleet, ten of them as docs/console/README.md has them: each takes less than 30 s. */
+/** Tasks of somebody who looks after a fleet, most of them in docs/operate/console.md: each takes less than 30 s. */
 async function work(page, fleet) {
   const hand = hands(page, fleet);
   const task = async (what, how) => {

@@ -23,7 +23,7 @@ use super::load::{message, now, ok_of, percentile, words};
 use super::nodes::{Fleet, Shape};
 use super::server::{Cpu, NAMESPACE, Server};
 
-/// Shards of a primary, as docs/scaling.md advises at least.
+/// Shards of a primary, as docs/operate/size-a-fleet.md advises at least.
 const SHARDS_A_PRIMARY: u32 = 4;
 /// Slots of a cluster.
 const SLOTS: u32 = 16_384;

@@ -63,6 +63,8 @@ pages! {
     configuration_folder: "docs/operate/configuration-folder.md",
     redis_users_and_tls: "docs/operate/redis-users-and-tls.md",
     backup: "docs/operate/backup.md",
+    interventions: "docs/operate/interventions.md",
+    reload: "docs/operate/reload.md",
     duplicate_effects: "docs/govern/duplicate-effects.md",
     loops: "docs/govern/loops.md",
     cached_reads: "docs/govern/cached-reads.md",

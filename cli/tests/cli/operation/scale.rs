@@ -26,7 +26,7 @@ async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work
     assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
 }
 
-/// The run of docs/scaling.md. `TICKFLEET_SCALING_CSV=docs/scaling/run.csv` keeps its samples.
+/// The run of docs/operate/scale-workers.md. `TICKFLEET_SCALING_CSV=docs/operate/scaling/run.csv` keeps its samples.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {
@@ -52,7 +52,7 @@ async fn the_fleet_follows_its_load() {
     assert_eq!(outcome.left, outcome.told);
 }
 
-/// The table of memory in docs/scaling.md.
+/// The table of memory in docs/operate/size-a-fleet.md.
 #[tokio::test]
 #[ignore = "measures; it asserts only that nothing costs far more than the document says"]
 async fn turns_and_agents_cost_what_the_document_says() {

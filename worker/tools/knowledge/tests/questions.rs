@@ -20,7 +20,7 @@ use tickfleet_tools_knowledge::search::Ranking;
 const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "At what fill level of Redis memory does the fleet stop taking in new turns?",
-        &[("operate/size-a-fleet.md", "80 %"), ("operating.md", "80 %"), ("troubleshooting.md", "80 %")],
+        &[("operate/size-a-fleet.md", "80 %"), ("troubleshooting.md", "80 %")],
     ),
     (
         "How long can I still ask for a reply that was lost on its way?",
@@ -44,11 +44,11 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Which signal should I send to a worker so that nothing is lost when I scale in?",
-        &[("scaling.md", "SIGTERM"), ("operating.md", "SIGTERM")],
+        &[("operate/scale-workers.md", "SIGTERM"), ("operating.md", "SIGTERM")],
     ),
     (
         "How many workers do I need for 2000 calls a second of half a second each?",
-        &[("scaling.md", "Little's law"), ("scaling.md", "2,000 | 0.5 s")],
+        &[("operate/size-a-fleet.md", "Little's law"), ("operate/size-a-fleet.md", "2,000 | 0.5 s")],
     ),
     (
         "Can I run it on Redis Cluster or with Sentinel?",
@@ -100,7 +100,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ("How do I hold an agent at an older version of a tool?", &[("govern/permissions.md", "tool_versions")]),
     (
         "Do more shards make the fleet faster?",
-        &[("scaling.md", "Shards"), ("operating.md", "shards in one Redis do not help")],
+        &[("operate/size-a-fleet.md", "shards share its thread"), ("operate/size-a-fleet.md", "Shards")],
     ),
 ];
 

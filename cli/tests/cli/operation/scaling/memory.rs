@@ -1,4 +1,4 @@
-//! What turns and agents cost in Redis' memory, measured on a real fleet. The figures of docs/scaling.md.
+//! What turns and agents cost in Redis' memory, measured on a real fleet. The figures of docs/operate/size-a-fleet.md.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/scaling/run.svg from docs/scaling/run.csv. Python's standard library alone.
+"""Draws docs/operate/scaling/run.svg from docs/operate/scaling/run.csv. Python's standard library alone.
 
-    python3 docs/scaling/plot.py docs/scaling/run.csv docs/scaling/run.svg
+    python3 docs/operate/scaling/plot.py docs/operate/scaling/run.csv docs/operate/scaling/run.svg
 """
 
 import csv

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Redis' CPU time per turn at fixed rates, with three schedulers and ten workers.
 
-    python3 docs/scaling/redis_cost.py target/release/tickfleet 0,10,50,200,800
+    python3 docs/operate/scaling/redis_cost.py target/release/tickfleet 0,10,50,200,800
 
 Needs redis-server on the PATH. Prints used_cpu_user + used_cpu_sys per second and per turn, and the commands that took most.
 """
