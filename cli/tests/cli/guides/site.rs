@@ -2,8 +2,9 @@
 //!
 //! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
 //! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
-//! configuration. If the page's first command creates a key for seals, it runs before the fleet starts, and SEAL_KEY has
-//! the key.
+//! configuration. A page that begins with `<!-- fleet: shop gateway -->` also gets a gateway: GATEWAY_URL has its address,
+//! and GATEWAY_KEY a key for the agents of the tenant acme. If the page's first command creates a key for seals, it runs
+//! before the fleet starts, and SEAL_KEY has the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
+use crate::operation::gateway::{Gateway, add_key};
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
 
@@ -64,6 +66,10 @@ pages! {
     cached_reads: "docs/govern/cached-reads.md",
     audit_log: "docs/govern/audit-log.md",
     tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
+    http: "docs/build/http.md",
+    mcp_clients: "docs/build/mcp-clients.md",
+    any_language_over_redis: "docs/build/redis.md",
+    retry_safely: "docs/build/retry-safely.md",
 }
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
@@ -115,9 +121,10 @@ impl Drop for Service {
     }
 }
 
-/// The name after `fleet:` in the page's first line.
-fn configuration(text: &str) -> Option<&str> {
-    text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
+/// The name after `fleet:` in the page's first line, and whether the word `gateway` follows it.
+fn configuration(text: &str) -> Option<(&str, bool)> {
+    let words = text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")?;
+    Some(words.strip_suffix(" gateway").map_or((words, false), |name| (name, true)))
 }
 
 /// A folder with copies of all snippets.
@@ -141,6 +148,10 @@ fn seal_key(first: &Shown, folder: &Path) -> Option<String> {
     Some(fs::read_to_string(folder.join("seal.key")).unwrap().trim().to_owned())
 }
 
+fn borrowed<'a>(variables: &'a [(&str, String)]) -> Vec<(&'a str, &'a str)> {
+    variables.iter().map(|(name, value)| (*name, value.as_str())).collect()
+}
+
 async fn play(page: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
     let (folder, redis) =
@@ -148,7 +159,8 @@ async fn play(page: &str) {
     let url = redis.url();
     let mut args = vec!["--redis-url", url.as_str()];
     let (mut variables, mut service) = (Vec::new(), None);
-    if let Some(name) = configuration(&text) {
+    let configuration = configuration(&text);
+    if let Some((name, _)) = configuration {
         args.extend(["--config", name]);
         variables.push(("TICKFLEET_CONFIG", name.to_owned()));
         let (running, url) = Service::start(folder.path(), name);
@@ -160,15 +172,21 @@ async fn play(page: &str) {
         variables.push(("SEAL_KEY", key));
         commands.remove(0);
     }
-    let borrowed: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed);
+    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&variables));
+    let gateway = configuration.is_some_and(|(_, gateway)| gateway).then(|| {
+        let keys = folder.path().join("keys.yaml");
+        let key = add_key(&keys, &["--id", "shop", "--tenant", "acme"]);
+        let gateway = Gateway::start(&url, &keys);
+        variables.extend([("GATEWAY_URL", gateway.url()), ("GATEWAY_KEY", key)]);
+        gateway
+    });
     let mut ids = Ids::default();
     for shown in commands {
         let command = ids.real(&shown.command);
         let run = || {
             // Both streams in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
-            shell.envs(borrowed.iter().copied());
+            shell.envs(borrowed(&variables));
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };
@@ -185,7 +203,7 @@ async fn play(page: &str) {
         ids.learn(&shown.output.join("\n"), &printed);
     }
     assert_eq!(fleet.stop(), Some(0));
-    drop(service);
+    drop((service, gateway));
 }
 
 /// The ids that a page shows, and those that this run has in their place.
