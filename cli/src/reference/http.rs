@@ -24,7 +24,7 @@ const EVERYWHERE: [(&str, &str); 6] = [
 
 const HEAD: &str = "\
 `GET /v1/openapi.json` and `tickfleet gateway openapi` return this API as an OpenAPI document. \
-[The gateway guide](../gateway.md) explains how to run it.
+[Gateways and keys](../operate/gateways.md) explains how to run a gateway.
 
 Send the API key or token in the header `Authorization: Bearer KEY`. The optional header `Tickfleet-Tenant` names the \
 tenant; the gateway rejects a key of another tenant with 403.

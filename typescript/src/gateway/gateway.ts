@@ -1,5 +1,5 @@
 /**
- * The way to a fleet through a gateway, by docs/gateway.md.
+ * Transport over a gateway, as docs/reference/http-api.md specifies it.
  *
  * A request that gets no answer is sent again under the same id, so that it is carried out once. Whoever waits asks in long polls,
  * each on a connection of its own.

@@ -2,9 +2,9 @@
 //!
 //! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
 //! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
-//! configuration. A page that begins with `<!-- fleet: shop gateway -->` also gets a gateway: GATEWAY_URL has its address,
-//! and GATEWAY_KEY a key for the agents of the tenant acme. If the page's first command creates a key for seals, it runs
-//! before the fleet starts, and SEAL_KEY has the key.
+//! configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a key for all
+//! agents of the tenant acme. If the page's first command creates a key for seals, it runs before the fleet starts, and
+//! SEAL_KEY has the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -121,10 +121,9 @@ impl Drop for Service {
     }
 }
 
-/// The name after `fleet:` in the page's first line, and whether the word `gateway` follows it.
-fn configuration(text: &str) -> Option<(&str, bool)> {
-    let words = text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")?;
-    Some(words.strip_suffix(" gateway").map_or((words, false), |name| (name, true)))
+/// The name after `fleet:` in the page's first line.
+fn configuration(text: &str) -> Option<&str> {
+    text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
 }
 
 /// A folder with copies of all snippets.
@@ -159,8 +158,7 @@ async fn play(page: &str) {
     let url = redis.url();
     let mut args = vec!["--redis-url", url.as_str()];
     let (mut variables, mut service) = (Vec::new(), None);
-    let configuration = configuration(&text);
-    if let Some((name, _)) = configuration {
+    if let Some(name) = configuration(&text) {
         args.extend(["--config", name]);
         variables.push(("TICKFLEET_CONFIG", name.to_owned()));
         let (running, url) = Service::start(folder.path(), name);
@@ -173,11 +171,11 @@ async fn play(page: &str) {
         commands.remove(0);
     }
     let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&variables));
-    let gateway = configuration.is_some_and(|(_, gateway)| gateway).then(|| {
+    let gateway = text.contains("FLEET_KEY").then(|| {
         let keys = folder.path().join("keys.yaml");
         let key = add_key(&keys, &["--id", "shop", "--tenant", "acme"]);
         let gateway = Gateway::start(&url, &keys);
-        variables.extend([("GATEWAY_URL", gateway.url()), ("GATEWAY_KEY", key)]);
+        variables.extend([("FLEET_URL", gateway.url()), ("FLEET_KEY", key)]);
         gateway
     });
     let mut ids = Ids::default();
