@@ -19,11 +19,6 @@ mod reference;
 mod rule_names;
 mod setup;
 
-/// The Rust in the page for producers, compiled and run with the other examples of the documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/producers.md")]
-pub struct Producers;
-
 use clap::CommandFactory;
 
 pub use fleet::registrar::{RegisterError, Registrar};

@@ -1,4 +1,4 @@
-/** The way to a fleet through its Redis, by docs/protocol.md. */
+/** Transport over Redis, as docs/reference/protocol.md specifies it. */
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";

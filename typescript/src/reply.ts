@@ -1,4 +1,4 @@
-/** Replies as docs/protocol.md has them, typed. */
+/** Typed replies, as docs/reference/protocol.md specifies them. */
 import { Conflict, FleetError, Rejected } from "./errors.js";
 import { read } from "./json.js";
 

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_shard_hash_keeps_its_published_vectors() {
-        // docs/protocol.md publishes these; a producer in another language checks itself against them.
+        // docs/reference/protocol.md publishes these vectors for producers in other languages.
         let shard = |tenant: &str| TenantId::new(tenant).map(|t| shard_of(&t, 16));
         assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);
         assert_eq!(shard("123456789"), Ok(6));

@@ -1,4 +1,4 @@
-//! Keeps `docs/protocol.md` and `docs/formats.md` true: every example there goes through the code that it describes.
+//! Keeps the reference pages of the protocol true: each of their examples goes through the code that it describes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -7,14 +7,17 @@ use super::{
     LimitReset, RejectedId, RejectionStatus, limit_reset_entry, messages, parse_task_message, parse_turn,
     rejection_reply,
 };
-use tickfleet_model::{CallResult, Dialect, Redactor, RejectionCode, TenantId, TurnId, ids::shard_of, limits};
+use tickfleet_model::{CallResult, Dialect, Outcome, Redactor, RejectionCode, TenantId, TurnId, ids::shard_of};
 
-const PAGE: &str = include_str!("../../../docs/protocol.md");
-const FORMATS: &str = include_str!("../../../docs/formats.md");
+const PROTOCOL: &str = include_str!("../../../docs/reference/protocol.md");
+const DIALECTS: &str = include_str!("../../../docs/reference/dialects.md");
+const OUTCOMES: &str = include_str!("../../../docs/reference/outcomes.md");
+const AUDIT_ENTRY: &str = include_str!("../../../docs/reference/audit-entry.md");
 
-/// The examples of the page: what stands after ```` ```json ````, and the JSON.
+/// The JSON examples of the pages, each with its kind: the words after ```` ```json ````.
 fn examples() -> Vec<(&'static str, &'static str)> {
-    let blocks = PAGE.split("\n```json").skip(1);
+    let pages = [PROTOCOL, DIALECTS, OUTCOMES, AUDIT_ENTRY];
+    let blocks = pages.into_iter().flat_map(|page| page.split("\n```json").skip(1));
     blocks.map(|block| block.split_once("\n```").unwrap().0.split_once('\n').unwrap()).collect()
 }
 
@@ -35,7 +38,9 @@ fn every_example_is_what_it_says() {
             "reply" => reply(&json(text)),
             "audit" => assert_eq!(json(text)["action"], "TOOL_CALL"),
             "audit of an operator" => assert_eq!(json(text), reset_entry()),
-            "" => drop(json(text)),
+            "results" => drop(results(text)),
+            "" | "schema" | "strict" | "calls" | "problem" => drop(json(text)),
+            other if other.starts_with("messages ") => {}
             other => {
                 let code = other.strip_prefix("refused ").unwrap_or_else(|| panic!("unknown kind of example: {other}"));
                 assert_eq!(parse_turn(text.as_bytes()).unwrap_err().code.as_str(), code);
@@ -51,8 +56,8 @@ fn reset_entry() -> Value {
         timestamp_ms: 1_795_339_800_123,
         by: "anna",
         reason: "the import was ours",
-        limit: "mails_per_agent",
-        counter: "acme:kelly",
+        limit: "messages_per_agent",
+        counter: "acme:support",
         tenant: Some(&tenant),
         unit: "calls",
         redactor: &Redactor::default(),
@@ -64,10 +69,29 @@ fn reset_entry() -> Value {
 fn reply(reply: &Value) {
     let dialect: Dialect = serde_json::from_value(reply["dialect"].clone()).unwrap();
     let results: Vec<CallResult> = serde_json::from_str(&reply["results"].to_string()).unwrap();
-    assert!(["done", "rejected", "conflict"].contains(&reply["status"].as_str().unwrap()));
+    assert!(["done", "rejected", "conflict", "pending_approval"].contains(&reply["status"].as_str().unwrap()));
+    assert_eq!(reply["status"] == "pending_approval", reply["approval"]["id"].is_string());
     assert!(reply["turn_id"].is_string() ^ reply["task_id"].is_string());
     let rendered = messages(dialect, &results).map(|text| json(&text));
     assert_eq!(reply.get("messages"), rendered.as_ref());
+}
+
+fn results(text: &str) -> Vec<CallResult> {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+#[test]
+fn the_messages_are_rendered_from_the_results_above_them() {
+    let examples = examples();
+    let shown = results(examples.iter().find(|(kind, _)| kind.trim() == "results").unwrap().1);
+    let mut dialects = 0;
+    for (kind, text) in examples {
+        let Some(dialect) = kind.trim().strip_prefix("messages ") else { continue };
+        let dialect: Dialect = serde_json::from_value(Value::from(dialect)).unwrap();
+        assert_eq!(json(&messages(dialect, &shown).unwrap()), json(text), "{dialect:?}");
+        dialects += 1;
+    }
+    assert_eq!(dialects, 6);
 }
 
 #[test]
@@ -81,8 +105,8 @@ fn the_rejected_example_is_answered_as_shown() {
 }
 
 #[test]
-fn the_shard_table_and_the_limits_are_those_of_the_code() {
-    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `0x"));
+fn the_shard_table_is_that_of_the_code() {
+    let rows = PROTOCOL.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `0x"));
     let rows: Vec<_> = rows.collect();
     assert_eq!(rows.len(), 5);
     for (name, rest) in rows {
@@ -92,40 +116,25 @@ fn the_shard_table_and_the_limits_are_those_of_the_code() {
             assert_eq!(cell.parse::<u32>().unwrap(), shard_of(&TenantId::new(name).unwrap(), shards), "{name}");
         }
     }
-    for (what, max) in [
-        ("a message", limits::TURN_BYTES_MAX),
-        ("calls of a turn", limits::CALLS_PER_TURN_MAX),
-        ("arguments of a call, `input` of a task", limits::ARGUMENTS_BYTES_MAX),
-        ("tool name, `correlation_id`", limits::TOOL_NAME_BYTES_MAX),
-        ("`user_context`, `session_data` and `correlation_id` together", limits::CONTEXT_BYTES_MAX),
-        ("`task_description`", limits::TASK_DESCRIPTION_BYTES_MAX),
-        ("`capabilities` of a task", limits::TASK_CAPABILITIES_MAX),
-        ("nesting of arrays and objects", limits::JSON_DEPTH_MAX),
-        ("an output in a result", limits::OUTPUT_BYTES_MAX),
-        ("all outputs of a turn", limits::TURN_OUTPUT_BYTES_MAX),
-    ] {
-        let row = PAGE.lines().find_map(|line| line.strip_prefix(&format!("| {what} | "))).expect(what);
-        let digits: String = row.chars().filter(char::is_ascii_digit).collect();
-        assert_eq!(digits, max.to_string(), "{what}");
-    }
 }
 
 #[test]
-fn every_code_of_rejection_has_a_row() {
-    let rows = || PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+fn every_outcome_and_every_rejection_code_has_a_row() {
+    let rows = || OUTCOMES.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
     let cells: String = rows().collect();
-    for word in RejectionCode::WORDS {
-        assert!(cells.contains(&format!("`{word}`")), "no row of docs/protocol.md begins with {word}");
+    let outcomes = Outcome::ALL.iter().map(|outcome| outcome.as_str());
+    for word in outcomes.chain(RejectionCode::WORDS) {
+        assert!(cells.contains(&format!("`{word}`")), "no row of docs/reference/outcomes.md begins with {word}");
     }
 }
 
-/// Blocks of the page about formats that begin with ```` ```<word> ````.
+/// Blocks of the page about dialects that begin with ```` ```<word> ````.
 fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
     let start = format!("\n```{word}\n");
-    FORMATS
+    DIALECTS
         .match_indices(&start)
         .map(|(at, _)| {
-            let inside = &FORMATS[at + "\n```".len()..];
+            let inside = &DIALECTS[at + "\n```".len()..];
             inside.split_once('\n').unwrap().1.split_once("\n```").unwrap().0
         })
         .collect::<Vec<_>>()

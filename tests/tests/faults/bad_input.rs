@@ -1,4 +1,4 @@
-//! What bad input gets. docs/protocol.md says it in a table; here every row of it happens to a running fleet:
+//! Replies to invalid input, as docs/reference/outcomes.md lists them. Here each row happens to a running fleet:
 //! one documented answer, nothing debited, and the good turn behind it is carried out as if nothing had been.
 
 use serde_json::{Value, json};

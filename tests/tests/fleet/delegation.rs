@@ -416,7 +416,7 @@ async fn tasks_are_delegated_five_levels_deep_at_most() {
 #[tokio::test]
 async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_library_alone() {
     let fleet = Fleet::start(plan(60_000)).await;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/producer.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/snippets/redis/producer.py");
     let run = async |work: &[&str]| -> Value {
         let mut command = tokio::process::Command::new("python3");
         let url = fleet.server.url();

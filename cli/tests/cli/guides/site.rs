@@ -2,8 +2,9 @@
 //!
 //! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
 //! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
-//! configuration. If the page's first command creates a key for seals, it runs before the fleet starts, and SEAL_KEY has
-//! the key.
+//! configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a key for all
+//! agents of the tenant acme. If the page's first command creates a key for seals, it runs before the fleet starts, and
+//! SEAL_KEY has the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
+use crate::operation::gateway::{Gateway, add_key};
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
 
@@ -70,6 +72,10 @@ pages! {
     cached_reads: "docs/govern/cached-reads.md",
     audit_log: "docs/govern/audit-log.md",
     tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
+    http: "docs/build/http.md",
+    mcp_clients: "docs/build/mcp-clients.md",
+    any_language_over_redis: "docs/build/redis.md",
+    retry_safely: "docs/build/retry-safely.md",
 }
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
@@ -147,6 +153,10 @@ fn seal_key(first: &Shown, folder: &Path) -> Option<String> {
     Some(fs::read_to_string(folder.join("seal.key")).unwrap().trim().to_owned())
 }
 
+fn borrowed<'a>(variables: &'a [(&str, String)]) -> Vec<(&'a str, &'a str)> {
+    variables.iter().map(|(name, value)| (*name, value.as_str())).collect()
+}
+
 async fn play(page: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
     let (folder, redis) =
@@ -166,15 +176,21 @@ async fn play(page: &str) {
         variables.push(("SEAL_KEY", key));
         commands.remove(0);
     }
-    let borrowed: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed);
+    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&variables));
+    let gateway = text.contains("FLEET_KEY").then(|| {
+        let keys = folder.path().join("keys.yaml");
+        let key = add_key(&keys, &["--id", "shop", "--tenant", "acme"]);
+        let gateway = Gateway::start(&url, &keys);
+        variables.extend([("FLEET_URL", gateway.url()), ("FLEET_KEY", key)]);
+        gateway
+    });
     let mut ids = Ids::default();
     for shown in commands {
         let command = ids.real(&shown.command);
         let run = || {
             // Both streams in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
-            shell.envs(borrowed.iter().copied());
+            shell.envs(borrowed(&variables));
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };
@@ -191,7 +207,7 @@ async fn play(page: &str) {
         ids.learn(&shown.output.join("\n"), &printed);
     }
     assert_eq!(fleet.stop(), Some(0));
-    drop(service);
+    drop((service, gateway));
 }
 
 /// The ids that a page shows, and those that this run has in their place.

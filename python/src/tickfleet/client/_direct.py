@@ -1,4 +1,4 @@
-"""The way to a fleet through its Redis, by docs/protocol.md."""
+"""Transport over Redis, as docs/reference/protocol.md specifies it."""
 
 from __future__ import annotations
 

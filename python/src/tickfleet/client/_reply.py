@@ -1,4 +1,4 @@
-"""Replies as docs/protocol.md has them, typed."""
+"""Typed replies, as docs/reference/protocol.md specifies them."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "How long can I still ask for a reply that was lost on its way?",
         &[
-            ("producers.md", "for an hour"),
-            ("protocol.md", "retention.records"),
+            ("build/retry-safely.md", "retention.records"),
+            ("reference/protocol.md", "retention.records"),
             ("troubleshooting.md", "retention.records"),
         ],
     ),
@@ -34,7 +34,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         "What becomes of a call that must not happen twice when its worker dies?",
         &[
             ("understand/durability.md", "outcome_unknown"),
-            ("protocol.md", "outcome_unknown"),
+            ("reference/outcomes.md", "outcome_unknown"),
             ("troubleshooting.md", "outcome_unknown"),
         ],
     ),
@@ -73,7 +73,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ("What do others call a visibility timeout?", &[("reference/glossary.md", "visibility timeout")]),
     (
         "How do I make it safe to send the same turn again after an error?",
-        &[("producers.md", "submitting is idempotent"), ("protocol.md", "turn_id")],
+        &[("build/retry-safely.md", "turn_id"), ("reference/protocol.md", "turn_id")],
     ),
     (
         "Where does Prometheus read the numbers, and is a password needed?",
@@ -86,7 +86,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "In which providers' formats can tools be shown to a model?",
-        &[("formats.md", "--format"), ("formats.md", "eight dialects"), ("formats.md", "Chat Completions")],
+        &[("reference/dialects.md", "--format"), ("reference/dialects.md", "Chat Completions")],
     ),
     (
         "Where do I put the password that a tool needs?",

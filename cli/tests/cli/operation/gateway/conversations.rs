@@ -1,6 +1,8 @@
 //! Conversations over HTTP with an agent that a stand-in for a model runs: as the API has them, and as front ends do that
 //! speak AG-UI.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickfleet_testkit::RedisServer;
@@ -8,6 +10,7 @@ use tickfleet_testkit::RedisServer;
 use super::{Events, Gateway, add_key};
 use crate::commands::chat::{configure, model};
 use crate::support::binary::DevFleet;
+use crate::support::documents::REPOSITORY;
 use crate::support::packages::Packages;
 
 const CHAT: &str = "/v1/agents/atlas/chat";
@@ -127,4 +130,12 @@ async fn a_front_end_that_speaks_ag_ui_talks_with_an_agent_by_the_protocols_own_
     let thread = said.lines().find_map(|line| line.strip_prefix("all runs ended as they should: ")).unwrap();
     let history = gateway.get(&key, &format!("{CHAT}/{thread}")).json();
     assert_eq!(history.as_array().unwrap().len(), 3, "{history}");
+    // The guide's program, which imports the client from the folder that it is in.
+    let program = packages.folder.join("ask.mjs");
+    std::fs::copy(Path::new(REPOSITORY).join("docs/snippets/ag-ui/ask.mjs"), &program).unwrap();
+    let mut node = packages.node();
+    node.arg(&program).env("AGENT_URL", &url).env("FLEET_KEY", &key);
+    let output = tokio::task::block_in_place(|| node.output().unwrap());
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.starts_with("You said \"Where is order A-1003?\""), "{output:?}");
 }

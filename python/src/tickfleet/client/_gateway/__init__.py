@@ -1,7 +1,7 @@
-"""The way to a fleet through a gateway, by docs/gateway.md.
+"""Transport over a gateway, as docs/reference/http-api.md specifies it.
 
-A request that gets no answer is sent again under the same id, so that it is carried out once. Whoever waits asks in long polls,
-each on a connection of its own.
+A request without a response is sent again with the same id, so that it is carried out once. A reply is awaited with long
+polls, each on its own connection.
 """
 
 from __future__ import annotations

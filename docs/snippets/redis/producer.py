@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A producer in plain Python: submits one turn or one task, waits for its reply and prints it as JSON.
+"""A producer in plain Python: submits a turn or a task, waits for the reply and prints it as JSON.
 
-    producer.py --tenant acme --agent kelly --calls '[{"name": "add", "arguments": {"a": 1, "b": 2}}]'
-    producer.py --tenant acme --agent kelly --delegate sunday 'Draft a summary of this week'
+    producer.py --tenant acme --agent support --calls '[{"name": "look_up_order", "arguments": {"order": "A-1001"}}]'
+    producer.py --tenant acme --agent support --delegate reports 'Summarize the refunds of this week'
 
-It needs no package: the part of the Redis protocol that a producer speaks fits into one small class. The messages are
-specified in docs/protocol.md. Exits with 0 when the reply came, with 1 and a message otherwise.
+Standard library only: one small class implements the necessary part of the Redis protocol. docs/reference/protocol.md
+specifies the messages. Exits with 0 after a reply, otherwise with 1 and an error message.
 """
 
 import argparse
@@ -18,16 +18,16 @@ import urllib.parse
 import uuid
 import zlib
 
-# How much longer than the server may block we wait for it, seconds.
+# Seconds to wait beyond the time that the server may block.
 GRACE = 5.0
 
 
 class RedisError(Exception):
-    """The server answered with an error."""
+    """Error reply of Redis."""
 
 
 class Redis:
-    """One connection. `call` sends a command and returns its answer: None, int, bytes or a list of such."""
+    """A connection to Redis. `call` sends a command and returns its reply: None, int, bytes, or a list of these."""
 
     def __init__(self, url):
         parts = urllib.parse.urlsplit(url)
@@ -50,14 +50,14 @@ class Redis:
             self.call("SELECT", parts.path.strip("/"))
 
     def call(self, *words, block=0.0):
-        """Sends a command that may block the server for `block` seconds."""
+        """Sends a command that can block for `block` seconds."""
         encoded = [str(word).encode("utf-8") for word in words]
         self.socket.settimeout(block + GRACE)
         message = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded)
         self.socket.sendall(b"*%d\r\n%b" % (len(encoded), message))
-        return self.answer()
+        return self.reply()
 
-    def answer(self):
+    def reply(self):
         line = self.reader.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionError("Redis closed the connection")
@@ -72,7 +72,7 @@ class Redis:
         if length < 0:
             return None
         if kind == b"*":
-            return [self.answer() for _ in range(length)]
+            return [self.reply() for _ in range(length)]
         content = self.reader.read(length + 2)
         if len(content) != length + 2:
             raise ConnectionError("Redis closed the connection")
@@ -80,19 +80,20 @@ class Redis:
 
 
 def fields_of(entry):
-    """`[id, [name, value, …]]`, as Redis gives a stream's entry, as (id, {name: value}), all texts."""
+    """Converts a stream entry, `[id, [name, value, …]]`, to (id, {name: value})."""
     entry_id, flat = entry
     texts = [item.decode("utf-8") for item in flat]
     return entry_id.decode("ascii"), dict(zip(texts[::2], texts[1::2]))
 
 
+# ANCHOR: submit
 def submit(redis, options):
-    """Writes the message. Returns the inbox, how far it had been read, and what the reply will be known by."""
+    """Appends the message. Returns the inbox, its last entry before, and the id field with the id."""
     shard = zlib.crc32(options.tenant.encode("utf-8")) % options.shards
     prefix = f"{{{options.namespace}:{shard}}}:"
     inbox = f"{prefix}replies:{options.tenant}:{options.reply_to}"
     message = {"tenant": options.tenant, "reply_to": options.reply_to}
-    # An id of our own makes it safe to send the same message again after a lost connection: it runs once.
+    # With an id, the message can be sent again after a lost connection. It is carried out once.
     own_id = options.id or uuid.uuid4().hex
     if options.delegate:
         target, description = options.delegate
@@ -101,45 +102,47 @@ def submit(redis, options):
     else:
         message.update(turn_id=own_id, agent=options.agent, calls=options.calls)
         stream, field, key = "turns", "turn", "turn_id"
-    # Where the inbox ends is looked up before the message is sent, so that no reply can slip in between unseen.
+    # The end of the inbox is read first, so that no reply is missed.
     newest = redis.call("XREVRANGE", inbox, "+", "-", "COUNT", 1)
     seen = fields_of(newest[0])[0] if newest else "0-0"
     redis.call("XADD", prefix + stream, "*", field, json.dumps(message))
     return inbox, seen, (key, own_id)
+    # ANCHOR_END: submit
 
 
+# ANCHOR: wait
 def wait_for_reply(redis, inbox, seen, known_by, timeout):
-    """The reply, or None after `timeout` seconds. Others may share the inbox: their replies are passed over."""
+    """Returns the reply, or None after `timeout` seconds. Skips replies to others that share the inbox."""
     key, own_id = known_by
     end = time.monotonic() + timeout
     while (left := end - time.monotonic()) > 0:
-        # BLOCK 0 would wait for ever.
+        # BLOCK 0 waits without a timeout.
         block = min(max(left, 0.001), 5.0)
         found = redis.call("XREAD", "COUNT", 100, "BLOCK", int(block * 1000) or 1, "STREAMS", inbox, seen, block=block)
         if not found:
-            # A Redis that lost its last writes may number what comes below what was read: look at all that is there.
+            # If Redis has lost its last writes, new entries can have lower ids than the last one read.
             seen = "0-0"
         for entry in found[0][1] if found else []:
             seen, fields = fields_of(entry)
-            # The field `seq` counts an inbox's replies: a reader of them all sees by a gap that some were trimmed.
             reply = json.loads(fields["reply"])
             if reply.get(key) == own_id:
-                # Reading removes nothing: what nobody removes counts as unread. Of a shared inbox, only what is ours.
+                # Until they are removed, replies count as unread.
                 redis.call("XDEL", inbox, seen)
                 return reply
     return None
+    # ANCHOR_END: wait
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description="Submits one turn or one task and prints its reply.")
     url_help = "redis://[user:password@]host:port/db or unix:///path"
     parser.add_argument("--url", default="redis://127.0.0.1:6379", help=url_help)
-    parser.add_argument("--namespace", default="tickfleet", help="the fleet's prefix of keys")
-    parser.add_argument("--shards", type=int, default=1, help="how many shards the fleet has")
+    parser.add_argument("--namespace", default="tickfleet", help="namespace of the fleet")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards of the fleet")
     parser.add_argument("--tenant", required=True)
-    parser.add_argument("--agent", required=True, help="who makes the calls, or delegates")
-    parser.add_argument("--reply-to", default="producer-py", help="the inbox that the reply goes to")
-    parser.add_argument("--id", help="turn or task id; the same id never runs twice")
+    parser.add_argument("--agent", required=True, help="agent that makes the calls, or delegates")
+    parser.add_argument("--reply-to", default="producer-py", help="inbox for the reply")
+    parser.add_argument("--id", help="id of the turn or task, to send it again safely")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for the reply")
     work = parser.add_mutually_exclusive_group(required=True)
     work.add_argument("--calls", type=json.loads, metavar="JSON", help='[{"id"?, "name", "arguments": {…}}, …]')
