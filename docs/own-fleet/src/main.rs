@@ -1,3 +1,4 @@
+// ANCHOR: tool
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -5,25 +6,24 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet::{Effect, Program, ToolError, TypedTool};
 
-/// Doc comments of fields become their descriptions: they are what a model knows of them.
 #[derive(Deserialize, JsonSchema)]
 struct Parcel {
-    /// Where the parcel goes: a country code of two letters, such as DE.
+    /// The destination: a country code of two letters, such as DE.
     country: String,
-    /// Its weight in grams.
+    /// The weight in grams.
     #[schemars(range(min = 1, max = 31_500))]
     weight_g: u32,
-    /// Whether it has to arrive the next day.
+    /// Whether it must arrive the next day.
     #[serde(default)]
     express: bool,
-    /// What the customer has been promised off, in per cent.
+    /// The discount that the customer was promised, in percent.
     #[schemars(range(max = 50))]
     discount: Option<u8>,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct Quote {
-    /// Price in euro cents.
+    /// The price in euro cents.
     price_cents: u32,
     /// Working days until it arrives.
     days: u8,
@@ -45,7 +45,7 @@ fn quote(rates: &Rates, parcel: &Parcel) -> Result<Quote, ToolError> {
 fn quote_parcel() -> TypedTool {
     let rates: Arc<OnceLock<Rates>> = Arc::default();
     let loaded = Arc::clone(&rates);
-    let description = "Says what sending a parcel costs and how long it takes. Books nothing.";
+    let description = "Returns the price and delivery time of a parcel. Books nothing.";
     TypedTool::new("quote_parcel", description, Effect::Read, move |_call, parcel: Parcel| {
         let rates = Arc::clone(&rates);
         async move { quote(rates.get().ok_or_else(|| ToolError::internal("no rates are loaded"))?, &parcel) }
@@ -59,45 +59,49 @@ fn quote_parcel() -> TypedTool {
     .on_start(move |start| {
         let loaded = Arc::clone(&loaded);
         async move {
-            // Here is the place to connect with the key: a worker takes no calls before this is done.
+            // Connect with the key here: a worker takes no calls before this is done.
             let _key = start.secret("CARRIER_KEY")?;
             loaded.set(Rates::from([("AT", 690), ("DE", 490), ("FR", 890)])).map_err(|_| "started twice")?;
             Ok(())
         }
     })
-    .on_stop(|| async { eprintln!("own-fleet: the rates are put away") })
+    .on_stop(|| async { eprintln!("own-fleet: the rates are released") })
 }
+// ANCHOR_END: tool
 
+// ANCHOR: trucks
 #[derive(Deserialize, JsonSchema)]
-struct Pallet {
-    /// How many pallets.
+struct Pallets {
+    /// The number of pallets.
     #[schemars(range(min = 1, max = 1_000))]
     count: u32,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Lorries {
-    /// How many lorries they fill.
-    lorries: u32,
+struct Trucks {
+    /// The number of trucks.
+    trucks: u32,
 }
 
-/// A tool that may come later: see `beside_worker`.
-fn count_lorries() -> TypedTool {
+fn count_trucks() -> TypedTool {
     TypedTool::new(
-        "count_lorries",
-        "Says how many lorries pallets fill.",
+        "count_trucks",
+        "Returns the number of trucks that pallets fill.",
         Effect::Read,
-        |_, pallet: Pallet| async move { Ok::<_, ToolError>(Lorries { lorries: pallet.count.div_ceil(33) }) },
+        |_, pallets: Pallets| async move { Ok::<_, ToolError>(Trucks { trucks: pallets.count.div_ceil(33) }) },
     )
 }
+// ANCHOR_END: trucks
 
+// ANCHOR: main
 fn main() -> std::process::ExitCode {
     Program::new()
         .tool(quote_parcel())
         .beside_worker(|registrar| async move {
-            if let Err(error) = registrar.register(count_lorries()).await {
-                eprintln!("own-fleet: count_lorries is not registered: {error}");
+            if let Err(error) = registrar.register(count_trucks()).await {
+                eprintln!("own-fleet: count_trucks is not registered: {error}");
             }
         })
         .main()
 }
+// ANCHOR_END: main

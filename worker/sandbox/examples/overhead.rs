@@ -1,5 +1,9 @@
-//! What confinement costs a call: `/bin/true` bare and at each level, one after the other. `docs/sandbox.md` shows the
-//! figures and how to run it.
+//! What confinement costs a call: `/bin/true` bare and at each level, one after the other.
+//!
+//! ```sh
+//! cargo build --release -p tickfleet-sandbox --example overhead --bin tickfleet-sandbox-exec
+//! target/release/examples/overhead
+//! ```
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 
 use std::error::Error;

@@ -54,7 +54,7 @@ pub struct Grant {
 }
 
 /// What a command may use. Where a bound is crossed, the whole tree of processes is killed or the operation fails;
-/// `docs/sandbox.md` says which.
+/// `docs/reference/sandbox-limits.md` says which.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Time on processors, all processes together, ms.

@@ -219,8 +219,8 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
         None => Finding::ok("sandbox", found),
         Some(first) => {
             let advice = match setup.starts_without_sandbox() {
-                true => "a worker here rejects its calls; docs/sandbox.md#what-each-level-needs",
-                false => "a worker here refuses to start with this tool; docs/sandbox.md#what-each-level-needs",
+                true => "a worker here rejects its calls; docs/reference/sandbox-levels.md#requirements",
+                false => "a worker here refuses to start with this tool; docs/reference/sandbox-levels.md#requirements",
             };
             Finding::warn("sandbox", format!("{first}; {found}"), advice)
         }

@@ -1,7 +1,6 @@
 //! `config` and `tools`: configurations that are taken, refused and printed.
 
 use std::path::Path;
-use std::process::Stdio;
 
 use crate::support::binary::{DevFleet, Said, command, tickfleet};
 use crate::support::documents;
@@ -79,26 +78,6 @@ fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
     }
     write("tools.yaml", &tools(", per: agent"));
     tickfleet(&["config", "check", "--config", conf]).exits(0);
-}
-
-/// The rules of `docs/permissions.md` stop what the page says, and let pass what it says.
-#[test]
-fn the_rules_of_the_guide_say_what_is_shown() {
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let guide = std::fs::read_to_string(Path::new(documents::REPOSITORY).join("docs/permissions.md")).unwrap();
-    std::fs::create_dir(folder.path().join("ruled")).unwrap();
-    let files = documents::files(&guide, "yaml").into_iter().filter(|(name, _)| name.starts_with("ruled/"));
-    files.for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
-    let shown = documents::shown(&guide);
-    assert_eq!(shown.len(), 3);
-    for shown in shown {
-        let mut shell = std::process::Command::new("sh");
-        shell.args(["-c", &shown.command]).env_remove("TICKFLEET_CONFIG").env("REDIS_URL", "redis://127.0.0.1:1/");
-        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let said = Said::of(documents::with_binary(&mut shell).current_dir(folder.path()), "");
-        let agrees = documents::agrees(&shown.output, &said.stdout);
-        assert!(agrees, "docs/permissions.md:{}:\n{}{}", shown.line, said.stdout, said.stderr);
-    }
 }
 
 /// A misspelt argument is an error where the tool takes no other names, and a warning where it would.

@@ -1,14 +1,11 @@
-//! HTTP tools in a whole fleet: the tutorial as it stands there, and a service behind TLS.
+//! HTTP tools in a whole fleet: a service behind TLS.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::binary::{DevFleet, Said};
-use crate::support::documents::{agrees, files, shown, with_binary};
-
-const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-http.md");
+use crate::support::binary::DevFleet;
 
 /// A Python service that prints its port when it is ready. Dropping it kills it.
 pub struct Service {
@@ -38,47 +35,6 @@ fn write(folder: &Path, name: &str, text: &str) {
     let file = folder.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, text).unwrap();
-}
-
-#[test]
-fn every_step_of_the_http_tutorial_does_what_it_says() {
-    let text = fs::read_to_string(TUTORIAL).unwrap();
-    // A socket's path is short; that of the system's folder for temporary files may not be.
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let written = [files(&text, "yaml"), files(&text, "python")].concat();
-    assert_eq!(written.len(), 4, "tools, permissions, the OpenAPI document, the service");
-    written.iter().for_each(|(name, text)| write(folder.path(), name, &format!("{text}\n")));
-    let service = Service::start(folder.path(), "crm.py");
-    let place = format!("127.0.0.1:{}", service.port);
-    let url = format!("http://{place}");
-    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
-    for step in shown(&text) {
-        steps += 1;
-        if let Some((variables, arguments)) = step.command.split_once("tickfleet dev") {
-            let mut variables: Vec<(&str, &str)> =
-                variables.split_whitespace().map(|variable| variable.split_once('=').unwrap()).collect();
-            // A port that is free, instead of the one that is shown.
-            variables.extend([("CRM_URL", url.as_str()), ("CRM_PRIVATE", place.as_str())]);
-            let arguments: Vec<&str> = arguments.split_whitespace().collect();
-            fleet = Some(DevFleet::start_in(folder.path(), &arguments, &variables));
-            continue;
-        }
-        let mut shell = match &fleet {
-            Some(fleet) => fleet.shell(&step.command),
-            None => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", &step.command]).env_remove("TICKFLEET_CONFIG");
-                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                shell
-            }
-        };
-        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
-        let place = format!("docs/tools-http.md:{}: `{}`", step.line, step.command);
-        assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
-        assert_eq!(said.code, i32::from(said.stdout.contains("permanent")), "{place}");
-    }
-    assert_eq!(steps, 7);
-    assert_eq!(fleet.unwrap().stop(), Some(0));
 }
 
 /// Makes an authority, and a certificate of it for 127.0.0.1.

@@ -1,4 +1,4 @@
-//! Tools in Python: the tutorial as it stands there, and a fleet whose interpreters crash, hang and are told of honestly.
+//! Tools in Python: code that changes, and a fleet whose interpreters crash, hang and are told of honestly.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, command};
-use crate::support::documents::{REPOSITORY, agrees, files, shown, with_binary};
+use crate::support::documents::REPOSITORY;
 use crate::support::python::interpreter;
 
 /// The longest wait for what is on its way; usually it takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
-const TUTORIAL: &str = "docs/tools-python.md";
 
 /// A folder whose path is short: a socket's has to be.
 pub(super) fn folder() -> tempfile::TempDir {
@@ -28,51 +27,33 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) {
 }
 
 #[test]
-fn every_step_of_the_python_tutorial_does_what_it_says() {
-    let (text, folder) = (fs::read_to_string(Path::new(REPOSITORY).join(TUTORIAL)).unwrap(), folder());
-    let shown_files = [files(&text, "yaml"), files(&text, "python")].concat();
-    assert_eq!(shown_files.len(), 3);
-    shown_files.iter().for_each(|(name, text)| write(folder.path(), name, text));
-    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
-    for step in shown(&text) {
-        steps += 1;
-        if step.command == "tickfleet dev --config conf" {
-            fleet = Some(DevFleet::start_in(folder.path(), &["--config", "conf"], &[]));
-            continue;
-        }
-        let line = step.command.replace("../tickfleet", REPOSITORY);
-        let mut shell = match &fleet {
-            Some(fleet) => fleet.shell(&line),
-            None => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", &line]).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
-                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                shell
-            }
-        };
-        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
-        let place = format!("{TUTORIAL}:{}: `{}`", step.line, step.command);
-        let found = agrees(&step.output, &said.stdout);
-        assert!(found, "{place} printed something else:\n{}{}", said.stdout, said.stderr);
-    }
-    assert_eq!(steps, 11);
-    // What the page says of changes: the new code answers, without a restart.
-    let fleet = fleet.unwrap();
-    let tools = fs::read_to_string(folder.path().join("tools/shop_tools.py")).unwrap();
-    write(folder.path(), "tools/shop_tools.py", &tools.replace("\"AX-100\": 12", "\"AX-100\": 77"));
-    let call =
-        ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "stock {\"sku\": \"AX-100\"}", "--wait", "--json"];
+fn changed_code_runs_without_a_restart_unless_it_cannot_be_imported() {
+    let folder = folder();
+    let source = Path::new(REPOSITORY).join("docs/snippets/shop-python");
+    assert!(Command::new("cp").arg("-R").arg(source).arg(folder.path()).status().unwrap().success());
+    let environment = interpreter().ancestors().nth(2).unwrap().to_owned();
+    std::os::unix::fs::symlink(environment, folder.path().join(".venv")).unwrap();
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "shop-python"], &[]);
+    let call = "check_stock {\"sku\": \"MUG-1\"}";
+    let turn = ["submit", "--tenant", "acme", "--agent", "support", "--call", call, "--wait", "--json"];
+    let pieces = || fleet.run(&turn).json()["results"][0]["output"]["pieces"].clone();
+    assert_eq!(pieces(), 12);
+    let module = "shop-python/tools/shop_tools.py";
+    let tools = fs::read_to_string(folder.path().join(module)).unwrap();
+    write(folder.path(), module, &tools.replace("\"MUG-1\": 12", "\"MUG-1\": 77"));
     let began = Instant::now();
-    while fleet.run(&call).json()["results"][0]["output"]["pieces"] != 77 {
-        assert!(began.elapsed() < PATIENCE, "the new code never came");
+    while pieces() != 77 {
+        assert!(began.elapsed() < PATIENCE, "the new code does not run");
     }
-    // One that cannot be imported changes nothing.
-    write(folder.path(), "tools/shop_tools.py", "import nowhere\n");
-    let pieces = || fleet.run(&call).json()["results"][0]["output"]["pieces"].clone();
+    write(folder.path(), module, "import nowhere\n");
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
         assert_eq!(pieces(), 77);
     }
+    let mut check = command(&["config", "check", "--config", "shop-python"]);
+    let said = Said::of(check.current_dir(folder.path()), "").exits(1);
+    said.complains("python.shop: a module cannot be imported:").complains("No module named 'nowhere'");
+    assert!(!said.stderr.contains("importlib"), "only lines of the tools: {}", said.stderr);
     assert_eq!(fleet.stop(), Some(0));
 }
 

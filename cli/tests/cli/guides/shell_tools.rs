@@ -1,70 +1,9 @@
-//! Shell tools in a whole fleet: the tutorial as it stands there, with a real Redis and a worker that executes itself to
-//! confine commands.
+//! Shell tools on a machine that lacks their sandbox.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::support::binary::{DevFleet, Said, command, submit};
-use crate::support::documents::{agrees, files, shown, with_binary};
-
-const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-shell.md");
-/// What a worker says that cannot hold what a tool demands.
-const REFUSED: &str = "this machine cannot hold the sandbox level basic";
-
-#[test]
-fn every_step_of_the_shell_tutorial_does_what_it_says() {
-    let text = fs::read_to_string(TUTORIAL).unwrap();
-    // A socket's path is short; that of the system's folder for temporary files may not be.
-    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
-    fs::set_permissions(folder.path(), mode).unwrap();
-    let workspaces = folder.path().join("workspaces").display().to_string();
-    for (name, text) in files(&text, "yaml") {
-        let file = folder.path().join(name);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, format!("{text}\n")).unwrap();
-    }
-    let variables = [("TICKFLEET_WORKER_WORKSPACES", workspaces.as_str())];
-    if let Some(why) = refused(folder.path(), &variables) {
-        // Then it must not have been run bare.
-        println!("skipped but for the refusal: {why}");
-        return;
-    }
-    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
-    for step in shown(&text) {
-        steps += 1;
-        if let Some((_, arguments)) = step.command.split_once("tickfleet dev") {
-            let arguments: Vec<&str> = arguments.split_whitespace().collect();
-            fleet = Some(DevFleet::start_in(folder.path(), &arguments, &variables));
-            continue;
-        }
-        let mut shell = match &fleet {
-            Some(fleet) => fleet.shell(&step.command),
-            None => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", &step.command]).env_remove("TICKFLEET_CONFIG");
-                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                shell
-            }
-        };
-        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
-        let place = format!("docs/tools-shell.md:{}: `{}`", step.line, step.command);
-        assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
-        assert_eq!(said.code, i32::from(said.stdout.contains("permanent")), "{place}");
-    }
-    assert_eq!(steps, 6);
-}
-
-/// Tries one of the tools on this machine; answers the refusal, where there is one.
-fn refused(folder: &std::path::Path, variables: &[(&str, &str)]) -> Option<String> {
-    let mut shell = Command::new("sh");
-    shell
-        .args(["-c", "tickfleet tools try count_words '{\"text\":\"a b\"}' --agent kelly --tenant demo --config conf"]);
-    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    shell.envs(variables.iter().copied()).env_remove("TICKFLEET_CONFIG");
-    let said = Said::of(with_binary(&mut shell).current_dir(folder), "");
-    said.stderr.contains(REFUSED).then_some(said.stderr)
-}
 
 /// A tool that wants a container, on a machine whose PATH has no engine.
 const CONTAINER: &str = "tools:

@@ -5,6 +5,9 @@
 //! configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a key for all
 //! agents of the tenant acme. If the page's first command creates a key for seals, it runs before the fleet starts, and
 //! SEAL_KEY has the key.
+//! configuration. If the page's first command creates what the fleet needs, a key for seals or pinned tools, it runs before
+//! the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further variables, and `.venv` the package
+//! for Python if the folder's tools need it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +23,7 @@ use tokio::time::Instant;
 use crate::operation::gateway::{Gateway, add_key};
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
+use crate::support::python::interpreter;
 
 /// How long a command is run again until it prints what is shown: its effect may still be on its way.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,7 +80,17 @@ pages! {
     mcp_clients: "docs/build/mcp-clients.md",
     any_language_over_redis: "docs/build/redis.md",
     retry_safely: "docs/build/retry-safely.md",
+    tools_python: "docs/build/tools-python.md",
+    tools_http: "docs/build/tools-http.md",
+    tools_openapi: "docs/build/tools-openapi.md",
+    tools_mcp: "docs/build/tools-mcp.md",
+    tools_shell: "docs/build/tools-shell.md",
+    composed_tools: "docs/build/composed-tools.md",
+    test_a_tool: "docs/build/test-a-tool.md",
 }
+
+/// Pages whose commands need another program: `typed_tools` plays this one.
+const PLAYED_ELSEWHERE: [&str; 1] = ["docs/build/tools-rust.md"];
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
 #[tokio::test]
@@ -99,7 +113,7 @@ fn every_page_with_commands_is_played() {
         }
     }
     found.insert("README.md".to_owned());
-    assert_eq!(found, PAGES.iter().map(|&page| page.to_owned()).collect());
+    assert_eq!(found, PAGES.iter().chain(&PLAYED_ELSEWHERE).map(|&page| page.to_owned()).collect());
 }
 
 /// A stand-in for the service that a fleet's tools call, on a port of its own.
@@ -141,16 +155,49 @@ fn snippets() -> TempDir {
     folder
 }
 
-/// Runs the first command of a page if it creates a key for seals. Returns the key.
-fn seal_key(first: &Shown, folder: &Path) -> Option<String> {
-    if !first.command.contains("audit key --new seal.key") {
-        return None;
+/// Runs the first command of a page if it creates what the fleet needs: a key for seals, or pinned tools. Returns whether
+/// it did.
+fn prepared(first: &Shown, folder: &Path, variables: &[(&str, &str)]) -> bool {
+    if !["audit key --new seal.key", "mcp pin"].iter().any(|verb| first.command.contains(verb)) {
+        return false;
     }
     let mut shell = Command::new("sh");
-    let created = with_binary(shell.args(["-c", &first.command])).current_dir(folder).output().unwrap();
-    let printed = String::from_utf8(created.stderr).unwrap();
+    shell.args(["-c", &format!("exec 2>&1; {}", first.command)]).envs(variables.iter().copied());
+    let created = with_binary(&mut shell).current_dir(folder).output().unwrap();
+    let printed = String::from_utf8(created.stdout).unwrap();
     assert!(agrees(&first.output, &printed), "`{}` printed something else:\n{printed}", first.command);
-    Some(fs::read_to_string(folder.join("seal.key")).unwrap().trim().to_owned())
+    true
+}
+
+/// The variables of a configuration. Also creates what its tools need: the package for Python, and workspaces that the
+/// users of sandboxed commands can reach.
+fn environment(snippets: &Path, name: &str) -> Vec<(String, String)> {
+    let read = |file: &str| fs::read_to_string(snippets.join(name).join(file)).unwrap_or_default();
+    let pairs = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut variables: Vec<_> = read("env").lines().filter_map(pairs).collect();
+    let tools = read("tools.yaml");
+    if tools.contains("interpreter: .venv/bin/python") {
+        std::os::unix::fs::symlink(interpreter().ancestors().nth(2).unwrap(), snippets.join(".venv")).unwrap();
+    }
+    if tools.contains("shell:") {
+        fs::set_permissions(snippets, std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+        let workspaces = snippets.join("workspaces").display().to_string();
+        variables.push(("TICKFLEET_WORKER_WORKSPACES".to_owned(), workspaces));
+    }
+    variables
+}
+
+/// Whether this machine lacks the sandbox that a configuration demands.
+fn lacks_sandbox(folder: &Path, name: &str) -> bool {
+    let mut shell = Command::new("sh");
+    let call = "tickfleet tools try count_words --agent support '{\"text\":\"a b\"}'";
+    let tried =
+        with_binary(shell.args(["-c", call]).env("TICKFLEET_CONFIG", name)).current_dir(folder).output().unwrap();
+    String::from_utf8_lossy(&tried.stderr).contains("this machine cannot hold the sandbox level")
+}
+
+fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
+    variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
 fn borrowed<'a>(variables: &'a [(&str, String)]) -> Vec<(&'a str, &'a str)> {
@@ -163,17 +210,22 @@ async fn play(page: &str) {
         (snippets(), RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await);
     let url = redis.url();
     let mut args = vec!["--redis-url", url.as_str()];
-    let (mut variables, mut service) = (Vec::new(), None);
+    let (mut variables, mut service) = (Vec::<(String, String)>::new(), None);
     if let Some(name) = configuration(&text) {
         args.extend(["--config", name]);
-        variables.push(("TICKFLEET_CONFIG", name.to_owned()));
+        variables = environment(folder.path(), name);
+        variables.push(("TICKFLEET_CONFIG".to_owned(), name.to_owned()));
+        if name == "shop-shell" && lacks_sandbox(folder.path(), name) {
+            println!("skipped: this machine has no sandbox");
+            return;
+        }
         let (running, url) = Service::start(folder.path(), name);
-        variables.push(("SHOP_URL", url));
+        variables.push(("SHOP_URL".to_owned(), url));
         service = Some(running);
     }
     let mut commands = shown(&text);
-    if let Some(key) = commands.first().and_then(|first| seal_key(first, folder.path())) {
-        variables.push(("SEAL_KEY", key));
+    let given = borrowed(&variables);
+    if commands.first().is_some_and(|first| prepared(first, folder.path(), &given)) {
         commands.remove(0);
     }
     let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&variables));
@@ -184,6 +236,11 @@ async fn play(page: &str) {
         variables.extend([("FLEET_URL", gateway.url()), ("FLEET_KEY", key)]);
         gateway
     });
+    if let Ok(key) = fs::read_to_string(folder.path().join("seal.key")) {
+        variables.push(("SEAL_KEY".to_owned(), key.trim().to_owned()));
+    }
+    let given = borrowed(&variables);
+    let fleet = DevFleet::start_in(folder.path(), &args, &given);
     let mut ids = Ids::default();
     for shown in commands {
         let command = ids.real(&shown.command);
@@ -191,6 +248,7 @@ async fn play(page: &str) {
             // Both streams in the order in which a terminal shows them.
             let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
             shell.envs(borrowed(&variables));
+            shell.envs(given.iter().copied());
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };

@@ -1,4 +1,4 @@
-//! Typed tools of a program of one's own: the tutorial as it stands there, registration while it runs, and results that
+//! Typed tools of a program of one's own: the page as it stands there, registration while it runs, and results that
 //! are not what a tool of any kind promises.
 
 use std::fs;
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, command};
-use crate::support::documents::{REPOSITORY, agrees, blocks, files, shown, with_binary};
+use crate::support::documents::{REPOSITORY, agrees, blocks, shown, with_binary};
 
 /// The longest wait for what is on its way; usually it takes a second.
 const PATIENCE: Duration = Duration::from_secs(60);
-const TUTORIAL: &str = "docs/tools-typed.md";
+const PAGE: &str = "docs/build/tools-rust.md";
 
 fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program that the tutorial writes. As a member of the workspace with a test of its own, it is built beside ours.
+/// The program of the page. As a member of the workspace with a test of its own, it is built beside ours.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
@@ -38,64 +38,53 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(file, text).unwrap();
 }
 
-#[test]
-fn the_typed_tutorial_shows_the_program_that_is_built() {
-    let text = read(TUTORIAL);
-    let rust = blocks(&text, "rust,ignore");
-    let rust: Vec<String> = rust.into_iter().map(|(_, lines)| lines.join("\n") + "\n").collect();
-    assert_eq!(rust, ["src/main.rs", "tests/quotes.rs"].map(|file| read(&format!("docs/own-fleet/{file}"))));
-    let (name, manifest) = files(&text, "toml").remove(0);
-    // Where the checkout is differs.
-    let manifest = manifest.replace("# Cargo.toml\n", "").replace("../tickfleet/cli", "../../cli");
-    assert_eq!((name.as_str(), manifest + "\n"), ("Cargo.toml", read("docs/own-fleet/Cargo.toml")));
-    for (name, text) in files(&text, "yaml") {
-        assert_eq!(text + "\n", read(&format!("docs/own-fleet/{name}")), "{name}");
-    }
+/// A folder with the program's configuration.
+fn configured() -> tempfile::TempDir {
+    let folder = folder();
+    let conf = Path::new(REPOSITORY).join("docs/own-fleet/conf");
+    assert!(Command::new("cp").arg("-R").arg(conf).arg(folder.path()).status().unwrap().success());
+    folder
 }
 
 #[test]
-fn every_step_of_the_typed_tutorial_does_what_it_says() {
-    let (text, folder, program) = (read(TUTORIAL), folder(), own_fleet());
-    files(&text, "yaml").iter().for_each(|(name, text)| write(folder.path(), name, text));
-    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
+fn the_page_shows_the_manifest_that_is_built() {
+    let text = read(PAGE);
+    let manifest = blocks(&text, "toml").remove(0).1.join("\n");
+    // Where the checkout is differs.
+    assert_eq!(manifest.replace("../tickfleet/cli", "../../cli") + "\n", read("docs/own-fleet/Cargo.toml"));
+}
+
+#[test]
+fn every_step_of_the_page_does_what_it_says() {
+    let (text, folder, program) = (read(PAGE), configured(), own_fleet());
+    let variables = [("CARRIER_KEY", "k-1"), ("TICKFLEET_CONFIG", "conf")];
+    let fleet = DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &variables[..1]);
+    trucks(&fleet, "ok");
+    let mut steps = 0;
     for step in shown(&text) {
         steps += 1;
-        if step.command.contains("own-fleet dev") {
-            let started =
-                DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &[("CARRIER_KEY", "k-1")]);
-            lorries(&started, "ok");
-            fleet = Some(started);
-            continue;
-        }
-        let mut shell = match &fleet {
-            Some(fleet) => fleet.shell(&step.command),
-            None => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", &step.command]).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
-                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-                shell
-            }
-        };
+        let mut shell = fleet.shell(&step.command);
+        shell.envs(variables);
         let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
-        let place = format!("{TUTORIAL}:{}: `{}`", step.line, step.command);
+        let place = format!("{PAGE}:{}: `{}`", step.line, step.command);
         assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
         let ended = said.stdout.contains(" ended ");
         assert_eq!(said.code, i32::from(ended), "{place}");
     }
-    assert_eq!(steps, 7);
-    assert_eq!(fleet.unwrap().stop(), Some(0));
+    assert_eq!(steps, 5);
+    assert_eq!(fleet.stop(), Some(0));
 }
 
 /// Calls the tool that is registered while the program runs, until its outcome is `wanted`: registering takes a moment.
-fn lorries(fleet: &DevFleet, wanted: &str) {
+fn trucks(fleet: &DevFleet, wanted: &str) {
     let call = [
         "submit",
         "--tenant",
-        "demo",
+        "acme",
         "--agent",
-        "kelly",
+        "support",
         "--call",
-        "count_lorries {\"count\": 70}",
+        "count_trucks {\"count\": 70}",
         "--wait",
         "--json",
     ];
@@ -107,31 +96,35 @@ fn lorries(fleet: &DevFleet, wanted: &str) {
         }
         assert_eq!(reply["results"][0]["outcome"], "unknown_tool", "{reply}");
     }
-    panic!("count_lorries never was {wanted}");
+    panic!("count_trucks never was {wanted}");
 }
 
 #[test]
 fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
-    let (folder, program) = (folder(), own_fleet());
+    let (folder, program) = (configured(), own_fleet());
     let key = [("CARRIER_KEY", "k-1")];
-    for file in ["conf/permissions.yaml", "conf/tickfleet.yaml"] {
-        write(folder.path(), file, &read(&format!("docs/own-fleet/{file}")));
-    }
     let start = || DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &key);
     let fleet = start();
-    lorries(&fleet, "ok");
-    let quote =
-        ["submit", "--tenant", "demo", "--agent", "tina", "--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"];
+    trucks(&fleet, "ok");
+    let quote = [
+        "submit",
+        "--tenant",
+        "acme",
+        "--agent",
+        "support",
+        "--call",
+        "quote_parcel {\"country\":\"AT\",\"weight_g\":1}",
+    ];
     let quote = [&quote[..], &["--wait", "--json"]].concat();
     assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
-    // Kelly keeps one tool, tina loses hers: when that has come, the registered tool is still there.
-    write(folder.path(), "conf/permissions.yaml", "permissions: {count_lorries: {agents: [kelly]}}\n");
+    // The agent keeps one tool and loses the other: when that has come, the registered tool is still there.
+    write(folder.path(), "conf/permissions.yaml", "permissions: {count_trucks: {roles: [support]}}\n");
     let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
     let began = Instant::now();
     while !denied() {
         assert!(began.elapsed() < PATIENCE, "the new permissions never came");
     }
-    lorries(&fleet, "ok");
+    trucks(&fleet, "ok");
     assert_eq!(fleet.stop(), Some(0));
 
     // Not allowed: the row names a tool that nobody knows, and without it the tool is not registered.
@@ -141,17 +134,17 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
         let mut check = command(&check);
         Said::of(check.current_dir(folder.path()), "")
     };
-    check().exits(1).says("the unknown tool `count_lorries`");
+    check().exits(1).says("the unknown tool `count_trucks`");
     write(folder.path(), "conf/permissions.yaml", "permissions: {}\n");
     let fleet = start();
     let call = [
         "submit",
         "--tenant",
-        "demo",
+        "acme",
         "--agent",
-        "kelly",
+        "support",
         "--call",
-        "count_lorries {\"count\": 70}",
+        "count_trucks {\"count\": 70}",
         "--wait",
         "--json",
     ];

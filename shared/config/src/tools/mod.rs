@@ -127,7 +127,7 @@ pub struct ShellDef {
     pub image: Option<String>,
 }
 
-/// How a command is confined; `docs/sandbox.md` says what each level holds.
+/// How a command is confined; `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShellLevel {

@@ -59,7 +59,7 @@ pub struct PythonDef {
     pub sandbox: Option<PythonSandbox>,
 }
 
-/// The sandbox of interpreters; `docs/sandbox.md` says what a level holds.
+/// The sandbox of interpreters; `docs/reference/sandbox-levels.md` describes the levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonSandbox {
     /// `basic` or `strict`.

@@ -97,7 +97,7 @@ async fn round(sandbox: &Sandbox, level: Level, mark: &str, folders: &[TempDir])
 }
 
 /// Thousands of runs, two hundred at a time: `make escape` plays it, everybody's tests do not. `TICKFLEET_ROUNDS=180`
-/// makes 72,000 runs of it at two levels; docs/sandbox.md says what they came to.
+/// makes 72,000 runs of it at two levels.
 #[tokio::test]
 #[ignore = "it takes a minute, and both processors"]
 async fn two_hundred_at_once_over_thousands_of_runs_leave_nothing() {

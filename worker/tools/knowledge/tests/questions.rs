@@ -56,7 +56,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "How does a declared web service tool obtain an access token?",
-        &[("tools-http.md", "access token"), ("tools-http.md", "oauth2")],
+        &[("build/tools-http.md", "access token"), ("reference/http-tools.md", "token request")],
     ),
     (
         "Can I see what each check says about one call without a running fleet?",
@@ -64,11 +64,15 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "May a tool reach a machine inside my own network?",
-        &[("tools-http.md", "allow_private"), ("operate/hardening.md", "allow_private")],
+        &[
+            ("build/tools-http.md", "allow_private"),
+            ("reference/http-tools.md", "allow_private"),
+            ("operate/hardening.md", "allow_private"),
+        ],
     ),
     (
         "How do I turn an OpenAPI document into tools?",
-        &[("tools-http.md", "OpenAPI"), ("tools-http.md", "tools import")],
+        &[("build/tools-openapi.md", "OpenAPI"), ("build/tools-openapi.md", "tools import")],
     ),
     ("What do others call a visibility timeout?", &[("reference/glossary.md", "visibility timeout")]),
     (
@@ -91,9 +95,9 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "Where do I put the password that a tool needs?",
         &[
-            ("tools-http.md", "${SECRET}"),
+            ("build/tools-http.md", "${KEY}"),
             ("operate/hardening.md", "Secrets of tools"),
-            ("tools-typed.md", "secret"),
+            ("build/tools-rust.md", "secret"),
             ("operate/kubernetes.md", "Secret"),
         ],
     ),
