@@ -23,7 +23,6 @@ async fn the_guides_show_what_their_commands_print() {
 fn every_page_with_commands_is_played() {
     let played_elsewhere = [
         "docs/agents.md",
-        "docs/clients.md",
         "docs/permissions.md",
         "docs/tools-http.md",
         "docs/tools-mcp.md",

@@ -4,6 +4,10 @@
 //! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
 //! configuration. If the page's first command creates a key for seals, it runs before the fleet starts, and SEAL_KEY has
 //! the key.
+//!
+//! A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents, with `python3` or `node`: they find
+//! the frameworks, the packages of the clients and a stand-in for the model. If the page names FLEET_KEY, they find a gateway,
+//! too. Python tools of the fleet find the package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,25 +20,29 @@ use tempfile::TempDir;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::time::Instant;
 
+use crate::operation::gateway::Gateway;
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
+use crate::support::node::Node;
+use crate::support::python::{installed, interpreter};
 
 /// How long a command is run again until it prints what is shown: its effect may still be on its way.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that change nothing, so that they may run again.
-const READS: [&str; 11] = [
-    "explain",
-    "approvals list",
-    "approvals show",
-    "audit",
-    "doctor",
-    "stats",
-    "top",
-    "tools",
-    "dead list",
-    "rules",
-    "whatif",
+const READS: [&str; 12] = [
+    "tickfleet explain",
+    "tickfleet approvals list",
+    "tickfleet approvals show",
+    "tickfleet audit",
+    "tickfleet doctor",
+    "tickfleet stats",
+    "tickfleet top",
+    "tickfleet tools",
+    "tickfleet dead list",
+    "tickfleet rules",
+    "tickfleet whatif",
+    "cat ",
 ];
 
 macro_rules! pages {
@@ -50,6 +58,15 @@ macro_rules! pages {
 pages! {
     readme: "README.md",
     quickstart: "docs/start/quickstart.md",
+    openai_agent: "docs/start/openai-agent.md",
+    bring_your_agent: "docs/build/bring-your-agent.md",
+    python: "docs/build/python.md",
+    typescript: "docs/build/typescript.md",
+    openai: "docs/build/openai.md",
+    openai_agents_sdk: "docs/build/openai-agents-sdk.md",
+    langgraph: "docs/build/langgraph.md",
+    pydantic_ai: "docs/build/pydantic-ai.md",
+    ai_sdk: "docs/build/ai-sdk.md",
     approvals: "docs/govern/approvals.md",
     rules: "docs/govern/rules.md",
     shadow_and_what_if: "docs/govern/shadow-and-what-if.md",
@@ -90,14 +107,18 @@ fn every_page_with_commands_is_played() {
     assert_eq!(found, PAGES.iter().map(|&page| page.to_owned()).collect());
 }
 
-/// A stand-in for the service that a fleet's tools call, on a port of its own.
-struct Service(Child);
+/// A stand-in for a service or a model, on a port of its own.
+pub struct Service(Child);
 
 impl Service {
     /// Starts `service.py` of one of the snippet folders, or the shop's if it has none, and returns its address.
-    fn start(snippets: &Path, name: &str) -> (Self, String) {
+    pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
-        let program = if own.exists() { own } else { snippets.join("shop/service.py") };
+        Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
+    }
+
+    /// Starts a program that prints its address, and returns the address.
+    fn run(program: &Path) -> (Self, String) {
         let mut command = Command::new("python3");
         let mut child = command.arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -120,8 +141,67 @@ fn configuration(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
 }
 
+/// The environment of the programs of a page: see the head of this file.
+struct Agents {
+    model: Service,
+    gateway: Option<Gateway>,
+    /// None if tests do without Node.js.
+    node: Option<Node>,
+    /// Folders for the PATH, before all others.
+    folders: Vec<PathBuf>,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Agents {
+    /// None if the page runs no programs.
+    fn of(page: &str, folder: &Path, redis: &str) -> Option<Self> {
+        if !page.lines().any(|line| line == "<!-- runs: agents -->") {
+            return None;
+        }
+        let (model, url) = Service::run(&folder.join("agents/model.py"));
+        let mut variables = vec![
+            ("OPENAI_BASE_URL", format!("{url}/v1")),
+            ("OPENAI_API_KEY", "stand-in".to_owned()),
+            // Traces would go to OpenAI.
+            ("OPENAI_AGENTS_DISABLE_TRACING", "1".to_owned()),
+            ("PYTHONPATH", format!("{REPOSITORY}/python/src")),
+            ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+        ];
+        let mut folders = vec![installed("adapters")];
+        let node = page.contains("$ node ").then(Node::unless_skipped).flatten();
+        if let Some(node) = &node {
+            let modules = folder.join("node_modules");
+            fs::create_dir(&modules).unwrap();
+            std::os::unix::fs::symlink(&node.package, modules.join("tickfleet")).unwrap();
+            std::os::unix::fs::symlink(node.package.join("node_modules/ai"), modules.join("ai")).unwrap();
+            variables.push(("NODE_OPTIONS", format!("--import {}/agents/model.mjs", folder.display())));
+            folders.extend(node.folder());
+        }
+        let gateway = page.contains("FLEET_KEY").then(|| {
+            let keys = folder.join("keys.yaml");
+            fs::write(&keys, "").unwrap();
+            let gateway = Gateway::start(redis, &keys);
+            variables.push(("FLEET_KEY", gateway.key(&["--id", "shop", "--tenant", "acme"])));
+            variables.push(("FLEET_URL", gateway.url()));
+            gateway
+        });
+        Some(Self { model, gateway, node, folders, variables })
+    }
+
+    /// Returns true if this machine has what a command needs.
+    fn can_run(&self, command: &str) -> bool {
+        !command.starts_with("node ") || self.node.is_some()
+    }
+
+    /// The beginning of a shell's command line.
+    fn prelude(&self) -> String {
+        let folders: String = self.folders.iter().map(|folder| format!("{}:", folder.display())).collect();
+        format!("PATH=\"{folders}$PATH\"; ")
+    }
+}
+
 /// A folder with copies of all snippets.
-fn snippets() -> TempDir {
+pub fn snippets() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(REPOSITORY).join("docs/snippets");
     let copied = Command::new("cp").arg("-R").arg(source.join(".")).arg(folder.path()).status().unwrap();
@@ -160,19 +240,29 @@ async fn play(page: &str) {
         variables.push(("SEAL_KEY", key));
         commands.remove(0);
     }
+    let agents = Agents::of(&text, folder.path(), &url);
+    let (prelude, mut of_fleet) = (agents.as_ref().map(Agents::prelude).unwrap_or_default(), variables.clone());
+    if let Some(agents) = &agents {
+        of_fleet.push(("PATH", path_with(interpreter().parent().unwrap())));
+        variables.extend(agents.variables.iter().cloned());
+    }
+    let of_fleet: Vec<(&str, &str)> = of_fleet.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let borrowed: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed);
+    let fleet = DevFleet::start_in(folder.path(), &args, &of_fleet);
     let mut ids = Ids::default();
     for shown in commands {
+        if agents.as_ref().is_some_and(|agents| !agents.can_run(&shown.command)) {
+            continue;
+        }
         let command = ids.real(&shown.command);
         let run = || {
             // Both streams in the order in which a terminal shows them.
-            let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
+            let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(borrowed.iter().copied());
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };
-        let reads = READS.iter().any(|verb| command.contains(&format!("tickfleet {verb}")));
+        let reads = READS.iter().any(|verb| command.contains(verb));
         let (mut printed, began) = (run(), Instant::now());
         while reads && !agrees(&shown.output, &printed) && began.elapsed() < PATIENCE {
             printed = run();
@@ -184,8 +274,15 @@ async fn play(page: &str) {
         );
         ids.learn(&shown.output.join("\n"), &printed);
     }
+    drop(agents.map(|agents| (agents.model, agents.gateway)));
     assert_eq!(fleet.stop(), Some(0));
     drop(service);
+}
+
+/// The PATH of this process with a folder before all others.
+#[allow(clippy::disallowed_methods, reason = "the reader's PATH, with a virtual environment in front")]
+fn path_with(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
 /// The ids that a page shows, and those that this run has in their place.
