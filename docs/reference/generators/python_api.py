@@ -63,14 +63,14 @@ def page(root):
     package = Package(root)
     page = """# Python API
 
-The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. `pip install 'tickfleet[client]'` installs
-the client for Redis, `'tickfleet[gateway]'` the client for a gateway. The [Python README](../../python/README.md) is a guide.
+The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. [Call from Python](../build/python.md) and
+[Tools in Python](../build/tools-python.md) are guides.
 
 ```python
 from tickfleet import Fleet
 
-with Fleet("redis://127.0.0.1:6379", tenant="demo") as fleet:
-    reply = fleet.run("kelly", tool_calls=message.tool_calls)
+with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
+    reply = fleet.run("support", tool_calls=message.tool_calls)
     messages += reply.messages
 ```
 """
