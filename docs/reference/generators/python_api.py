@@ -64,13 +64,14 @@ def page(root):
     page = """# Python API
 
 The package `tickfleet`: a client for services that submit turns, and tools that a fleet runs. [Install](../start/install.md#install-a-client)
-it with the extra `client` to use Redis, or `gateway` to use a gateway. The [Python README](../../python/README.md) is a guide.
+it with the extra `client` to use Redis, or `gateway` to use a gateway. [Call from Python](../build/python.md) and
+[Tools in Python](../build/tools-python.md) are guides.
 
 ```python
 from tickfleet import Fleet
 
-with Fleet("redis://127.0.0.1:6379", tenant="demo") as fleet:
-    reply = fleet.run("kelly", tool_calls=message.tool_calls)
+with Fleet("redis://127.0.0.1:6379", tenant="acme") as fleet:
+    reply = fleet.run("support", tool_calls=message.tool_calls)
     messages += reply.messages
 ```
 """

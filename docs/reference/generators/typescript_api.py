@@ -16,14 +16,14 @@ def read(root, path):
 def page(root):
     page = """# TypeScript API
 
-The package `tickfleet`: a client for services that submit turns, over Redis or a gateway. The
-[TypeScript README](../../typescript/README.md) is a guide.
+The package `tickfleet`: a client for services that submit turns, over Redis or a gateway. [Call from TypeScript](../build/typescript.md)
+is a guide.
 
 ```ts
 import { Fleet } from "tickfleet";
 
-const fleet = new Fleet({ url: "redis://127.0.0.1:6379", tenant: "demo" });
-const reply = await fleet.run({ agent: "kelly", toolCalls: message.tool_calls });
+const fleet = new Fleet({ url: "redis://127.0.0.1:6379", tenant: "acme" });
+const reply = await fleet.run({ agent: "support", toolCalls: message.tool_calls });
 messages.push(...reply.messages);
 ```
 """

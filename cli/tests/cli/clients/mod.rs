@@ -3,5 +3,5 @@
 mod adapters;
 mod conformance;
 mod gateway;
-mod page;
 mod rust;
+mod rust_page;

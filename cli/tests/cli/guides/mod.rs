@@ -8,5 +8,5 @@ mod python_sandbox;
 mod python_tools;
 mod security;
 mod shell_tools;
-mod site;
+pub mod site;
 mod typed_tools;

@@ -3,11 +3,12 @@
 //! A page that begins with `<!-- fleet: shop -->` gets a fleet with the configuration docs/snippets/shop, and the service
 //! that its tools call: `service.py` of that folder, or the shop's. A page without that comment gets the built-in
 //! configuration. A page that names FLEET_KEY also gets a gateway: FLEET_URL has its address, and FLEET_KEY a key for all
-//! agents of the tenant acme. If the page's first command creates a key for seals, it runs before the fleet starts, and
-//! SEAL_KEY has the key.
-//! configuration. If the page's first command creates what the fleet needs, a key for seals or pinned tools, it runs before
-//! the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further variables, and `.venv` the package
-//! for Python if the folder's tools need it.
+//! agents of the tenant acme. If the page's first command creates what the fleet needs, a key for seals or pinned tools, it
+//! runs before the fleet starts, and SEAL_KEY has the key. The file `env` of the folder has further variables, and `.venv`
+//! the package for Python if the folder's tools need it.
+//!
+//! A page with the line `<!-- runs: agents -->` runs the programs in docs/snippets/agents, with `python3` or `node`: they find
+//! the frameworks, the packages of the clients and a stand-in for the model. Python tools of the fleet find the package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,24 +24,26 @@ use tokio::time::Instant;
 use crate::operation::gateway::{Gateway, add_key};
 use crate::support::binary::{DevFleet, Said};
 use crate::support::documents::{REPOSITORY, Shown, agrees, shown, with_binary};
-use crate::support::python::interpreter;
+use crate::support::node::Node;
+use crate::support::python::{installed, interpreter};
 
 /// How long a command is run again until it prints what is shown: its effect may still be on its way.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that change nothing, so that they may run again.
-const READS: [&str; 11] = [
-    "explain",
-    "approvals list",
-    "approvals show",
-    "audit",
-    "doctor",
-    "stats",
-    "top",
-    "tools",
-    "dead list",
-    "rules",
-    "whatif",
+const READS: [&str; 12] = [
+    "tickfleet explain",
+    "tickfleet approvals list",
+    "tickfleet approvals show",
+    "tickfleet audit",
+    "tickfleet doctor",
+    "tickfleet stats",
+    "tickfleet top",
+    "tickfleet tools",
+    "tickfleet dead list",
+    "tickfleet rules",
+    "tickfleet whatif",
+    "cat ",
 ];
 
 macro_rules! pages {
@@ -58,6 +61,15 @@ pages! {
     install: "docs/start/install.md",
     quickstart: "docs/start/quickstart.md",
     first_fleet_on_kubernetes: "docs/start/kubernetes.md",
+    openai_agent: "docs/start/openai-agent.md",
+    bring_your_agent: "docs/build/bring-your-agent.md",
+    python: "docs/build/python.md",
+    typescript: "docs/build/typescript.md",
+    openai: "docs/build/openai.md",
+    openai_agents_sdk: "docs/build/openai-agents-sdk.md",
+    langgraph: "docs/build/langgraph.md",
+    pydantic_ai: "docs/build/pydantic-ai.md",
+    ai_sdk: "docs/build/ai-sdk.md",
     approvals: "docs/govern/approvals.md",
     rules: "docs/govern/rules.md",
     shadow_and_what_if: "docs/govern/shadow-and-what-if.md",
@@ -116,14 +128,18 @@ fn every_page_with_commands_is_played() {
     assert_eq!(found, PAGES.iter().chain(&PLAYED_ELSEWHERE).map(|&page| page.to_owned()).collect());
 }
 
-/// A stand-in for the service that a fleet's tools call, on a port of its own.
-struct Service(Child);
+/// A stand-in for a service or a model, on a port of its own.
+pub struct Service(Child);
 
 impl Service {
     /// Starts `service.py` of one of the snippet folders, or the shop's if it has none, and returns its address.
-    fn start(snippets: &Path, name: &str) -> (Self, String) {
+    pub fn start(snippets: &Path, name: &str) -> (Self, String) {
         let own = snippets.join(name).join("service.py");
-        let program = if own.exists() { own } else { snippets.join("shop/service.py") };
+        Self::run(&if own.exists() { own } else { snippets.join("shop/service.py") })
+    }
+
+    /// Starts a program that prints its address, and returns the address.
+    fn run(program: &Path) -> (Self, String) {
         let mut command = Command::new("python3");
         let mut child = command.arg(program).arg("0").stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -146,8 +162,59 @@ fn configuration(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("<!-- fleet: ")?.strip_suffix(" -->")
 }
 
+/// The environment of the programs of a page: see the head of this file.
+struct Agents {
+    model: Service,
+    /// None if tests do without Node.js.
+    node: Option<Node>,
+    /// Folders for the PATH, before all others.
+    folders: Vec<PathBuf>,
+    variables: Vec<(String, String)>,
+}
+
+impl Agents {
+    /// None if the page runs no programs.
+    fn of(page: &str, folder: &Path) -> Option<Self> {
+        if !page.lines().any(|line| line == "<!-- runs: agents -->") {
+            return None;
+        }
+        let (model, url) = Service::run(&folder.join("agents/model.py"));
+        let mut variables = vec![
+            ("OPENAI_BASE_URL", format!("{url}/v1")),
+            ("OPENAI_API_KEY", "stand-in".to_owned()),
+            // Traces would go to OpenAI.
+            ("OPENAI_AGENTS_DISABLE_TRACING", "1".to_owned()),
+            ("PYTHONPATH", format!("{REPOSITORY}/python/src")),
+            ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+        ];
+        let mut folders = vec![installed("adapters")];
+        let node = page.contains("$ node ").then(Node::unless_skipped).flatten();
+        if let Some(node) = &node {
+            let modules = folder.join("node_modules");
+            fs::create_dir(&modules).unwrap();
+            std::os::unix::fs::symlink(&node.package, modules.join("tickfleet")).unwrap();
+            std::os::unix::fs::symlink(node.package.join("node_modules/ai"), modules.join("ai")).unwrap();
+            variables.push(("NODE_OPTIONS", format!("--import {}/agents/model.mjs", folder.display())));
+            folders.extend(node.folder());
+        }
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Some(Self { model, node, folders, variables })
+    }
+
+    /// Returns true if this machine has what a command needs.
+    fn can_run(&self, command: &str) -> bool {
+        !command.starts_with("node ") || self.node.is_some()
+    }
+
+    /// The beginning of a shell's command line.
+    fn prelude(&self) -> String {
+        let folders: String = self.folders.iter().map(|folder| format!("{}:", folder.display())).collect();
+        format!("PATH=\"{folders}$PATH\"; ")
+    }
+}
+
 /// A folder with copies of all snippets.
-fn snippets() -> TempDir {
+pub fn snippets() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(REPOSITORY).join("docs/snippets");
     let copied = Command::new("cp").arg("-R").arg(source.join(".")).arg(folder.path()).status().unwrap();
@@ -200,10 +267,6 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-fn borrowed<'a>(variables: &'a [(&str, String)]) -> Vec<(&'a str, &'a str)> {
-    variables.iter().map(|(name, value)| (*name, value.as_str())).collect()
-}
-
 async fn play(page: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
     let (folder, redis) =
@@ -228,31 +291,38 @@ async fn play(page: &str) {
     if commands.first().is_some_and(|first| prepared(first, folder.path(), &given)) {
         commands.remove(0);
     }
-    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&variables));
+    if let Ok(key) = fs::read_to_string(folder.path().join("seal.key")) {
+        variables.push(("SEAL_KEY".to_owned(), key.trim().to_owned()));
+    }
+    let agents = Agents::of(&text, folder.path());
+    let (prelude, mut of_fleet) = (agents.as_ref().map(Agents::prelude).unwrap_or_default(), variables.clone());
+    if let Some(agents) = &agents {
+        of_fleet.push(("PATH".to_owned(), path_with(interpreter().parent().unwrap())));
+        variables.extend(agents.variables.iter().cloned());
+    }
+    let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&of_fleet));
     let gateway = text.contains("FLEET_KEY").then(|| {
         let keys = folder.path().join("keys.yaml");
         let key = add_key(&keys, &["--id", "shop", "--tenant", "acme"]);
         let gateway = Gateway::start(&url, &keys);
-        variables.extend([("FLEET_URL", gateway.url()), ("FLEET_KEY", key)]);
+        variables.extend([("FLEET_URL".to_owned(), gateway.url()), ("FLEET_KEY".to_owned(), key)]);
         gateway
     });
-    if let Ok(key) = fs::read_to_string(folder.path().join("seal.key")) {
-        variables.push(("SEAL_KEY".to_owned(), key.trim().to_owned()));
-    }
     let given = borrowed(&variables);
-    let fleet = DevFleet::start_in(folder.path(), &args, &given);
     let mut ids = Ids::default();
     for shown in commands {
+        if agents.as_ref().is_some_and(|agents| !agents.can_run(&shown.command)) {
+            continue;
+        }
         let command = ids.real(&shown.command);
         let run = || {
             // Both streams in the order in which a terminal shows them.
-            let mut shell = fleet.shell(&format!("exec 2>&1; {command}"));
-            shell.envs(borrowed(&variables));
+            let mut shell = fleet.shell(&format!("exec 2>&1; {prelude}{command}"));
             shell.envs(given.iter().copied());
             let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
             said.stdout
         };
-        let reads = READS.iter().any(|verb| command.contains(&format!("tickfleet {verb}")));
+        let reads = READS.iter().any(|verb| command.contains(verb));
         let (mut printed, began) = (run(), Instant::now());
         while reads && !agrees(&shown.output, &printed) && began.elapsed() < PATIENCE {
             printed = run();
@@ -265,7 +335,13 @@ async fn play(page: &str) {
         ids.learn(&shown.output.join("\n"), &printed);
     }
     assert_eq!(fleet.stop(), Some(0));
-    drop((service, gateway));
+    drop((service, gateway, agents.map(|agents| agents.model)));
+}
+
+/// The PATH of this process with a folder before all others.
+#[allow(clippy::disallowed_methods, reason = "the reader's PATH, with a virtual environment in front")]
+fn path_with(folder: &Path) -> String {
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default())
 }
 
 /// The ids that a page shows, and those that this run has in their place.

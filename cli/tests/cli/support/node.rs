@@ -95,9 +95,9 @@ impl Node {
         self.runtime.node()
     }
 
-    /// Returns true if it is the machine's own.
-    pub const fn is_installed(&self) -> bool {
-        self.runtime.fetched.is_none()
+    /// The folder of `node`; none if it is the machine's own.
+    pub fn folder(&self) -> Option<PathBuf> {
+        self.runtime.fetched.as_ref().map(|home| home.join("bin"))
     }
 
     /// What is pinned, and nothing else; the package's own `prepare` builds it.
