@@ -64,6 +64,8 @@ pages! {
     cached_reads: "docs/govern/cached-reads.md",
     audit_log: "docs/govern/audit-log.md",
     tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
+    monitoring: "docs/operate/monitoring.md",
+    troubleshooting: "docs/operate/troubleshooting.md",
 }
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.

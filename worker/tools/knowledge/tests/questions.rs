@@ -20,14 +20,14 @@ use tickfleet_tools_knowledge::search::Ranking;
 const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     (
         "At what fill level of Redis memory does the fleet stop taking in new turns?",
-        &[("operating.md", "80 %"), ("troubleshooting.md", "80 %")],
+        &[("operating.md", "80 %"), ("operate/troubleshooting.md", "80 %")],
     ),
     (
         "How long can I still ask for a reply that was lost on its way?",
         &[
             ("producers.md", "for an hour"),
             ("protocol.md", "retention.records"),
-            ("troubleshooting.md", "retention.records"),
+            ("operate/troubleshooting.md", "retention.records"),
         ],
     ),
     (
@@ -35,7 +35,7 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
         &[
             ("operating.md", "outcome_unknown"),
             ("protocol.md", "outcome_unknown"),
-            ("troubleshooting.md", "outcome_unknown"),
+            ("operate/troubleshooting.md", "outcome_unknown"),
         ],
     ),
     (
@@ -77,10 +77,10 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Where does Prometheus read the numbers, and is a password needed?",
-        &[("operating.md", "/metrics"), ("metrics.md", "/metrics"), ("operating.md", "no authentication")],
+        &[("operating.md", "/metrics"), ("reference/metrics.md", "/metrics"), ("operating.md", "no authentication")],
     ),
     ("How do I play a failing game of the simulator again?", &[("understand/how-we-test.md", "make sim SEED")]),
-    ("What happens after somebody flushed Redis?", &[("operating.md", "flush"), ("troubleshooting.md", "flush")]),
+    ("What happens after somebody flushed Redis?", &[("operating.md", "flush"), ("operate/troubleshooting.md", "flush")]),
     (
         "In which providers' formats can tools be shown to a model?",
         &[("formats.md", "--format"), ("formats.md", "eight dialects"), ("formats.md", "Chat Completions")],
