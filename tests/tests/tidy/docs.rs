@@ -164,7 +164,10 @@ fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
     let found = |path: &str, text: &str| dead_pointers(&tree, path, text).len();
     assert_eq!(found("cli/src/a.rs", "let a = \"docs/sandbox.md#what-each-level-needs\"; // docs/no-such-page.md"), 1);
     assert_eq!(found("cli/src/a.rs", "let a = \"docs/sandbox.md says more\";\n// docs/sandbox.md says more"), 1);
-    assert_eq!(found("a.yaml", "runbook_url: docs/operate/runbooks.md#tickfleetnosuchalert\nmore: docs/operate/runbooks.md"), 1);
+    assert_eq!(
+        found("a.yaml", "runbook_url: docs/operate/runbooks.md#tickfleetnosuchalert\nmore: docs/operate/runbooks.md"),
+        1
+    );
 }
 
 #[test]

@@ -193,13 +193,13 @@ catalogue! {
         "Agents of a shard without a tool list, because the lists of the shard exceed 64 MiB.";
     MCP_SERVER_UP = "mcp_server_up", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
-        "1 while this process has a usable connection to the MCP server, else 0.";
+        "1 while this process has a usable connection to the MCP server, otherwise 0.";
     MCP_QUARANTINED = "mcp_tools_quarantined", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
         "Tools of the MCP server that are blocked because they differ from the pinned definitions, as of the last \
          connection.";
     SANDBOX_LEVELS = "sandbox_level_held", Gauge, Workers, ["level": Words(|| labels::SANDBOX_LEVELS.to_vec())],
-        "1 if the worker's machine provides the sandbox level, else 0. Only if a tool needs a sandbox.";
+        "1 if the worker's machine provides the sandbox level, otherwise 0. Only if a tool needs a sandbox.";
     SANDBOX_REFUSED = "sandbox_tools_refused", Gauge, Workers, [],
         "Tools whose calls this worker refuses because its machine lacks their sandbox (`worker.without_sandbox: \
          refuse_calls`).";
@@ -223,10 +223,10 @@ catalogue! {
         "Time from a request to the start of its response. submit_wait and reply_wait include the wait for a reply, \
          mcp includes tool calls.";
     GATEWAY_REFUSED = "gateway_refused_total", Counter, Gateways, ["reason": Words(|| labels::REFUSALS.to_vec())],
-        "Rejected requests: missing or invalid key (key, 401), key without permission (forbidden, 403), large body \
-         (too_large, 413), full queues or too many waiting requests (busy, 429), Redis away or nearly full \
-         (unavailable, 503), rate of the key or token (rate, 429), too many invalid keys from one address \
-         (wrong_keys, 429).";
+        "Rejected requests by reason. key: missing or invalid key (401); forbidden: the key lacks the permission \
+         (403); too_large: large body (413); busy: full queues, or too many waiting requests (429); unavailable: Redis is \
+         away or nearly full (503); rate: the key or token exceeds its rate (429); wrong_keys: too many invalid keys \
+         from one address (429).";
     GATEWAY_WAITING = "gateway_waiting", Gauge, Gateways, [],
         "Requests that wait for a reply now, at most 10,000.";
     GATEWAY_STREAMS = "gateway_streams", Gauge, Gateways, [],
@@ -242,9 +242,9 @@ catalogue! {
     REDIS_ERRORS = "redis_errors_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Failed Redis requests: no connection, a timeout or an error response.";
     REDIS_UP = "redis_up", Gauge, Everyone, [],
-        "1 if Redis answered this process during the scrape and accepted writes, else 0.";
+        "1 if Redis answered this process during the scrape and accepted writes, otherwise 0.";
     REDIS_REFUSES = "redis_refuses", Gauge, Everyone, ["reason": Words(labels::refusals)],
-        "1 for the reason why Redis rejected this process during the scrape, else 0: disk failure (misconf), replica \
+        "1 for the reason why Redis rejected this process during the scrape, otherwise 0: disk failure (misconf), replica \
          (readonly), missing replicas (noreplicas), missing right (noperm), wrong login (noauth), full memory (oom), \
          loading, busy script (busy), or shard not served (cluster).";
     REDIS_PRIMARY_MOVES = "redis_primary_moves_total", Counter, Everyone, [],
@@ -261,7 +261,7 @@ catalogue! {
     REDIS_MEMORY_MAX = "redis_memory_max_bytes", Gauge, Schedulers, [],
         "Memory limit of Redis (maxmemory), 0 without a limit. Absent while Redis does not answer.";
     REDIS_PRESSURE = "redis_pressure", Gauge, Schedulers, [],
-        "1 while new work is rejected because Redis is nearly full, else 0. Absent while Redis does not answer.";
+        "1 while new work is rejected because Redis is nearly full, otherwise 0. Absent while Redis does not answer.";
     POLICY_STALE = "policy_stale_total", Counter, Schedulers, [],
         "Checks that found this process' policy outdated. Grows while the process is on standby.";
     CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],

@@ -24,8 +24,8 @@ Tickfleet processes serve these metrics on `/metrics`, in the text format of Pro
 - Counters start at zero for every known label value, so that `increase` detects the first event.
 - No label names a tenant, agent, turn, task, call or pod. `tickfleet explain`, logs and the audit log do.
 - A process has fewer than 20,000 series with 500 tools and any number of agents. With
-  [`tracing.gen_ai`](settings.md#tracing), workers also export the histogram `gen_ai_execute_tool_duration_seconds`, with
-  17 series for each tool and outcome.
+  [`tracing.gen_ai`](settings.md#tracing), workers also export the histogram
+  `gen_ai_execute_tool_duration_seconds`, with 17 series for each tool and outcome.
 - A value outside the lists below is `other`. Versions can add values.
 
 ";
@@ -74,7 +74,7 @@ fn page() -> String {
         writeln!(page, "| `{}` | {} | {} | {} | {} |", anchor(def), kind(def), labels(def), by(def), def.help).unwrap();
     }
     for (name, kind) in PROCESS {
-        writeln!(page, "| `{name}` | {kind} | – | schedulers, workers | The process, as the operating system reports it. |")
+        writeln!(page, "| `{name}` | {kind} | – | schedulers, workers | As the operating system reports it. |")
             .unwrap();
     }
     page.push_str("\n## Label values\n");
@@ -85,8 +85,8 @@ fn page() -> String {
             if first_with(label, &values).name != def.name {
                 continue;
             }
-            let values: Vec<String> = values.iter().map(|word| format!("`{word}`")).collect();
-            write!(page, "\n### `{label}` of `{}`\n\n{}\n", anchor(def), values.join(", ")).unwrap();
+            let lines: Vec<String> = values.chunks(8).map(|line| line.join("  ")).collect();
+            write!(page, "\n### `{label}` of `{}`\n\n```text\n{}\n```\n", anchor(def), lines.join("\n")).unwrap();
         }
     }
     page.push_str("\n## Histogram buckets\n\nUpper bounds in seconds.\n\n| Metric | Buckets |\n|---|---|\n");

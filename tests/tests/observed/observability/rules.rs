@@ -143,7 +143,14 @@ fn every_alert_says_how_bad_it_is_and_has_a_runbook() {
         let section = page.split(&format!("\n### {name}\n")).nth(1).unwrap_or_else(|| panic!("no runbook of {name}"));
         let section = section.split("\n#").next().unwrap_or_default();
         let head = format!("\n**Severity:** {severity} ([rule](../reference/alerts.md#{anchor}))\n");
-        let parts = [head.as_str(), "\n**Users notice:** ", "\n```sh\n", "\n**Cause:** ", "\n**Fix:** ", "\n**Wake someone:** "];
+        let parts = [
+            head.as_str(),
+            "\n**Users notice:** ",
+            "\n```sh\n",
+            "\n**Cause:** ",
+            "\n**Fix:** ",
+            "\n**Wake someone:** ",
+        ];
         let places: Vec<Option<usize>> = parts.iter().map(|part| section.find(part)).collect();
         assert!(places.iter().all(Option::is_some), "{name}: {parts:?} are at {places:?}");
         assert!(places.is_sorted(), "{name}: {parts:?} are at {places:?}");
