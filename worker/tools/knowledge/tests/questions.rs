@@ -77,10 +77,18 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Where does Prometheus read the numbers, and is a password needed?",
-        &[("operating.md", "/metrics"), ("reference/metrics.md", "/metrics"), ("operating.md", "no authentication")],
+        &[
+            ("operating.md", "/metrics"),
+            ("operate/monitoring.md", "/metrics"),
+            ("reference/metrics.md", "/metrics"),
+            ("operating.md", "no authentication"),
+        ],
     ),
     ("How do I play a failing game of the simulator again?", &[("understand/how-we-test.md", "make sim SEED")]),
-    ("What happens after somebody flushed Redis?", &[("operating.md", "flush"), ("operate/troubleshooting.md", "flush")]),
+    (
+        "What happens after somebody flushed Redis?",
+        &[("operating.md", "flush"), ("operate/troubleshooting.md", "flush")],
+    ),
     (
         "In which providers' formats can tools be shown to a model?",
         &[("formats.md", "--format"), ("formats.md", "eight dialects"), ("formats.md", "Chat Completions")],
