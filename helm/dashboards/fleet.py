@@ -1,4 +1,4 @@
-"""The fleet: what comes in, what waits, what runs, what comes out."""
+"""The fleet: intake, backlog, running work and results."""
 
 from grafana import BLUE, GREEN, RED, YELLOW, bars, dashboard, graph, heatmap, row, stat, steps, table
 
@@ -8,7 +8,7 @@ LOOPS = "tickfleet_loop_progress_timestamp_seconds"
 def make():
     return dashboard(
         "tickfleet-fleet",
-        "What comes in, what waits, what runs and what comes out, over the whole fleet.",
+        "Intake, backlog, running work and results of the whole fleet.",
         [*glance(), *intake(), *backlog(), *starts(), *tools(), *sandboxes(), *gateways(), *processes()],
     )
 
@@ -17,7 +17,7 @@ def glance():
     return [
         row("At a glance"),
         stat(
-            "Schedulers", "Schedulers that decide. One that stands by with an older policy is not counted. Run two or more.",
+            "Schedulers", "Active schedulers. Schedulers on standby with an older policy are not counted. Run two or more.",
             f'count({LOOPS}{{@, loop="tick"}}) or vector(0)',
             thresholds=steps((None, RED), (1, YELLOW), (2, GREEN)),
         ),
@@ -27,22 +27,22 @@ def glance():
             thresholds=steps((None, RED), (1, GREEN)),
         ),
         stat(
-            "Calls ended", "Calls that got their result, whatever it was.",
+            "Calls ended", "Calls that ended, with any outcome.",
             "sum(rate(tickfleet_calls_total{@}[$__rate_interval]))", "ops", decimals=1,
             thresholds=steps((None, BLUE)),
         ),
         stat(
-            "Oldest ready", "How long the oldest slice has been waiting for a worker.",
+            "Oldest ready", "Age of the oldest slice that waits for a worker.",
             'max(tickfleet_oldest_age_seconds{@, state="ready"})', "s", decimals=1,
             thresholds=steps((None, GREEN), (5, YELLOW), (30, RED)),
         ),
         stat(
-            "Slots busy", "Part of all slots that carry out a slice now. Near 100 % for long: add workers.",
+            "Slots busy", "Share of all slots that run a slice now. Near 100 % for long: add workers.",
             "sum(tickfleet_slots_busy{@}) / sum(tickfleet_slots{@})", "percentunit", maximum=1,
             thresholds=steps((None, GREEN), (0.8, YELLOW), (0.95, RED)),
         ),
         stat(
-            "Alerts firing", "Alerts of Tickfleet that fire now, pages and tickets.",
+            "Alerts firing", "Firing Tickfleet alerts, pages and tickets.",
             'count(ALERTS{alertname=~"Tickfleet.*", alertstate="firing", namespace=~"$namespace"}) or vector(0)',
             thresholds=steps((None, GREEN), (1, RED)),
         ),
@@ -57,12 +57,12 @@ def intake():
             [("sum by (stream) (rate(tickfleet_inbound_entries_total{@}[$__rate_interval]))", "{{stream}}")], "ops",
         ),
         graph(
-            "Turns admitted", "What admission decided. Laned turns wait for their agent's next tick.",
+            "Turns admitted", "Admission decisions. Laned turns wait for their agent's next tick.",
             [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
             "ops", stacked=True,
         ),
         graph(
-            "Calls in and out", "Calls that were let through, and calls that ended. The lines part where work gathers.",
+            "Calls in and out", "Admitted and ended calls. The lines diverge while work accumulates.",
             [
                 ("sum(rate(tickfleet_calls_admitted_total{@}[$__rate_interval]))", "admitted"),
                 ("sum(rate(tickfleet_calls_total{@}[$__rate_interval]))", "ended"),
@@ -76,17 +76,17 @@ def backlog():
     return [
         row("Backlog"),
         graph(
-            "Waiting for the fleet", "Work that the fleet has yet to do. Entries for inbound, slices for ready, running and suspect.",
+            "Unfinished work", "Entries for inbound, slices for ready, running and suspect.",
             [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"inbound|ready|running|suspect"}))', "{{state}}")],
             stacked=True,
         ),
         graph(
-            "Waiting on purpose", "Turns that wait for their cap or for another try. More workers would not help them.",
+            "Throttled and delayed", "Turns that wait for a cap or a retry. More workers do not help them.",
             [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"parked_capped|delayed"}))', "{{state}}")],
             stacked=True,
         ),
         graph(
-            "Age of the oldest", "Ready and inbound should stay near zero. Running is as long as the longest call.",
+            "Oldest age", "Ready and inbound should stay near zero. Running is as long as the longest call.",
             [('max by (state) (tickfleet_oldest_age_seconds{@, state!="dead"})', "{{state}}")], "s",
             thresholds=steps((None, GREEN), (30, RED)), line_at=True,
         ),
@@ -98,17 +98,17 @@ def starts():
     return [
         row("Starting work"),
         graph(
-            "Schedule to start", "From the dispatch of a slice to its beginning on a worker. The objective: 99 % within 1 s.",
+            "Schedule to start", "Time from the dispatch of a slice to its start on a worker. Objective: 99 % within 1 s.",
             [(f"histogram_quantile({q}, {bucket})", f"p{int(float(q) * 100)}") for q in ("0.5", "0.9", "0.99")], "s",
             thresholds=steps((None, GREEN), (1, RED)), line_at=True,
         ),
-        heatmap("Schedule to start, spread", "How many slices waited how long.", bucket),
+        heatmap("Schedule to start, distribution", "Slices by waiting time.", bucket),
         graph(
-            "Slots", "Slots that there are, and slots that are busy.",
+            "Slots", "All slots, and busy slots.",
             [("sum(tickfleet_slots{@})", "slots"), ("sum(tickfleet_slots_busy{@})", "busy")],
         ),
         graph(
-            "Work per slot", "Ready, running and suspect slices over slots: what workers are scaled by. Capped work is not in it.",
+            "Work per slot", "Ready, running and suspect slices per slot, the metric for autoscaling. Capped work is excluded.",
             [(
                 'sum(max by (namespace, state) (tickfleet_backlog{@, state=~"ready|running|suspect"})) / sum(tickfleet_slots{@})',
                 "work per slot",
@@ -116,11 +116,11 @@ def starts():
             thresholds=steps((None, GREEN), (1, RED)), line_at=True,
         ),
         graph(
-            "Slots busy by worker", "The ten busiest workers. Even lines are good: work goes to whoever has a free slot.",
+            "Slots busy by worker", "The ten busiest workers. Even lines are good: work goes to workers with free slots.",
             [("topk(10, tickfleet_slots_busy{@})", "{{instance}}")],
         ),
         graph(
-            "Turn duration", "From submission to the settled end, waits for ticks and retries included.",
+            "Turn duration", "Time from submit to end, including waits and retries.",
             [
                 (f"histogram_quantile({q}, sum by (le) (rate(tickfleet_turn_duration_seconds_bucket{{@}}[$__rate_interval])))",
                  f"p{int(float(q) * 100)}")
@@ -136,23 +136,23 @@ def tools():
     return [
         row("Tools"),
         graph(
-            "Calls by outcome", "How calls ended. What each outcome means stands in the protocol.",
+            "Calls by outcome", "Ended calls by outcome. The reference of outcomes explains each.",
             [("sum by (outcome) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0", "{{outcome}}")],
             "ops", stacked=True,
         ),
         graph(
-            "Calls by tool", "The ten tools that are called most. Calls that ended without a worker are under `other`.",
+            "Calls by tool", "The ten most called tools. Calls that ended without a worker are under `other`.",
             [("topk(10, sum by (tool) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0)", "{{tool}}")], "ops",
         ),
         bars(
-            "Failing tools", "Part of a tool's calls that failed on its side, after all retries.",
+            "Failing tools", "Share of a tool's calls that failed on the tool's side, after all retries.",
             f"topk(10, sum by (tool) (rate(tickfleet_calls_total{{@, {failed}}}[$__rate_interval])) "
             "/ (sum by (tool) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0))",
             "{{tool}}", "percentunit", maximum=1,
             thresholds=steps((None, GREEN), (0.05, YELLOW), (0.25, RED)),
         ),
         graph(
-            "Call duration, p95 by tool", "Time of the last try of a call. The ten slowest tools.",
+            "Call duration, p95 by tool", "Duration of the last attempt of a call. The ten slowest tools.",
             [(
                 "topk(10, histogram_quantile(0.95, "
                 "sum by (tool, le) (rate(tickfleet_call_duration_seconds_bucket{@}[$__rate_interval]))) > 0)",
@@ -172,7 +172,7 @@ def sandboxes():
     return [
         row("Sandboxes of tools"),
         graph(
-            "Workers that hold a level", "By level, beside all workers with tools that want a sandbox. Lines that lie apart: machines differ.",
+            "Workers by sandbox level", "Workers that provide each level, and all workers with sandboxed tools. If the lines differ, so do the machines.",
             [
                 ("sum by (level) (tickfleet_sandbox_level_held{@})", "{{level}}"),
                 ("count(count by (namespace, instance) (tickfleet_sandbox_level_held{@}))", "all"),
@@ -180,7 +180,7 @@ def sandboxes():
             width=12,
         ),
         graph(
-            "Tools refused for want of a sandbox", "The ten workers that refuse most. Their machines cannot hold what these tools demand.",
+            "Tools without their sandbox", "Tools that a worker refuses because its machine lacks their sandbox. The ten worst workers.",
             [("topk(10, tickfleet_sandbox_tools_refused{@})", "{{instance}}")],
             width=12, thresholds=steps((None, GREEN), (1, RED)), line_at=True,
         ),
@@ -195,11 +195,11 @@ def gateways():
     return [
         row("Gateways"),
         graph(
-            "Requests", "What is asked over HTTP. `other` has no path here.",
+            "Requests", "HTTP requests by route. `other` has no route.",
             [(f"sum by (request) (rate({GATEWAY}{{@}}[$__rate_interval])) > 0", "{{request}}")], "ops", stacked=True,
         ),
         graph(
-            "Failed requests", "Part of the requests that ended with a 5xx: Redis away, or a bug.",
+            "Failed requests", "Share of requests that ended with a 5xx: Redis is away, or a bug.",
             [(
                 f'sum(rate({GATEWAY}{{@, status="5xx"}}[$__rate_interval])) '
                 f"/ sum(rate({GATEWAY}{{@}}[$__rate_interval]))",
@@ -208,7 +208,7 @@ def gateways():
             "percentunit", thresholds=steps((None, GREEN), (0.05, RED)), line_at=True,
         ),
         graph(
-            "Time to answer", "Of requests that are not asked to wait for a reply, and carry no call out themselves.",
+            "Time to answer", "Duration of requests that neither wait for a reply nor run a call.",
             [
                 (
                     f"histogram_quantile({quantile}, sum by (le) (rate(tickfleet_gateway_request_duration_seconds_bucket"
@@ -220,15 +220,15 @@ def gateways():
             "s",
         ),
         graph(
-            "Who waits", "Requests that wait for a reply (at most 10,000 a gateway), and streams of events that are open.",
+            "Waiting requests and streams", "Requests that wait for a reply (at most 10,000 per gateway), and open event streams.",
             [("sum(tickfleet_gateway_waiting{@})", "waiting"), ("sum(tickfleet_gateway_streams{@})", "streams")],
         ),
         graph(
-            "Refused requests", "`key`: none, or none that is good. `busy`: queues are full, or too many wait. `unavailable`: Redis is away or nearly full.",
+            "Rejected requests", "`key`: missing or invalid key. `busy`: full queues, or too many waiting requests. `unavailable`: Redis is away or nearly full.",
             [("sum by (reason) (rate(tickfleet_gateway_refused_total{@}[$__rate_interval]))", "{{reason}}")], "ops", stacked=True,
         ),
         graph(
-            "Calls over MCP", "`task`: the call goes on, and its client asks for it.",
+            "Calls over MCP", "Tool calls by response. `task`: the call continues, and its client polls.",
             [("sum by (answer) (rate(tickfleet_gateway_mcp_calls_total{@}[$__rate_interval]))", "{{answer}}")], "ops", stacked=True,
         ),
     ]
@@ -238,7 +238,7 @@ def processes():
     return [
         row("Processes"),
         graph(
-            "CPU", "Processor seconds a second, by job.",
+            "CPU", "CPU seconds per second, by job.",
             [("sum by (job) (rate(process_cpu_seconds_total{@}[$__rate_interval]))", "{{job}}")], "short",
         ),
         graph(
@@ -246,16 +246,16 @@ def processes():
             [("max by (job) (process_resident_memory_bytes{@})", "{{job}}")], "bytes",
         ),
         graph(
-            "Open files", "Part of the process' bound on open files that is used.",
+            "Open files", "Share of the process' limit on open files that is used.",
             [("max by (job) (process_open_fds{@} / process_max_fds{@})", "{{job}}")], "percentunit",
             thresholds=steps((None, GREEN), (0.8, RED)), line_at=True,
         ),
         graph(
-            "Restarts", "Processes that were started anew at the same address, within the hour before.",
+            "Restarts", "Restarts of processes at the same address within the last hour.",
             [("sum by (job) (changes(process_start_time_seconds{@}[1h]))", "{{job}}")], width=12,
         ),
         table(
-            "Versions", "How many processes run which version.",
+            "Versions", "Processes by version.",
             "count by (job, version) (tickfleet_build_info{@})", ["job", "version"], width=12,
         ),
     ]

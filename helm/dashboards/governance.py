@@ -1,4 +1,4 @@
-"""Governance: what the caps, limits, permissions and ticks decided."""
+"""Governance: decisions of caps, limits, permissions and ticks."""
 
 from grafana import BLUE, GREEN, RED, YELLOW, dashboard, graph, row, stat, steps, table
 
@@ -9,7 +9,7 @@ TICK_BUCKETS = "sum by (le) (rate(tickfleet_tick_duration_seconds_bucket{@}[$__r
 def make():
     return dashboard(
         "tickfleet-governance",
-        "What admission, caps, ticks and permissions decided. Who was capped is in `tickfleet explain`, not in a label.",
+        "Decisions of admission, caps, ticks and permissions. `tickfleet explain` names agents; labels do not.",
         [*glance(), *admission(), *ticks(), *limits(), *rules(), *permission(), *consent(), *audit(), *policy()],
     )
 
@@ -18,15 +18,15 @@ def glance():
     return [
         row("At a glance"),
         stat(
-            "Waiting for a cap", "Turns on lanes: they wait for their agent's next tick or day. A cap that holds is no fault.",
+            "Waiting for a cap", "Turns in throttle queues: they wait for their agent's next tick or day. This is not an error.",
             'sum(max by (namespace) (tickfleet_backlog{@, state="parked_capped"}))', thresholds=steps((None, BLUE)),
         ),
         stat(
-            "Oldest of them", "Age of the oldest that was seen; it is sampled. Turns that wait for a day may be a day old.",
+            "Oldest capped", "Age of the oldest capped turn, from a sample. Turns that wait for the next day can be a day old.",
             'max(tickfleet_oldest_age_seconds{@, state="parked_capped"})', "s", thresholds=steps((None, BLUE)),
         ),
         stat(
-            "Tick lag", "How late lanes are released. More than a tick (5 s) is an alert.",
+            "Tick lag", "Delay of the release of throttle queues. More than 5 s is an alert.",
             "max(tickfleet_tick_lag_seconds{@})", "s", decimals=2,
             thresholds=steps((None, GREEN), (1, YELLOW), (5, RED)),
         ),
@@ -36,11 +36,11 @@ def glance():
             thresholds=steps((None, BLUE)),
         ),
         stat(
-            "Denied", "Calls of the last hour that no permission allows.",
+            "Denied", "Calls of the last hour that permissions or rules denied.",
             'sum(increase(tickfleet_calls_total{@, outcome="denied"}[1h]))', decimals=0, thresholds=steps((None, BLUE)),
         ),
         stat(
-            "Configurations in force", "How many different ones. More than one, for long: a roll-out is stuck.",
+            "Configurations in force", "Number of different configurations. If there is more than one for long, a rollout is stuck.",
             "count(count by (namespace, digest) (tickfleet_config_info{@}))",
             thresholds=steps((None, GREEN), (2, YELLOW)),
         ),
@@ -51,12 +51,12 @@ def admission():
     return [
         row("Admission"),
         graph(
-            "Decisions", "Dispatched at once, laned for a later tick, ended at a cap, duplicate, conflict, rejected.",
+            "Decisions", "Dispatched at once, laned for a later tick, capped, duplicate, conflict, rejected.",
             [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
             "ops", stacked=True,
         ),
         graph(
-            "Part of turns that had to wait", "Laned or capped, of all turns that were new.",
+            "Share of turns that waited", "Laned or capped turns, of all new turns.",
             [(
                 'sum by (decision) (rate(tickfleet_turns_admitted_total{@, decision=~"laned|capped"}[$__rate_interval])) '
                 "/ on () group_left () (sum(rate(tickfleet_turns_admitted_total"
@@ -66,7 +66,7 @@ def admission():
             "percentunit", maximum=1,
         ),
         graph(
-            "Refused turns", "Turns that were answered with an error before admission, by its code.",
+            "Rejected turns", "Turns that were rejected before admission, by error code.",
             [("sum by (reason) (rate(tickfleet_turns_refused_total{@}[$__rate_interval])) > 0", "{{reason}}")],
             "ops", stacked=True,
         ),
@@ -75,13 +75,13 @@ def admission():
 
 def ticks():
     return [
-        row("Ticks and lanes"),
+        row("Ticks and throttle queues"),
         graph(
-            "Waiting for a cap", "Turns on lanes, and turns that wait for another try after a failure.",
+            "Waiting for a cap", "Turns in throttle queues, and turns that wait for a retry.",
             [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"parked_capped|delayed"}))', "{{state}}")],
         ),
         graph(
-            "Released and promoted", "Slices that left a lane when their tick came, and slices that went back for another try.",
+            "Released and promoted", "Slices that left a throttle queue with their tick, and slices that returned for a retry.",
             [
                 ("sum(rate(tickfleet_released_total{@}[$__rate_interval]))", "released"),
                 ("sum(rate(tickfleet_promoted_total{@}[$__rate_interval]))", "promoted"),
@@ -93,12 +93,12 @@ def ticks():
             [("sum(rate(tickfleet_calls_admitted_total{@}[$__rate_interval]))", "calls")], "ops",
         ),
         graph(
-            "Tick lag by scheduler", "How late each scheduler's last round found the lane that was due first.",
+            "Tick lag by scheduler", "Delay with which each scheduler's last round released the first due queue.",
             [("max by (instance) (tickfleet_tick_lag_seconds{@})", "{{instance}}")], "s",
             thresholds=steps((None, GREEN), (5, RED)), line_at=True,
         ),
         graph(
-            "Tick duration", "Time of one round: releasing lanes and promoting what is due.",
+            "Tick duration", "Duration of one round, which releases throttle queues and due retries.",
             [(f"histogram_quantile({q}, {TICK_BUCKETS})", f"p{int(float(q) * 100)}") for q in ("0.5", "0.99")], "s",
         ),
         graph(
@@ -115,16 +115,16 @@ def limits():
     return [
         row("Limits"),
         graph(
-            "Turns that a limit made wait", "By limit, each time that a turn came to its lane. Which counters are full says `tickfleet limits`.",
+            "Turns that waited for a limit", "By limit. `tickfleet limits` shows the full counters.",
             of("wait"), "ops", stacked=True,
         ),
-        graph("Calls that a limit refused", "By limit: they got the result limit_reached.", of("reject"), "ops", stacked=True),
+        graph("Calls rejected by a limit", "By limit. Their outcome is limit_reached.", of("reject"), "ops", stacked=True),
         graph(
-            "What limits in shadow would have held up", "Turns by limit. Nothing was held up: it is what enforcing the limit would do.",
+            "Limits in shadow mode", "Turns that each limit would have held up. Nothing was held up.",
             of("shadow"), "ops", stacked=True,
         ),
         table(
-            "Limits that were reached", "Of the last hour, by what became of the turns or calls.",
+            "Limits that were reached", "In the last hour, by action.",
             "topk(50, round(sum by (limit, action) (increase(tickfleet_limits_reached_total{@}[1h]))) > 0)",
             ["limit", "action"],
         ),
@@ -137,13 +137,13 @@ def rules():
 
     return [
         row("Rules on arguments and context"),
-        graph("Calls that a rule denied", "By rule: they do not meet it, or whether they do cannot be said.", of("deny|undecided"), "ops", stacked=True),
+        graph("Calls denied by a rule", "By rule: the call does not meet it, or it cannot be evaluated.", of("deny|undecided"), "ops", stacked=True),
         graph(
-            "What rules in shadow would have denied", "Calls by rule. Nothing was denied: it is what enforcing the rule would do.",
+            "Rules in shadow mode", "Calls that each rule would have denied. Nothing was denied.",
             of("shadow"), "ops", stacked=True,
         ),
         table(
-            "Rules that were not met", "Of the last hour, by what became of the calls. Undecided: an argument is missing, or is another kind of value than the rule takes it for.",
+            "Rules that were not met", "In the last hour, by action. Undecided: an argument is missing or has another type than the rule expects.",
             "topk(50, round(sum by (rule, action) (increase(tickfleet_rules_unmet_total{@}[1h]))) > 0)",
             ["rule", "action"],
         ),
@@ -155,17 +155,17 @@ def permission():
     return [
         row("Permission and arguments"),
         graph(
-            "Calls refused before they ran", "No such tool, no permission, arguments that do not fit, an approval that was refused.",
+            "Calls rejected before they ran", "Unknown tool, no permission, invalid arguments, or a refused approval.",
             [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{REFUSED}"}}[$__rate_interval]))', "{{outcome}}")],
             "ops", stacked=True,
         ),
         graph(
-            "Calls ended by the clock or a cap", "Their day was used up, their deadline passed, or somebody cancelled them.",
+            "Calls ended by the clock or a cap", "The day cap was used up, the deadline passed, or the turn was canceled.",
             [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{capped}"}}[$__rate_interval]))', "{{outcome}}")],
             "ops", stacked=True,
         ),
         table(
-            "Refused calls by tool", "Of the last hour. An agent that keeps trying a tool that it may not call needs another prompt or a row in permissions.yaml.",
+            "Rejected calls by tool", "In the last hour. If an agent keeps calling a denied tool, change its prompt or grant the tool in permissions.yaml.",
             f'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{{@, outcome=~"{REFUSED}"}}[1h]))) > 0)',
             ["tool", "outcome"],
         ),
@@ -174,25 +174,25 @@ def permission():
 
 def consent():
     return [
-        row("Consent, sequence, repetition"),
+        row("Approvals, facts, repetition"),
         graph(
-            "Approvals", "What became of calls that need consent. Not asked: nobody could be. Not narrowed: what people had changed could not be used.",
+            "Approvals", "Approvals by event. not_asked: no approver can be asked. not_narrowed: the changed arguments are invalid.",
             [("sum by (event) (rate(tickfleet_approvals_total{@}[$__rate_interval]))", "{{event}}")], "ops", stacked=True,
         ),
         graph(
-            "Calls that wait for consent", "Their slots are free. The oldest says how long people take.",
+            "Calls that wait for approval", "They occupy no slots.",
             [('sum(max by (namespace) (tickfleet_backlog{@, state="approval"}))', "calls")],
         ),
         graph(
-            "Approvals that others were told of", "Requests of `tickfleet approvals notify`: taken, failed and tried again, or given up.",
+            "Notifications of approvals", "Requests of `tickfleet approvals notify`: accepted, failed and retried, or dropped.",
             [("sum by (result) (rate(tickfleet_approvals_told_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
         ),
         graph(
-            "Answers known before", "Reads that were answered from a kept answer, and those that asked their tool.",
+            "Cached reads", "Reads that were answered from the cache, and reads that called their tool.",
             [("sum by (result) (rate(tickfleet_reads_cached_total{@}[$__rate_interval]))", "{{result}}")], "ops", stacked=True,
         ),
         graph(
-            "Waits for a fact, and loops", "Calls that waited for what another one brings; agents that were told of, or refused, the same call again and again.",
+            "Waits for a fact, and loops", "Calls that waited for the fact of another call; repeated calls that were warned about or denied.",
             [
                 ("sum(rate(tickfleet_fact_waits_total{@}[$__rate_interval]))", "waits for a fact"),
                 ("sum by (action) (rate(tickfleet_loops_total{@}[$__rate_interval]))", "loop: {{action}}"),
@@ -200,7 +200,7 @@ def consent():
             "ops",
         ),
         graph(
-            "Unknown outcomes that were asked for", "What a `reconcile` tool found: whether the call had taken effect.",
+            "Reconciled outcomes", "Results of `reconcile` tools: whether the call took effect.",
             [("sum by (verdict) (rate(tickfleet_reconciled_total{@}[$__rate_interval]))", "{{verdict}}")], "ops", stacked=True,
         ),
     ]
@@ -213,7 +213,7 @@ def audit():
     return [
         row("Audit log"),
         graph(
-            "Sealed and exported", "Entries of the audit log. One that is sent again after a crash counts again.",
+            "Sealed and exported", "Audit entries. An entry that is sent again after a crash counts again.",
             [
                 ("sum(rate(tickfleet_audit_sealed_total{@}[$__rate_interval]))", "sealed"),
                 ("sum(rate(tickfleet_audit_exported_total{@}[$__rate_interval]))", "exported"),
@@ -221,17 +221,17 @@ def audit():
             "ops",
         ),
         graph(
-            "Oldest without a seal", "Until it has one, nobody could tell if it were changed. More than 5 minutes are an alert.",
+            "Oldest without a seal", "Changes to unsealed entries are not detectable. More than 5 minutes is an alert.",
             [("max(tickfleet_audit_unsealed_age_seconds{@})", "oldest")], "s",
             thresholds=steps((None, GREEN), (300, RED)), line_at=True,
         ),
         graph(
-            "Oldest not exported", "Trimming does not wait for an exporter. More than 15 minutes are an alert.",
+            "Oldest not exported", "Trimming does not wait for an exporter. More than 15 minutes is an alert.",
             [("max(tickfleet_audit_unexported_age_seconds{@})", "oldest")], "s",
             thresholds=steps((None, GREEN), (900, RED)), line_at=True,
         ),
         graph(
-            "Gaps and failures", "Entries that were gone before they were sealed or exported, and tries to seal, anchor or export that failed.",
+            "Gaps and failures", "Entries that were removed before they were sealed or exported, and failed attempts to seal, anchor or export.",
             [
                 (more("gone_unsealed"), "gone unsealed"),
                 (more("gone_unexported"), "gone unexported"),
@@ -248,19 +248,19 @@ def policy():
     return [
         row("Policy and configuration"),
         table(
-            "Configurations", "Which configuration how many processes have in force: the first 12 digits of its digest.",
+            "Configurations", "Processes by configuration in force (first 12 digits of its digest).",
             "count by (job, digest) (tickfleet_config_info{@})", ["job", "digest"],
         ),
         graph(
-            "Reloads", "Configurations that were taken over while the process ran, and those that were rejected.",
+            "Reloads", "Accepted and rejected reloads of running processes.",
             [("sum by (result) (increase(tickfleet_config_reloads_total{@}[$__rate_interval]))", "{{result}}")],
         ),
         graph(
-            "Policy generation", "The generation that each scheduler decides by. Lines that stay apart: one stands by.",
+            "Policy generation", "Policy generation of each scheduler. If lines stay apart, one is on standby.",
             [("max by (instance) (tickfleet_config_generation{@})", "{{instance}}")],
         ),
         graph(
-            "Policies that were outdated", "Times that a scheduler learned that its policy is older than the fleet's.",
+            "Outdated policies", "Checks of schedulers that found their own policy outdated.",
             [("sum(increase(tickfleet_policy_stale_total{@}[$__rate_interval]))", "outdated")],
         ),
         graph(

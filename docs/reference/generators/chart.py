@@ -103,7 +103,7 @@ def read(root, path):
 def alerts(root):
     page = """# Alerts
 
-The chart installs these Prometheus alerts with `monitoring.rules.enabled`. The [runbooks](../operating.md) say how to respond.
+The chart installs these Prometheus alerts with `monitoring.rules.enabled`. The [runbooks](../operate/runbooks.md) explain how to respond. The files `helm/tickfleet/rules/*.yaml` also work without the chart ([Monitoring](../operate/monitoring.md)).
 
 - `page`: agents wait or a guarantee is at risk. Respond now.
 - `ticket`: respond during working hours.
@@ -141,7 +141,7 @@ def alert(text):
         "expr": "\n".join(lines),
         "summary": unquoted(field("summary")),
         "description": unquoted(field("description")),
-        "runbook": field("runbook_url").removeprefix("docs/"),
+        "runbook": field("runbook_url").partition("/docs/")[2],
     }
 
 

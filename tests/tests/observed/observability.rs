@@ -28,10 +28,10 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The metrics that docs/metrics.md lists, which another test keeps equal to what the code exports.
+/// The metrics that docs/reference/metrics.md lists, which another test keeps equal to what the code exports.
 fn exported() -> BTreeSet<String> {
     let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
-    let page = read("docs/metrics.md");
+    let page = read("docs/reference/metrics.md");
     let mut names = BTreeSet::new();
     for found in row.captures_iter(&page) {
         let name = &found[1];
@@ -41,7 +41,7 @@ fn exported() -> BTreeSet<String> {
             names.insert(name.to_owned());
         }
     }
-    assert!(names.len() > 40, "docs/metrics.md is not read: {names:?}");
+    assert!(names.len() > 40, "docs/reference/metrics.md is not read: {names:?}");
     names
 }
 

@@ -162,9 +162,17 @@ fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
     );
     let tree = Tree::load();
     let found = |path: &str, text: &str| dead_pointers(&tree, path, text).len();
-    assert_eq!(found("cli/src/a.rs", "let a = \"docs/reference/sandbox-levels.md#requirements\"; // docs/no-such-page.md"), 1);
-    assert_eq!(found("cli/src/a.rs", "let a = \"docs/reference/sandbox-levels.md says more\";\n// docs/reference/sandbox-levels.md says more"), 1);
-    assert_eq!(found("a.yaml", "runbook_url: docs/operating.md#tickfleetnosuchalert\nmore: docs/operating.md"), 1);
+    assert_eq!(
+        found("cli/src/a.rs", "let a = \"docs/reference/sandbox-levels.md#requirements\"; // docs/no-such-page.md"),
+        1
+    );
+    let unnamed =
+        "let a = \"docs/reference/sandbox-levels.md says more\";\n// docs/reference/sandbox-levels.md says more";
+    assert_eq!(found("cli/src/a.rs", unnamed), 1);
+    assert_eq!(
+        found("a.yaml", "runbook_url: docs/operate/runbooks.md#tickfleetnosuchalert\nmore: docs/operate/runbooks.md"),
+        1
+    );
 }
 
 #[test]

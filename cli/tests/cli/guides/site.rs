@@ -99,6 +99,8 @@ pages! {
     tools_shell: "docs/build/tools-shell.md",
     composed_tools: "docs/build/composed-tools.md",
     test_a_tool: "docs/build/test-a-tool.md",
+    monitoring: "docs/operate/monitoring.md",
+    troubleshooting: "docs/operate/troubleshooting.md",
 }
 
 /// Pages whose commands need another program: `typed_tools` plays this one.

@@ -12,7 +12,9 @@ use super::{exported, files, read, root, unknown_metrics};
 
 const RULES: &str = "helm/tickfleet/rules";
 const CASES: &str = "tests/prometheus";
-const GUIDE: &str = "docs/operating.md";
+const RUNBOOKS: &str = "docs/operate/runbooks.md";
+/// The public address of the project's files.
+const PUBLIC: &str = "https://github.com/tickfleet/tickfleet/blob/main";
 
 #[derive(Deserialize)]
 struct RuleFile {
@@ -126,29 +128,39 @@ fn cases_evaluate_what_is_recorded_first_and_every_group() {
 
 #[test]
 fn every_alert_says_how_bad_it_is_and_has_a_runbook() {
-    let guide = read(GUIDE);
+    let page = read(RUNBOOKS);
     let placeholder = Regex::new(r"\{\{.*?\}\}").unwrap();
     for (name, rule) in alerts() {
         assert!(name.starts_with("Tickfleet"), "{name}");
-        let severity = rule.labels.get("severity").map(String::as_str);
-        assert!(matches!(severity, Some("page" | "ticket")), "{name}: {severity:?}");
-        assert_eq!(rule.annotations["runbook_url"], format!("{GUIDE}#{}", name.to_lowercase()));
+        let severity = rule.labels["severity"].as_str();
+        assert!(matches!(severity, "page" | "ticket"), "{name}: {severity}");
+        let anchor = name.to_lowercase();
+        assert_eq!(rule.annotations["runbook_url"], format!("{PUBLIC}/{RUNBOOKS}#{anchor}"));
         for (key, words) in [("summary", 3..=12), ("description", 5..=30)] {
             let text = placeholder.replace_all(&rule.annotations[key], "x");
             assert!(words.contains(&text.split_whitespace().count()), "{name}: {key}: {text}");
         }
-        let section = guide.split(&format!("\n### {name}\n")).nth(1).unwrap_or_else(|| panic!("no runbook of {name}"));
+        let section = page.split(&format!("\n### {name}\n")).nth(1).unwrap_or_else(|| panic!("no runbook of {name}"));
         let section = section.split("\n#").next().unwrap_or_default();
-        for part in ["**Means:**", "**Look at:**", "**Do:**"] {
-            assert!(section.contains(part), "the runbook of {name} has no {part}");
-        }
+        let head = format!("\n**Severity:** {severity} ([rule](../reference/alerts.md#{anchor}))\n");
+        let parts = [
+            head.as_str(),
+            "\n**Users notice:** ",
+            "\n```sh\n",
+            "\n**Cause:** ",
+            "\n**Fix:** ",
+            "\n**Wake someone:** ",
+        ];
+        let places: Vec<Option<usize>> = parts.iter().map(|part| section.find(part)).collect();
+        assert!(places.iter().all(Option::is_some), "{name}: {parts:?} are at {places:?}");
+        assert!(places.is_sorted(), "{name}: {parts:?} are at {places:?}");
     }
 }
 
 #[test]
 fn every_runbook_is_an_alerts() {
-    let guide = read(GUIDE);
-    let headings: BTreeSet<String> = guide
+    let page = read(RUNBOOKS);
+    let headings: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("### Tickfleet"))
         .map(|name| format!("Tickfleet{name}"))

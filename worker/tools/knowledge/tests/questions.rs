@@ -81,7 +81,12 @@ const QUESTIONS: [(&str, &[(&str, &str)]); 20] = [
     ),
     (
         "Where does Prometheus read the numbers, and is a password needed?",
-        &[("operating.md", "/metrics"), ("metrics.md", "/metrics"), ("operating.md", "no authentication")],
+        &[
+            ("operating.md", "/metrics"),
+            ("operate/monitoring.md", "/metrics"),
+            ("reference/metrics.md", "/metrics"),
+            ("operating.md", "no authentication"),
+        ],
     ),
     ("How do I play a failing game of the simulator again?", &[("understand/how-we-test.md", "make sim SEED")]),
     (

@@ -18,7 +18,7 @@ use crate::support::prometheus::{Prometheus, Target};
 const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Outcome unknown by tool", "shows only tools that had one"),
     ("Errors by verb", "shows only verbs that failed"),
-    ("Alerts that fire", "none does"),
+    ("Firing alerts", "none does"),
 ];
 
 /// What agents do all day meets each of them: one makes turns wait, one refuses calls, one only counts. They allow most of
