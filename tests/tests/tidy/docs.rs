@@ -110,11 +110,11 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether a Markdown file is a page of the site: not of the chart, of the site itself, of data for programs, and no
-/// record of a decision, for which their index stands.
+/// Whether a Markdown file is a page of the site. Files of the chart, of the site itself and snippets are none, nor are
+/// records of decisions, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
-    !record && !["helm/", "docs/site/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
+    !record && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// A page that the site's table of contents does not have.

@@ -1,6 +1,5 @@
 //! The pages of the documentation, played as they stand there.
 
-mod agents;
 mod http_tools;
 mod mcp;
 mod pages;

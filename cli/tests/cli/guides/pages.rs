@@ -8,7 +8,7 @@ use crate::support::binary::DevFleet;
 use crate::support::documents;
 
 /// The pages with `console` blocks that go by themselves.
-const GUIDES: [&str; 4] = ["docs/producers.md", "docs/operating.md", "docs/troubleshooting.md", "docs/knowledge.md"];
+const GUIDES: [&str; 3] = ["docs/producers.md", "docs/operating.md", "docs/troubleshooting.md"];
 
 #[tokio::test]
 async fn the_guides_show_what_their_commands_print() {
@@ -22,7 +22,6 @@ async fn the_guides_show_what_their_commands_print() {
 #[test]
 fn every_page_with_commands_is_played() {
     let played_elsewhere = [
-        "docs/agents.md",
         "docs/clients.md",
         "docs/permissions.md",
         "docs/tools-http.md",

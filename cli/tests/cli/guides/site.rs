@@ -64,6 +64,9 @@ pages! {
     cached_reads: "docs/govern/cached-reads.md",
     audit_log: "docs/govern/audit-log.md",
     tamper_evident_audit: "docs/govern/tamper-evident-audit.md",
+    agents: "docs/build/agents.md",
+    delegate: "docs/build/delegate.md",
+    knowledge: "docs/build/knowledge.md",
 }
 
 /// For authors: plays the page that `PAGE` names, such as `docs/govern/limits.md`.
