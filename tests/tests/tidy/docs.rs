@@ -114,7 +114,8 @@ fn anchors(text: &str) -> Vec<String> {
 /// records of decisions, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
-    !record && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
+    !record
+        && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// A page that the site's table of contents does not have.

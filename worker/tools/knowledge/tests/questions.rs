@@ -19,7 +19,10 @@ use tickfleet_tools_knowledge::search::Ranking;
 /// A question, and texts of which a passage that answers it has one, on whichever page.
 const QUESTIONS: [(&str, &[&str]); 20] = [
     ("At what fill level of Redis memory does the fleet stop taking in new turns?", &["80 %"]),
-    ("How long can I still ask for a reply that was lost on its way?", &["for an hour", "one hour", "retention.records"]),
+    (
+        "How long can I still ask for a reply that was lost on its way?",
+        &["for an hour", "one hour", "retention.records"],
+    ),
     ("What becomes of a call that must not happen twice when its worker dies?", &["outcome_unknown"]),
     ("How do I keep one agent from calling a tool that everybody else may use?", &["deny_agents"]),
     ("Which signal should I send to a worker so that nothing is lost when I scale in?", &["SIGTERM"]),
