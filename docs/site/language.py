@@ -55,7 +55,6 @@ PENDING = (
     "docs/troubleshooting.md",
     "helm/",
     "python/README.md",
-    "tests/",
     "typescript/README.md",
     "worker/",
     "cli/",
