@@ -20,7 +20,7 @@ import urllib.parse
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # Folders whose Markdown files are no pages: of the chart, of this site, of data for programs.
-NO_PAGES = ("helm/", "docs/site/", "cli/", ".github/")
+NO_PAGES = ("helm/", "docs/site/", "docs/snippets/", "cli/", ".github/")
 PROGRAMS = ("mdbook", "mdbook-mermaid")
 SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
 

@@ -2,7 +2,7 @@
 //! nobody here wrote.
 //!
 //! `tests/data/bfcl.py` fetches and converts the data; this module loads what it wrote and judges every call against
-//! its tool's schema. `tests/README.md` gives the counts and explains them.
+//! its tool's schema. `bfcl/invalid_calls.txt` lists the expected calls that do not.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;

@@ -90,11 +90,11 @@ fn every_page_that_the_program_or_the_chart_names_exists() {
 }
 
 #[test]
-fn the_architecture_names_every_verb_and_every_key() {
+fn the_store_layout_names_every_script_and_every_key() {
     let tree = Tree::load();
-    let architecture = std::fs::read_to_string(tree.root.join("ARCHITECTURE.md")).unwrap_or_default();
+    let layout = std::fs::read_to_string(tree.root.join(docs::STORE_LAYOUT)).unwrap_or_default();
     let scripts = tree.with_extension("lua");
-    assert_tidy(scripts.flat_map(|(path, text)| docs::unexplained(&architecture, path, text)).collect());
+    assert_tidy(scripts.flat_map(|(path, text)| docs::unexplained(&layout, path, text)).collect());
 }
 
 #[test]

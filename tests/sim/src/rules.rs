@@ -1,5 +1,6 @@
-//! The rules of ARCHITECTURE, looked at in Redis itself: what a script may do to what was there before it. Where the
-//! oracle waits for somebody to suffer, these see a rule broken at once. START HERE: [`Rules::before`], [`Rules::after`].
+//! The rules of docs/contribute/store-rules.md, checked in Redis itself: each script may change only certain keys. The
+//! oracle detects damage by its effects; these checks detect a broken rule at once. START HERE: [`Rules::before`],
+//! [`Rules::after`].
 
 mod call;
 mod clock;

@@ -31,7 +31,7 @@ enum Hurts {
 
 use Hurts::{Agent, Tenant};
 
-/// A kind of key as ARCHITECTURE.md names it, and what is damaged.
+/// A kind of key as docs/contribute/store-layout.md names it, and what is damaged.
 enum Row {
     /// The key gets a value of another type: a string, where it is none, else a list. Then whoever looks is told the key.
     Type(&'static str, Hurts, &'static [&'static str]),
@@ -221,9 +221,10 @@ impl Row {
 
 #[test]
 fn each_kind_of_key_has_a_row() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../ARCHITECTURE.md")).unwrap();
-    let (_, keys) = page.split_once("\n## Keys in Redis\n").unwrap();
-    let keys = keys.split("\n### ").next().unwrap();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/contribute/store-layout.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, keys) = page.split_once("\n## Keys\n").unwrap();
+    let keys = keys.split("\n### Fields of").next().unwrap();
     let cells = keys.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
     let kinds = cells.flat_map(|cell| cell.split('`').step_by(2)).map(str::trim).filter(|kind| !kind.is_empty());
     let documented: BTreeSet<&str> = kinds.collect();

@@ -101,6 +101,5 @@ fn no_raw_output_runs_another_call_than_was_meant() {
     assert_eq!(counts.get(&Verdict::Wrong), None, "a call that nobody meant would run");
     let found = |verdict| counts.get(&verdict).copied().unwrap_or(0);
     let all = [Verdict::Equal, Verdict::BrokenAndTold, Verdict::Told, Verdict::ToldForNothing, Verdict::Unseen];
-    // The README beside explains each.
     assert_eq!(all.map(found), [133, 34, 300, 2, 0]);
 }

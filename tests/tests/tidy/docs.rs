@@ -110,11 +110,12 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// Whether a Markdown file is a page of the site: not of the chart, of the site itself, of data for programs, and no
-/// record of a decision, for which their index stands.
+/// Whether a Markdown file is a page of the site. Files of the chart, of the site itself and snippets are none, nor are
+/// records of decisions, because their index lists them.
 fn is_a_page(path: &str) -> bool {
     let record = path.strip_prefix("docs/adr/").is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()));
-    !record && !["helm/", "docs/site/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
+    !record
+        && !["helm/", "docs/site/", "docs/snippets/", "cli/", ".github/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// A page that the site's table of contents does not have.
@@ -123,19 +124,22 @@ pub fn unlisted(contents: &str, path: &str) -> Option<String> {
     (is_a_page(path) && !contents.contains(&link)).then(|| format!("docs/site/SUMMARY.md does not have {path}"))
 }
 
-/// Verbs and keys of the scripts that ARCHITECTURE.md does not name.
-pub fn unexplained(architecture: &str, script: &str, text: &str) -> Vec<String> {
+/// The page that lists all scripts of the store, and all keys.
+pub const STORE_LAYOUT: &str = "docs/contribute/store-layout.md";
+
+/// Scripts that [`STORE_LAYOUT`] does not name, and keys of theirs.
+pub fn unexplained(layout: &str, script: &str, text: &str) -> Vec<String> {
     let verb = Path::new(script).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let mut complaints = Vec::new();
-    let names_verb = [format!("`{verb}`"), format!("{verb}.lua")].iter().any(|name| architecture.contains(name));
+    let names_verb = [format!("`{verb}`"), format!("{verb}.lua")].iter().any(|name| layout.contains(name));
     if !script.contains("/fragments/") && !names_verb {
-        complaints.push(format!("ARCHITECTURE.md does not name the verb {verb}"));
+        complaints.push(format!("{STORE_LAYOUT} does not name the script {verb}"));
     }
     // Every key is built from the shard's prefix.
     for part in text.split("P .. '").skip(1) {
         let key = part.split('\'').next().unwrap_or_default();
-        if !key.is_empty() && !architecture.contains(&format!("`{key}")) {
-            complaints.push(format!("ARCHITECTURE.md does not list the key {key} of {script}"));
+        if !key.is_empty() && !layout.contains(&format!("`{key}")) {
+            complaints.push(format!("{STORE_LAYOUT} does not list the key {key} of {script}"));
         }
     }
     complaints
@@ -176,10 +180,10 @@ fn a_pointer_to_a_page_or_heading_that_is_not_there_is_found() {
 }
 
 #[test]
-fn an_unexplained_verb_and_an_unexplained_key_are_found() {
-    let architecture = "`settle` writes `done:<id>`";
-    assert!(unexplained(architecture, "verbs/settle.lua", "P .. 'done:' .. id").is_empty());
-    assert_eq!(unexplained(architecture, "verbs/begin.lua", "call('GET', P .. 'meta')").len(), 2);
+fn an_unexplained_script_and_an_unexplained_key_are_found() {
+    let layout = "`settle` writes `done:<id>`";
+    assert!(unexplained(layout, "verbs/settle.lua", "P .. 'done:' .. id").is_empty());
+    assert_eq!(unexplained(layout, "verbs/begin.lua", "call('GET', P .. 'meta')").len(), 2);
 }
 
 #[test]

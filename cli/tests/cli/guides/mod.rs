@@ -1,9 +1,7 @@
 //! The pages of the documentation, played as they stand there.
 
-mod agents;
 mod http_tools;
 mod mcp;
-mod pages;
 mod python_sandbox;
 mod python_tools;
 mod security;

@@ -101,6 +101,9 @@ pages! {
     test_a_tool: "docs/build/test-a-tool.md",
     monitoring: "docs/operate/monitoring.md",
     troubleshooting: "docs/operate/troubleshooting.md",
+    agents: "docs/build/agents.md",
+    delegate: "docs/build/delegate.md",
+    knowledge: "docs/build/knowledge.md",
 }
 
 /// Pages whose commands need another program: `typed_tools` plays this one.
