@@ -76,7 +76,8 @@ impl FromRequestParts<Arc<Shared>> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, shared: &Arc<Shared>) -> Result<Self, Problem> {
         let grant = asked_by(parts, shared).await?;
-        let all = || Problem::forbidden(format!("{} is an operator key for all tenants and covers no agent", grant.named()));
+        let all =
+            || Problem::forbidden(format!("{} is an operator key for all tenants and covers no agent", grant.named()));
         let tenant = grant.tenant.one().cloned().ok_or_else(all)?;
         if parts.headers.get(TENANT).is_some_and(|named| named != tenant.as_str()) {
             let message = format!("{} is for tenant {tenant}; the request names another tenant", grant.named());

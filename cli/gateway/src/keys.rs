@@ -175,9 +175,7 @@ impl ApiKeys {
 fn check(row: &KeyRow) -> Result<(), String> {
     let KeyRow { id, sha256, .. } = row;
     if id.is_empty() || id.chars().count() > ID_CHARS_MAX || id.chars().any(char::is_control) {
-        return Err(format!(
-            "key id {id:?}: expected 1 to {ID_CHARS_MAX} characters without control characters"
-        ));
+        return Err(format!("key id {id:?}: expected 1 to {ID_CHARS_MAX} characters without control characters"));
     }
     if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(format!(

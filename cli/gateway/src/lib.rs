@@ -216,9 +216,7 @@ impl Gateway {
             .route(&format!("{}/{{*path}}", public::METADATA), get(public::of_path))
             .merge(operate::routes())
             .merge(console::routes())
-            .fallback(|| async {
-                Problem::not_found("unknown path; GET /v1/openapi.json lists all paths")
-            })
+            .fallback(|| async { Problem::not_found("unknown path; GET /v1/openapi.json lists all paths") })
             .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
             .layer(DefaultBodyLimit::max(limits::TURN_BYTES_MAX + BODY_SLACK_BYTES))
             .layer(from_fn(bodies::in_time))

@@ -94,8 +94,7 @@ impl Problem {
     /// What is told of addresses and users is for those who run the fleet.
     pub(crate) fn unavailable(reason: &str) -> Self {
         tracing::warn!(reason, "request failed");
-        let message =
-            "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
+        let message = "the fleet's Redis does not respond or the configuration is unreadable: see the gateway's log";
         Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
@@ -230,10 +229,7 @@ impl From<SubmitError> for Problem {
             SubmitError::Store(error) => {
                 tracing::warn!(%error, "turn not submitted");
                 let message = error.refusal().map_or_else(
-                    || {
-                        "the fleet's Redis did not respond; a retry with the same id runs once"
-                            .to_owned()
-                    },
+                    || "the fleet's Redis did not respond; a retry with the same id runs once".to_owned(),
                     refused_by_redis,
                 );
                 Self::later(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)

@@ -190,10 +190,7 @@ mod tests {
         let shop = grant("shop", Held::Key, rate(1, 1));
         rates.take(&shop).unwrap();
         let refused = rates.take(&shop).unwrap_err();
-        assert_eq!(
-            refused.told(),
-            ("the key \"shop\" may send 1 requests a second; retry after Retry-After", true)
-        );
+        assert_eq!(refused.told(), ("the key \"shop\" may send 1 requests a second; retry after Retry-After", true));
         let answer = refused.into_response();
         let after: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert_eq!(answer.status(), 429);

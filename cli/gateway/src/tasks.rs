@@ -110,9 +110,7 @@ pub(crate) async fn delegate(
     let wait = query(wait)?.time()?;
     let body = with_owner(whole(body)?.to_vec(), Some(caller.tenant()), None);
     let TaskMessage::Delegate(mut task) = parse_task_message(&body)? else {
-        return Err(Problem::invalid(
-            "op: expected delegate or no value; cancel a running task with its own path",
-        ));
+        return Err(Problem::invalid("op: expected delegate or no value; cancel a running task with its own path"));
     };
     if task.tenant != *caller.tenant() {
         return Err(Problem::forbidden("the task names another tenant than the key's; remove the field"));
@@ -283,8 +281,5 @@ fn taken() -> Problem {
 }
 
 fn unknown(name: &TurnName) -> Problem {
-    Problem::not_found(format!(
-        "unknown task {}: not accepted yet, rejected, or its record has expired",
-        name.turn
-    ))
+    Problem::not_found(format!("unknown task {}: not accepted yet, rejected, or its record has expired", name.turn))
 }

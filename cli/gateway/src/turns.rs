@@ -46,7 +46,9 @@ impl Wait {
     pub(crate) fn time(self) -> Result<Duration, Problem> {
         match self.wait.unwrap_or_default() {
             seconds if seconds <= WAIT_S_MAX => Ok(Duration::from_secs(seconds)),
-            _ => Err(Problem::invalid(format!("wait: at most {WAIT_S_MAX} seconds; repeat the request to wait longer"))),
+            _ => {
+                Err(Problem::invalid(format!("wait: at most {WAIT_S_MAX} seconds; repeat the request to wait longer")))
+            }
         }
     }
 }
@@ -219,10 +221,7 @@ pub(crate) fn told(name: &TurnName, found: &Found) -> Result<Response, Problem> 
 }
 
 fn unknown(name: &TurnName) -> Problem {
-    Problem::not_found(format!(
-        "{} is unknown: not admitted yet, rejected, or its record has expired",
-        name.turn
-    ))
+    Problem::not_found(format!("{} is unknown: not admitted yet, rejected, or its record has expired", name.turn))
 }
 
 /// A reply as an answer: one that was refused at admission is told by its status, too.

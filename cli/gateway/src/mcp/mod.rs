@@ -157,8 +157,7 @@ fn failed(problem: &Problem) -> ErrorData {
 }
 
 fn unknown_task(task_id: &str) -> ErrorData {
-    let message =
-        format!("unknown task {task_id:?}: it does not exist or its record has expired");
+    let message = format!("unknown task {task_id:?}: it does not exist or its record has expired");
     ErrorData::invalid_params(message, None)
 }
 

@@ -87,10 +87,8 @@ fn ended(name: &TurnName, who: &Principal, finished: &FinishedTurn, retain_ms: i
     let mut task = Task::new(name.turn.as_str(), TaskStatus::Completed, instant(created_ms), instant(ended_ms));
     task.ttl_ms = u64::try_from(ended_ms - created_ms + retain_ms).ok();
     if finished.reply.is_empty() {
-        let why = ErrorData::internal_error(
-            "it has ended; Redis memory was full, so its result went only to an inbox",
-            None,
-        );
+        let why =
+            ErrorData::internal_error("it has ended; Redis memory was full, so its result went only to an inbox", None);
         return Ok(DetailedTask::new(task, TaskPayload::Failed { error: object(&why) }));
     }
     let Ok(reply) = serde_json::from_str::<Reply>(&finished.reply) else {

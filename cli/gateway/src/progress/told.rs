@@ -94,8 +94,7 @@ impl Told {
 
     /// Also what belongs to somebody else: whose it is, is nobody else's business.
     fn gone(&mut self) {
-        let message =
-            format!("{} is unknown: rejected, or its record has expired", self.name.turn);
+        let message = format!("{} is unknown: rejected, or its record has expired", self.name.turn);
         self.push("gone", &json!({"message": message}));
         self.over = true;
     }

@@ -25,8 +25,7 @@ impl std::str::FromStr for PublicUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected =
-            || format!("{text:?}: expected https:// (or http://), a host and optionally a port");
+        let expected = || format!("{text:?}: expected https:// (or http://), a host and optionally a port");
         let url = Url::parse(text).map_err(|_| expected())?;
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
         let is_nobody = url.username().is_empty() && url.password().is_none();

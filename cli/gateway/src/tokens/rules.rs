@@ -98,8 +98,7 @@ impl Rules {
     pub(super) fn grant(&self, id: String, claims: &Claims) -> Result<Grant, String> {
         let rule = self.rules.iter().find(|rule| rule.fits(claims));
         let rule = rule.ok_or("access denied: no rule of the gateway matches the token's claims")?;
-        rule.grant(id, claims)
-            .map_err(|problem| format!("access denied by rule {:?}: {problem}", rule.name))
+        rule.grant(id, claims).map_err(|problem| format!("access denied by rule {:?}: {problem}", rule.name))
     }
 }
 
