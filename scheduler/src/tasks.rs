@@ -252,10 +252,9 @@ impl TaskQueues {
             );
         }
         match self.store.cancel(name, reason).await? {
-            Cancelled::Full => refusal(
-                RejectionCode::TooManyCancels,
-                "too many cancels wait for turns that have not come; try again".into(),
-            ),
+            Cancelled::Full => {
+                refusal(RejectionCode::TooManyCancels, "too many early cancels are pending; retry later".into())
+            }
             Cancelled::Ok | Cancelled::Flagged | Cancelled::Ended | Cancelled::Waiting | Cancelled::Unknown => Ok(None),
         }
     }

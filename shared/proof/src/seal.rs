@@ -44,7 +44,7 @@ impl fmt::Display for EntryId {
 
 /// A text that is no id of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id of an entry, such as 1795306210410-0")]
+#[error("{0:?} is not an entry id, such as 1795306210410-0")]
 pub struct NoEntryId(String);
 
 impl FromStr for EntryId {

@@ -96,7 +96,7 @@ impl Provider {
             return Err(self.error(Failure::BadRequest, &detail));
         }
         let asked = tokio::time::timeout(self.settings.timeout, self.send(written));
-        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "no whole answer in time"))??;
+        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "the response was not complete in time"))??;
         let answer = self.settings.api.read(request, &body).map_err(|why| self.error(Failure::Malformed, &why))?;
         let answer = if worded.is_some() { planner::understood(request, answer) } else { answer };
         if answer.calls.len() > CALLS_MAX {
@@ -113,7 +113,8 @@ impl Provider {
         }
         if let Some(key) = &self.settings.key {
             let value = HeaderValue::from_str(&format!("{}{}", written.key.1, key.expose_secret()));
-            let mut value = value.map_err(|_| self.error(Failure::Unauthorised, "the key has characters of no key"))?;
+            let mut value =
+                value.map_err(|_| self.error(Failure::Unauthorised, "the API key contains invalid characters"))?;
             value.set_sensitive(true);
             builder = builder.header(written.key.0, value);
         }
@@ -147,7 +148,7 @@ impl Provider {
             source = this.source();
         }
         match error {
-            e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
+            e if e.is_timeout() => self.error(Failure::Timeout, "connection timed out"),
             e if e.is_connect() => {
                 let why = format!("no connection: {}", tickfleet_outbound::connect_failure(e));
                 ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }

@@ -29,7 +29,7 @@ pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, outp
         None => Ok(()),
         Some(Unknown { message, is_sure: true }) => Err(Failure::failed(anyhow::anyhow!(message))),
         Some(Unknown { message, is_sure: false }) => {
-            output.note(&format!("{message} The configuration here is not the one in force."));
+            output.note(&format!("{message} This configuration is not the policy in force."));
             Ok(())
         }
     }

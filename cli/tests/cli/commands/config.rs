@@ -197,7 +197,7 @@ fn tools_are_listed_and_defined_for_a_model() {
         (&defined["function"]["strict"], &defined["function"]["parameters"]["additionalProperties"]),
         (&true.into(), &false.into())
     );
-    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict is for");
+    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict requires");
     tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
         .exits(0)
         .says("no row in permissions.yaml allows it");

@@ -138,7 +138,7 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     play(&fleet, &config);
     let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 22);
     let live = ["whatif", "--policy", &config, "--config", &config, "--tenant", "demo"];
-    fleet.run(&live).exits(0).says("Nothing would have been decided otherwise");
+    fleet.run(&live).exits(0).says("No decision would change");
     assert_eq!(fleet.stop(), Some(0));
 
     let same = whatif(&config, &export);

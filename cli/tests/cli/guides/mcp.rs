@@ -47,7 +47,7 @@ fn every_step_of_the_mcp_tutorial_does_what_it_says() {
     let running = fleet.unwrap();
     let doctor =
         Said::of(with_binary(&mut running.shell("tickfleet doctor --config conf")).current_dir(folder.path()), "");
-    doctor.says("notes: its imported tools are what was pinned");
+    doctor.says("notes: its imported tools match the pinned definitions");
     assert_eq!(running.stop(), Some(0));
 }
 

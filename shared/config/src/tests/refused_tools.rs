@@ -239,7 +239,8 @@ fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
     let warned: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let at = |column: usize, path: &str| {
         format!(
-            "tools.yaml:4:{column}: tools.call.input_schema.properties.{path}: it has no description: models see its name and type alone"
+            "tools.yaml:4:{column}: tools.call.input_schema.properties.{path}: it has no description: models see only \
+             its name and type"
         )
     };
     assert_eq!(warned.len(), 3, "{warned:?}");

@@ -174,7 +174,7 @@ fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
     if matches!(node.value, Value::Mapping(_)) && !says("description") && !says("$ref") && !says("const") {
-        parameter.errors.warn(place, &parameter.path, "it has no description: models see its name and type alone");
+        parameter.errors.warn(place, &parameter.path, "it has no description: models see only its name and type");
     }
     for (inner, path) in [(Some(node), parameter.path.clone()), (node.get("items"), join(&parameter.path, "items"))] {
         let Some(properties) = inner.and_then(|inner| inner.get("properties")) else { continue };

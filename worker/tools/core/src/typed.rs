@@ -659,6 +659,6 @@ mod tests {
         assert_eq!(errors, ["tool 'two': its start hook failed: no connection"]);
         assert_eq!(log.lock().unwrap().drain(..).collect::<Vec<_>>(), ["one starts with k-1", "one stops"]);
         let errors = start_all(&[hooked("one", false)], &Environment::of([])).await.unwrap_err();
-        assert_eq!(errors[0].to_string(), "tool 'one': its start hook failed: the secret KEY is not there");
+        assert_eq!(errors[0].to_string(), "tool 'one': its start hook failed: the secret KEY is missing");
     }
 }

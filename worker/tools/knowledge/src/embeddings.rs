@@ -130,7 +130,7 @@ impl Embedder {
         let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(key) = &self.key {
             let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
-            let mut value = value.map_err(|_| "the key has characters of no key")?;
+            let mut value = value.map_err(|_| "the API key contains invalid characters")?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
