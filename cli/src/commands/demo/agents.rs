@@ -207,9 +207,8 @@ fn round(reply: &Reply, said: &[Said], posted: usize, killed: bool) -> Result<Ro
 fn opening(output: &Output) -> String {
     let title = "Second act: a service gives atlas a task, and a model runs the agents";
     format!(
-        "\n{}\n\n\
-         The workers are processes of their own now. The model is scripted: it answers as an OpenAI-like server on a\n\
-         port of this machine. What it says:\n",
+        "\n{}\n\nThe workers are now separate processes. The model is scripted: it answers as an OpenAI-like server \
+         on a\nport of this machine. What it says:\n",
         output.paint(Mood::Strong, title)
     )
 }
@@ -219,7 +218,8 @@ fn told(round: &Round, said: &[Said], output: &Output) -> String {
     for Said { agent, what } in said {
         text.push_str(&format!("  {agent:6} {what}\n"));
     }
-    let killed = if round.killed { "The worker was killed when the post was out; another one took over. " } else { "" };
+    let killed =
+        if round.killed { "The worker was killed after publishing the post; another one took over. " } else { "" };
     let posted = format!("Published {} time{}.", round.posted, if round.posted == 1 { "" } else { "s" });
     let mood = if round.posted == 1 { Mood::Good } else { Mood::Bad };
     text.push_str(&format!("{killed}Atlas' task: {}. {}\n", round.outcome, output.paint(mood, &posted)));

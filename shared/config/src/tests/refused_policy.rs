@@ -299,8 +299,8 @@ fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
         "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
     );
     agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
-        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; any \
-         other handler says it itself",
+        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: only http handlers \
+         take it",
     );
     agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
 }

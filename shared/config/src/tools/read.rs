@@ -140,7 +140,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
 /// Only what a `once` tool begins is written down before it runs.
 fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
     if effect != Effect::Once {
-        cursor.refuse("no durable, or `effect: once`: of any other tool nothing is recorded before it runs");
+        cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
     }
     cursor.choice(&Durability::WORDS)
 }
