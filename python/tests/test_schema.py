@@ -185,8 +185,8 @@ MISSPELT = """Counts.
     ("source", "problem"),
     [
         ("def f(x): 'Does.'", "'x' has no type hint"),
-        ("def f(*x: int): 'Does.'", "'x' cannot be given by its name"),
-        ("def f(x: int, /): 'Does.'", "'x' cannot be given by its name"),
+        ("def f(*x: int): 'Does.'", "'x' is positional-only: arguments are passed by name"),
+        ("def f(x: int, /): 'Does.'", "'x' is positional-only: arguments are passed by name"),
         ("def f(x: Opaque): 'Does.'", "a type has no JSON Schema"),
         ("def f(x: 'Missing'): 'Does.'", "names what its module does not have"),
         ("def f(a: Context, b: Context): 'Does.'", "more than one parameter is a Context"),

@@ -60,7 +60,7 @@ pub(super) async fn exchange(
                     return Ok(Played::Left);
                 }
                 cancelled = true;
-                shown.problem("Cancelling the task. Press Ctrl-C again to exit at once.");
+                shown.problem("Canceling the task. Press Ctrl-C again to exit at once.");
                 if cancel(&exchange, keys, &shown).await? == Played::Left {
                     return Ok(Played::Left);
                 }

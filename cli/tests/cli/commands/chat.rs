@@ -92,7 +92,7 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
         {"see": "continuing after 2 exchanges"}, {"see": "you>"},
         {"key": "echo once more\n"}, {"see": "All done"},
         {"key": "sleep\n"}, {"see": "turn ses-talk-4.step-1"},
-        {"signal": 2}, {"see": "Cancelling the task"}, {"see": "cancelled:"},
+        {"signal": 2}, {"see": "Canceling the task"}, {"see": "cancelled:"},
         {"key": "\u{4}"}, {"see": "To continue"},
     ]);
     let said = tokio::task::block_in_place(|| in_a_terminal(&fleet, config, &steps));
