@@ -65,7 +65,7 @@ struct Enqueued<'a> {
 }
 
 fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
-    RawValue::from_string(text.to_owned()).map_err(|error| format!("no JSON: {error}"))
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
 /// Enqueues the task, and waits for its answer where that was asked for.

@@ -25,7 +25,7 @@ pub struct Models(Vec<Arc<Provider>>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
     /// The request is wrong, and was sent to nobody.
-    #[error("the request is not sent: {0}")]
+    #[error("the request was not sent: {0}")]
     Invalid(#[from] Invalid),
     /// What each of them failed by, in order.
     #[error("no model responded: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]

@@ -156,7 +156,7 @@ async fn learn(client: &Client) -> Result<(), Failure> {
 
 /// A worker of its own process, on the demo's configuration and nothing else.
 fn worker(environment: &Environment, dir: &Path) -> anyhow::Result<Child> {
-    let program = std::env::current_exe().context("the program's own file is not known")?;
+    let program = std::env::current_exe().context("cannot find the program's own file")?;
     let mut command = Command::new(program);
     command.env_clear().envs(environment.iter()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
     command.env("TICKFLEET_LOG_LEVEL", "error").arg("worker").arg("--config").arg(dir);
@@ -186,7 +186,7 @@ async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     let mut replies = client.replies(&tenant()?, inbox);
     loop {
         let Some(reply) = replies.next(PATIENCE).await? else {
-            return Err(Failure::failed(anyhow!("atlas gave no answer within {} s", PATIENCE.as_secs())));
+            return Err(Failure::failed(anyhow!("atlas did not respond within {} s", PATIENCE.as_secs())));
         };
         if reply.delegator.is_none() {
             replies.forget().await?;

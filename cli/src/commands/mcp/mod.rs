@@ -275,7 +275,7 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
         let mut shown: Vec<String> =
             lines.iter().take(CHANGED_LINES).map(|line| format!("{sign} {}", short(line, CHANGED_CHARS))).collect();
         if lines.len() > CHANGED_LINES {
-            shown.push(format!("{sign} … and {} lines more", lines.len() - CHANGED_LINES));
+            shown.push(format!("{sign} … and {} more lines", lines.len() - CHANGED_LINES));
         }
         shown
     };

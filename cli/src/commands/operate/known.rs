@@ -111,7 +111,7 @@ pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failu
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
         None => TurnName::parse(tenant)
-            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0")),
+            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, such as demo:t1700000000000-0")),
     }
 }
 

@@ -99,7 +99,7 @@ pub enum RegistryError {
         tool: String,
     },
     /// Two tools want one id.
-    #[error("tool '{tool}': the id '{id}' belongs to the tool '{other}' already")]
+    #[error("tool '{tool}': the id '{id}' already belongs to the tool '{other}'")]
     IdTwice {
         /// The later tool.
         tool: String,

@@ -79,7 +79,7 @@ impl Embedder {
         let allowed = allowed.into_iter().filter(|entry| !entry.is_empty()).collect();
         let url = format!("{}/embeddings", base.trim_end_matches('/'));
         let client = client_for(&url, &allowed, CONNECT_TIMEOUT);
-        let client = client.map_err(|why| format!("the endpoint of embeddings (EMBEDDINGS_BASE_URL): {why}"))?;
+        let client = client.map_err(|why| format!("the embeddings endpoint (EMBEDDINGS_BASE_URL): {why}"))?;
         Ok(Some(Self { url, key: key.map(SecretString::from), model, client, rests_until: Mutex::default() }))
     }
 
@@ -95,12 +95,12 @@ impl Embedder {
     /// Why there is no answer.
     pub(crate) async fn of_question(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
-            return Err("the endpoint of embeddings has failed just now".to_owned());
+            return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
         }
         let text = [clean(question)];
         let answer = self.of_texts(&text, timeout).await;
         *self.rests_until.lock() = answer.is_err().then(|| Instant::now() + REST);
-        answer?.pop().ok_or_else(|| "no vector came back".to_owned())
+        answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
     /// What these texts mean, at most [`TEXTS_MAX`] of them: a vector for each, all of one length.
@@ -142,7 +142,7 @@ impl Embedder {
             _ => "the connection ended before the answer".to_owned(),
         })?;
         if !response.status().is_success() {
-            return Err(format!("the endpoint answered status {}", response.status().as_u16()));
+            return Err(format!("the endpoint returned status {}", response.status().as_u16()));
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the answer")? {

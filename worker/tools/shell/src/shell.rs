@@ -51,7 +51,7 @@ impl Shell {
     pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
         drop(self.workspaces.sweep_when_due());
         let made = self.workspaces.of(context);
-        made.map_err(|error| ToolFailure::Internal { message: format!("the workspace cannot be made: {error}") })
+        made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
     /// Runs a command, in a container of `image` where its level wants one.

@@ -95,7 +95,7 @@ impl Records {
 
 impl Commands<'_> {
     fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
-        let program = std::env::current_exe().context("the program's own file is not known")?;
+        let program = std::env::current_exe().context("cannot find the program's own file")?;
         let mut command = Command::new(program);
         command.env_clear().envs(self.environment.iter()).env("TICKFLEET_LOG_LEVEL", "error");
         command.args(args).arg("--json").arg("--config").arg(self.conf);
