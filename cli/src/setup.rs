@@ -321,7 +321,7 @@ impl Setup {
         }
         let which = if self.url_chosen { String::new() } else { format!("\n{}", self.which_redis()) };
         Ok(Some(format!(
-            "No scheduler has ever run on {}: what is put there waits until one does.{which}",
+            "No scheduler has ever run on {}: submitted work waits until one does.{which}",
             self.shown_url()
         )))
     }

@@ -100,7 +100,7 @@ impl Provider {
         let answer = self.settings.api.read(request, &body).map_err(|why| self.error(Failure::Malformed, &why))?;
         let answer = if worded.is_some() { planner::understood(request, answer) } else { answer };
         if answer.calls.len() > CALLS_MAX {
-            return Err(self.error(Failure::Malformed, &format!("the answer has more than {CALLS_MAX} calls")));
+            return Err(self.error(Failure::Malformed, &format!("the response has more than {CALLS_MAX} calls")));
         }
         Ok(answer)
     }
@@ -128,12 +128,12 @@ impl Provider {
             self.breaker.rest(rest);
         }
         let body = read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
-            Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
-            _ => self.error(failure, "the connection ended before the whole answer"),
+            Failure::TooLarge => self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes")),
+            _ => self.error(failure, "the connection ended before the complete response"),
         })?;
         // It is read into values, each of which takes far more memory than its text.
         if values(&body) > limits::JSON_VALUES_MAX {
-            let detail = format!("the answer has more than {} values", limits::JSON_VALUES_MAX);
+            let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(Failure::TooLarge, &detail));
         }
         Ok(body)
@@ -153,7 +153,7 @@ impl Provider {
                 let why = format!("no connection: {}", tickfleet_outbound::connect_failure(e));
                 ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }
             }
-            _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
+            _ => self.error(Failure::Disconnected, "the connection ended before the response"),
         }
     }
 

@@ -107,7 +107,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
     let answer = client.get(url.clone()).send().await.map_err(failed)?;
     if answer.status() != reqwest::StatusCode::OK {
-        return Err(format!("{url} answered {}", answer.status()));
+        return Err(format!("{url} returned {}", answer.status()));
     }
     let (mut body, mut parts) = (Vec::new(), answer.bytes_stream());
     while let Some(part) = parts.next().await {

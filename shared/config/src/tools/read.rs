@@ -64,7 +64,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         let def = tool(&cursor, sources.schema_check, &mut tools.asked);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
-            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
+            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
         }
         if def.has_kind() && sources.built_in_tools.contains(name) {
             errors.push(

@@ -113,11 +113,11 @@ impl Embedder {
         let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
         for Embedding { index, embedding } in answer.data {
-            let place = vectors.get_mut(index).ok_or("the answer has more embeddings than there are texts")?;
+            let place = vectors.get_mut(index).ok_or("the response has more embeddings than texts")?;
             *place = Some(in_bytes(&embedding)?);
         }
         let vectors: Option<Vec<Vec<i8>>> = vectors.into_iter().collect();
-        let vectors = vectors.ok_or("the answer has fewer embeddings than there are texts")?;
+        let vectors = vectors.ok_or("the response has fewer embeddings than texts")?;
         if vectors.windows(2).any(|pair| pair[0].len() != pair[1].len()) {
             return Err("the embeddings have different lengths".to_owned());
         }
@@ -139,15 +139,15 @@ impl Embedder {
             error if error.is_connect() => {
                 format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
             }
-            _ => "the connection ended before the answer".to_owned(),
+            _ => "the connection ended before the response".to_owned(),
         })?;
         if !response.status().is_success() {
             return Err(format!("the endpoint returned status {}", response.status().as_u16()));
         }
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the answer")? {
+        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the response")? {
             if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(format!("the answer has more than {ANSWER_BYTES_MAX} bytes"));
+                return Err(format!("the response has more than {ANSWER_BYTES_MAX} bytes"));
             }
             body.extend_from_slice(&chunk);
         }

@@ -193,10 +193,10 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
             format!("the handshake failed: {}", error.message)
         }
         ClientInitializeError::JsonRpcError(error) => {
-            format!("it refused the handshake with the error {}: {}", error.code.0, error.message)
+            format!("it rejected the handshake with the error {}: {}", error.code.0, error.message)
         }
-        ClientInitializeError::ConnectionClosed(_) => "it ended before it answered `initialize`".to_owned(),
-        ClientInitializeError::ExpectedInitResponse(None) => "it ended before it answered `initialize`".to_owned(),
+        ClientInitializeError::ConnectionClosed(_) => "it ended before its response to `initialize`".to_owned(),
+        ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
         // What came is nothing to show: it is not what was asked for.
@@ -325,7 +325,7 @@ impl Link {
                 }
                 Err(ServiceError::McpError(error)) => {
                     return Err(said(format!(
-                        "it refused `tools/list` with the error {}: {}",
+                        "it rejected `tools/list` with the error {}: {}",
                         error.code.0, error.message
                     )));
                 }

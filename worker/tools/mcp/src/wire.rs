@@ -287,7 +287,7 @@ fn initialized(result: &str) -> Result<InitializeResult, String> {
     let known: Vec<&str> = known.map(ProtocolVersion::as_str).collect();
     if !revision.as_str().is_some_and(|revision| known.contains(&revision)) {
         return Err(format!(
-            "it answered `initialize` with the revision {} of MCP; expected one of {}",
+            "its response to `initialize` has the revision {} of MCP; expected one of {}",
             wording::cut(&revision.to_string(), WORDS_BYTES_MAX),
             known.join(", ")
         ));
