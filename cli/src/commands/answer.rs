@@ -142,7 +142,7 @@ fn parts(content: &Members) -> Result<(&'static str, String), String> {
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
     let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);
-    message(&message_of.ok_or("has a choice without a message (a stream's parts must be put together first)")?)
+    message(&message_of.ok_or("has a choice without a message (assemble the parts of a stream first)")?)
 }
 
 fn message(message: &Members) -> Result<(&'static str, String), String> {

@@ -150,7 +150,7 @@ impl Provider {
         match error {
             e if e.is_timeout() => self.error(Failure::Timeout, "connection timed out"),
             e if e.is_connect() => {
-                let why = format!("no connection: {}", tickfleet_outbound::connect_failure(e));
+                let why = format!("connection failed: {}", tickfleet_outbound::connect_failure(e));
                 ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }
             }
             _ => self.error(Failure::Disconnected, "the connection ended before the response"),

@@ -277,11 +277,11 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
 /// What is wrong with it.
 fn initialized(result: &str) -> Result<InitializeResult, String> {
     if result.len() > SMALL_BYTES_MAX {
-        return Err(format!("its answer to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
+        return Err(format!("its response to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
     }
-    let answer: Value = serde_json::from_str(result).map_err(|error| format!("its answer to `initialize`: {error}"))?;
+    let answer: Value = serde_json::from_str(result).map_err(|error| format!("its response to `initialize`: {error}"))?;
     let Some(revision) = answer.get("protocolVersion") else {
-        return Err("its answer to `initialize` has no `protocolVersion`".to_owned());
+        return Err("its response to `initialize` has no `protocolVersion`".to_owned());
     };
     let known = ProtocolVersion::KNOWN_VERSIONS.iter().filter(|known| known.has_initialize());
     let known: Vec<&str> = known.map(ProtocolVersion::as_str).collect();
@@ -298,7 +298,7 @@ fn initialized(result: &str) -> Result<InitializeResult, String> {
         "capabilities": {"tools": {"listChanged": true}},
         "serverInfo": {"name": word("name"), "version": word("version")},
     });
-    serde_json::from_value(read).map_err(|error| format!("its answer to `initialize`: {error}"))
+    serde_json::from_value(read).map_err(|error| format!("its response to `initialize`: {error}"))
 }
 
 #[cfg(test)]
