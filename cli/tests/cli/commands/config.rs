@@ -130,7 +130,7 @@ fn arguments_that_a_rule_misspells_are_told_before_any_call() {
     said.says(
         "permissions.yaml:5:18: permissions.pay.rules[0].require: found \"args.amont <= 5\", which names the unknown",
     );
-    said.says("expected what calls of pay can have: args.amount; did you mean `args.amount`?");
+    said.says("expected a field of calls of pay: args.amount; did you mean `args.amount`?");
     let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
     assert_eq!(report["errors"][0]["suggestion"], "args.amount", "{report}");
     for role in ["worker", "scheduler"] {

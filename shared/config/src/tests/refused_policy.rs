@@ -310,9 +310,8 @@ fn an_http_task_handler_names_what_a_task_has() {
     let handler = "agents:\n  ada:\n    task_handler:\n      http:\n        method: POST\n        base_url: \
                    https://a.example\n        path: /tasks/{{task_id}}\n        body: {text: \"{{descripton}}\"}\n";
     agents(handler).assert_refused(
-        "agents.yaml:8:22: agents.ada.task_handler.http.body.text: found {{descripton}}; expected something that a \
-         task has: agent, deadline, delegator, description, input, priority, task_id, tenant; did you \
-         mean `description`?",
+        "agents.yaml:8:22: agents.ada.task_handler.http.body.text: found {{descripton}}; expected a field of the \
+         task: agent, deadline, delegator, description, input, priority, task_id, tenant; did you mean `description`?",
     );
 }
 

@@ -59,7 +59,7 @@ pub enum ToolError {
     },
     /// The call has begun a turn or a task of the same tenant, and is made again when that has ended; until then it holds
     /// no slot. For a tool whose effect is `read` or `idempotent`.
-    #[error("it waits for work that it has begun")]
+    #[error("it waits for work that it started")]
     Waits {
         /// What it waits for; none to be made again after a time.
         awaits: Option<TurnId>,

@@ -279,7 +279,8 @@ fn initialized(result: &str) -> Result<InitializeResult, String> {
     if result.len() > SMALL_BYTES_MAX {
         return Err(format!("its response to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
     }
-    let answer: Value = serde_json::from_str(result).map_err(|error| format!("its response to `initialize`: {error}"))?;
+    let answer: Value =
+        serde_json::from_str(result).map_err(|error| format!("its response to `initialize`: {error}"))?;
     let Some(revision) = answer.get("protocolVersion") else {
         return Err("its response to `initialize` has no `protocolVersion`".to_owned());
     };

@@ -187,7 +187,7 @@ impl Interpreter {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
         let frame = frames::encode(&ended).or_else(|error| {
-            let error = format!("its result cannot be passed on: {error}");
+            let error = format!("its result cannot be encoded: {error}");
             frames::encode(&ToHost::Inner { id, number, outcome: "internal", output: None, error: Some(&error) })
         });
         if let Ok(frame) = frame {

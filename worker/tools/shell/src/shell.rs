@@ -82,7 +82,7 @@ impl Shell {
             }
             Err(RunError::Machine(why)) => Err(ToolFailure::NotConfigured { message: format!("{why}.") }),
             Err(RunError::Lost(message)) => {
-                tracing::error!(error = message, "sandboxed command lost");
+                tracing::error!(error = message, "lost track of a sandboxed command; its outcome is unknown");
                 let message = "It is not known whether the command ran to its end.".into();
                 Err(ToolFailure::Transient { message, retry_after: None, not_executed: false })
             }
