@@ -39,7 +39,8 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(
-            "the configuration has no tenant {:?}, and Redis, where it could have been set, is away: {message}",
+            "the configuration has no tenant {:?}, and Redis, which may have it as a run-time tenant, is unreachable: \
+             {message}",
             tenant.as_str()
         )),
         other => other,

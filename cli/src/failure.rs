@@ -51,7 +51,8 @@ impl Failure {
             }
             Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
             Self::Redis(message) => Some(format!(
-                "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
+                "{message}\nIs it running? Set its address with --redis-url or REDIS_URL, or start one with \
+                 `tickfleet dev`."
             )),
             Self::Told => None,
         }

@@ -101,13 +101,14 @@ impl Program {
         let output = Output::new(cli.global.json).with_json_log(json_log);
         if let Err(error) = hidden {
             return output.fail(&Failure::failed(anyhow::anyhow!(
-                "this process cannot be hidden from others of its user (PR_SET_DUMPABLE: {error}): its secrets would be readable"
+                "cannot protect this process from other processes of its user (PR_SET_DUMPABLE: {error}): they could \
+                 read its secrets"
             )));
         }
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
-                return output.fail(&Failure::failed(anyhow::anyhow!("no runtime could be started: {error}")));
+                return output.fail(&Failure::failed(anyhow::anyhow!("cannot start the runtime: {error}")));
             }
         };
         let outcome = runtime.block_on(crate::run(cli, &output));

@@ -305,7 +305,7 @@ impl Setup {
     /// Returns the advice for when nobody said which Redis, and the configured one is not it.
     fn which_redis(&self) -> String {
         let here = socket_of_dev_here().map(|socket| {
-            format!("A fleet of tickfleet dev keeps its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
+            format!("A running tickfleet dev has its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
         });
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
@@ -321,7 +321,7 @@ impl Setup {
         }
         let which = if self.url_chosen { String::new() } else { format!("\n{}", self.which_redis()) };
         Ok(Some(format!(
-            "No scheduler has ever run on {}: what is put there waits until one does.{which}",
+            "No scheduler has ever run on {}: submitted work waits until one does.{which}",
             self.shown_url()
         )))
     }

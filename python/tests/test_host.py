@@ -242,7 +242,7 @@ def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
 @pytest.mark.parametrize(
     ("what", "logged"),
     [
-        ("large", "returned cannot be passed on: it has 10000002 bytes of JSON, which makes a frame of 100000"),
+        ("large", "returned cannot be encoded: it has 10000002 bytes of JSON, which makes a frame of 100000"),
         ("object", "returned cannot be written as JSON: pydantic_core._pydantic_core.PydanticSerializationError"),
         ("surrogate", "surrogates not allowed"),
         ("circle", "Circular reference"),

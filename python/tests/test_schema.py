@@ -185,10 +185,10 @@ MISSPELT = """Counts.
     ("source", "problem"),
     [
         ("def f(x): 'Does.'", "'x' has no type hint"),
-        ("def f(*x: int): 'Does.'", "'x' cannot be given by its name"),
-        ("def f(x: int, /): 'Does.'", "'x' cannot be given by its name"),
+        ("def f(*x: int): 'Does.'", "'x' is positional-only: arguments are passed by name"),
+        ("def f(x: int, /): 'Does.'", "'x' is positional-only: arguments are passed by name"),
         ("def f(x: Opaque): 'Does.'", "a type has no JSON Schema"),
-        ("def f(x: 'Missing'): 'Does.'", "names what its module does not have"),
+        ("def f(x: 'Missing'): 'Does.'", "a type hint cannot be resolved"),
         ("def f(a: Context, b: Context): 'Does.'", "more than one parameter is a Context"),
         ("def f(): pass", "it has no docstring"),
         ("async def f():\n 'Does.'\n yield 1", "^f: it is an asynchronous generator, and a tool returns one result"),

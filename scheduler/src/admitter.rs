@@ -263,7 +263,7 @@ impl Admitter {
             if candidate.turn.task.is_some() && grant.is_none() {
                 let refusal = refuse(
                     RejectionCode::UnknownTask,
-                    "the task is not known, has ended, or belongs to another agent".into(),
+                    "the task is unknown, has ended, or belongs to another agent".into(),
                     &candidate.turn,
                 );
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
@@ -441,11 +441,11 @@ fn refusal_code(code: &str) -> RejectionCode {
 
 fn refusal_message(code: &str) -> String {
     match code {
-        "tenant_queue_full" => "the tenant's unfinished turns are too many, or have too many bytes; try again later",
+        "tenant_queue_full" => "the tenant has too many unfinished turns, or they have too many bytes; retry later",
         "inbox_full" => "the inbox has too many unread replies; read and trim them first",
         "too_many_inboxes" => "the tenant has too many inboxes; use fewer reply_to names",
-        "unknown_task" => "the task is not known or has ended",
-        _ => "the turn was refused",
+        "unknown_task" => "the task is unknown or has ended",
+        _ => "the turn was rejected",
     }
     .to_owned()
 }

@@ -163,7 +163,7 @@ impl TaskQueues {
             Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
         };
         let Ok(id) = TaskId::new(id.as_str()) else {
-            return Ok(Tried::Refused(refuse(&task, RejectionCode::Internal, "the task has no usable id".into())));
+            return Ok(Tried::Refused(refuse(&task, RejectionCode::Internal, "the task has no valid id".into())));
         };
         let written = planned.delegation(Some(arrival.entry.clone()), id, task.id.is_some());
         Ok(match self.store.delegate(&[written]).await?.pop() {
@@ -252,10 +252,9 @@ impl TaskQueues {
             );
         }
         match self.store.cancel(name, reason).await? {
-            Cancelled::Full => refusal(
-                RejectionCode::TooManyCancels,
-                "too many cancels wait for turns that have not come; try again".into(),
-            ),
+            Cancelled::Full => {
+                refusal(RejectionCode::TooManyCancels, "too many early cancels are pending; retry later".into())
+            }
             Cancelled::Ok | Cancelled::Flagged | Cancelled::Ended | Cancelled::Waiting | Cancelled::Unknown => Ok(None),
         }
     }

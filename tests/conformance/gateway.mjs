@@ -115,7 +115,7 @@ async function aGatewayThatIsBusyIsAskedAgainWhenItSays() {
     await fails(work(), FleetError, { code: "unreadable" });
   }
   wire.fates = [{ status: 302, headers: { location: "http://127.0.0.1:1/" }, body: "" }];
-  await assert.rejects(hasty.tools("kelly"), /leads elsewhere/);
+  await assert.rejects(hasty.tools("kelly"), /URL redirects/);
 }
 
 async function whatWaitsOutlastsTroubleAndKeepsToItsTime() {

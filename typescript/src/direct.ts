@@ -70,7 +70,7 @@ export class Direct implements Transport {
   }
 
   whose(tenant: string | undefined): string {
-    if (tenant === undefined) throw new InvalidMessage("name a tenant, here or when the fleet is made");
+    if (tenant === undefined) throw new InvalidMessage("no tenant: pass one, or set it when you create the Fleet");
     return nameOf(tenant, "tenant");
   }
 
@@ -157,8 +157,8 @@ export class Direct implements Transport {
     const definitions = text === null ? undefined : defined(dialect, JSON.parse(text));
     if (definitions !== undefined) return definitions;
     throw new NoDefinitions(
-      `no definitions of tools for agent ${agent} of tenant ${tenant} in ${dialect}: is the agent configured, and does a worker ` +
-        "run? Workers write them when they start and every five minutes",
+      `no tool list for agent ${agent} of tenant ${tenant} in ${dialect}: check that the agent is configured ` +
+        "and a worker runs. Workers publish tool lists when they start and every five minutes",
     );
   }
 

@@ -1,7 +1,7 @@
 /**
- * What can go wrong between a producer and its fleet, one class for each thing that a caller does differently.
+ * Errors of the client, one class for each reaction of a caller.
  *
- * A call that failed is no error here: its result says so, and the model reads it.
+ * A failed call is not an error here: its result reports the failure, and the model reads it.
  */
 import type { Reply } from "./reply.js";
 
@@ -96,8 +96,8 @@ export class ReplyTimeout extends FleetError {
 /** Redis or the gateway is unreachable or returns an error. */
 export class Unavailable extends FleetError {
   /**
-   * The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which carries it
-   * out once.
+   * The id of the turn or task that was being sent. It may have been accepted: submit it again with this id; it
+   * runs once.
    */
   id: string | undefined;
 

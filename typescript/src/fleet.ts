@@ -61,9 +61,9 @@ function transportOf({ url, apiKey, patienceMs = 10_000, warn = console.warn, te
   }
   const said = Object.entries(direct).filter(([, value]) => value !== undefined);
   if (said.length > 0) {
-    throw new Unsupported(`${said.map(([key]) => key).join(", ")}: a gateway knows this itself; leave it out`);
+    throw new Unsupported(`${said.map(([key]) => key).join(", ")}: only for Redis; omit it with a gateway`);
   }
-  if (apiKey === undefined) throw new TypeError("a gateway wants a key: apiKey");
+  if (apiKey === undefined) throw new TypeError("a gateway requires an API key: set apiKey");
   return new Gateway(place, apiKey, patienceMs);
 }
 

@@ -1,6 +1,6 @@
 /**
- * JSON whose numbers keep their digits: integers beyond what a number holds are `bigint`, in and out; a number beyond every
- * `number` is read as its text.
+ * JSON with exact numbers: integers beyond `Number.MAX_SAFE_INTEGER` are `bigint` in both directions; numbers beyond
+ * `Number.MAX_VALUE` are read as text.
  */
 import { parse, stringify } from "lossless-json";
 
@@ -27,7 +27,7 @@ export function write(value: unknown): string {
   let text: string | undefined;
   try {
     text = stringify(value, (_key, member) => {
-      if (typeof member === "string" && !isWritable(member)) throw new Error("half of a surrogate pair");
+      if (typeof member === "string" && !isWritable(member)) throw new Error("a text contains half of a surrogate pair");
       if (typeof member === "number" && !Number.isFinite(member)) throw new Error(`${member} is not a JSON number`);
       return member;
     });

@@ -126,7 +126,7 @@ function several(url: string, port: number) {
 function sentinels(url: string): Target {
   const { hosts, path, secret, socket } = several(url, 26379);
   const [name = "", database = "0"] = path.split("/");
-  if (name === "") throw new TypeError("a URL with sentinels names the primary: redis+sentinel://host:26379/primary");
+  if (name === "") throw new TypeError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary");
   return {
     open: async () => {
       const { createSentinel } = await library();
@@ -224,7 +224,7 @@ export class Redis {
         if (error instanceof FleetError) throw error;
         if (error instanceof Refused) {
           if (error.word === "OOM") throw new Pressure({ cause: error });
-          throw new Unavailable(`Redis does not do what it is asked: ${error.message}`, { cause: error });
+          throw new Unavailable(`Redis rejected the command: ${error.message}`, { cause: error });
         }
         const pause = PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)]!;
         if (Date.now() + pause >= end) {
@@ -378,7 +378,7 @@ export class Redis {
 async function within<T>(answer: Promise<T>, ms: number, what: string): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer to ${what} within ${ms} ms`)), ms);
+    timer = setTimeout(() => reject(new Error(`no response to ${what} within ${ms} ms`)), ms);
   });
   try {
     return await Promise.race([answer, late]);

@@ -144,7 +144,7 @@ export function readReply(text: string, seq?: number, missed = 0): Reply {
       raw: value,
     };
   } catch (error) {
-    throw new FleetError("unreadable", `a reply cannot be read: ${(error as Error).message}`, { cause: error });
+    throw new FleetError("unreadable", `cannot read a reply: ${(error as Error).message}`, { cause: error });
   }
 }
 

@@ -58,8 +58,7 @@ impl Members {
 }
 
 /// The error that nothing is called.
-const NO_CALL: &str =
-    "is a message that calls no tool; where the answer's text may hold calls, submit the text with --format text";
+const NO_CALL: &str = "is a message without tool calls; if its text contains calls, submit the text with --format text";
 
 /// The turn that is in what a provider returned, without its owner where that does not say it; none where `json` is not
 /// a provider's, but a turn of the fleet's own.
@@ -122,7 +121,7 @@ fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
     let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
     let list = list.ok_or_else(|| format!("has {name} that is not a list"))?;
     let [one] = &list[..] else {
-        return Err(format!("has {} {name}: submit the {part} of the one that counts", list.len()));
+        return Err(format!("has {} {name}: submit the {part} of only one", list.len()));
     };
     Members::of(one.get()).ok_or_else(|| format!("has a {} that is not an object", name.trim_end_matches('s')))
 }
@@ -143,7 +142,7 @@ fn parts(content: &Members) -> Result<(&'static str, String), String> {
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
     let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);
-    message(&message_of.ok_or("has a choice without a message (a stream's parts must be put together first)")?)
+    message(&message_of.ok_or("has a choice without a message (assemble the parts of a stream first)")?)
 }
 
 fn message(message: &Members) -> Result<(&'static str, String), String> {
@@ -152,7 +151,9 @@ fn message(message: &Members) -> Result<(&'static str, String), String> {
         return parts(message);
     }
     if let Some(role) = role.filter(|role| role != "assistant") {
-        return Err(format!("is a message of the role {role:?}: the calls are in the assistant's"));
+        return Err(format!(
+            "is a message of the role {role:?}; submit the assistant's message, which contains the calls"
+        ));
     }
     if let Some(calls) = message.list("tool_calls") {
         return Ok(("\"tool_calls\":", calls.to_owned()));

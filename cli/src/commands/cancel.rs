@@ -61,27 +61,30 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
     known::check(setup, &client, Named::Tenant(&name.tenant), output).await?;
     if !args.early && !end_many::is_there(&client, &name).await? {
         return Err(Failure::failed(anyhow::anyhow!(
-            "no turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet turns list and tickfleet tasks list say what there is; --early ends what comes with this id later"
+            "unknown turn or task {name}: it has not arrived, was rejected, or its record has expired. tickfleet \
+             turns list and tickfleet tasks list show all. With --early, a turn or task that arrives later with this \
+             id ends without running"
         )));
     }
     end_many::note(&client, std::slice::from_ref(&name), "", operator).await?;
     let cancelled = client.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {
         Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
-        Cancelled::Flagged => ("flagged", "it ends as soon as the worker that holds it has heard of it"),
-        Cancelled::Ended => ("ended", "it had ended already"),
+        Cancelled::Flagged => ("flagged", "it ends as soon as its worker receives the cancellation"),
+        Cancelled::Ended => ("ended", "it had already ended"),
         Cancelled::Waiting => (
             "waiting",
-            "nothing of this id has been admitted, or it ended longer ago than records are kept; if it arrives within 24 h, it ends without running",
+            "no turn or task with this id has been admitted, or its record has expired; if it arrives within 24 h, it \
+             ends without running",
         ),
         Cancelled::Full => {
             return Err(Failure::failed(anyhow::anyhow!(
-                "{name} has not been admitted, and the tenant has too many cancels that wait for what has not come: \
-                 nothing was kept. Cancel it again when it has come"
+                "{name} has not been admitted, and the tenant has too many early cancels: this one was not stored. \
+                 Cancel it again after admission"
             )));
         }
         Cancelled::Unknown => {
-            return Err(Failure::failed(anyhow::anyhow!("{name} was admitted once, and its record is lost")));
+            return Err(Failure::failed(anyhow::anyhow!("{name} was admitted, but its record is lost")));
         }
     };
     let answer = Answer { tenant: &name.tenant, id: &name.turn, answer: word };

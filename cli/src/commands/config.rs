@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
         What::Print => {
             let setup = Setup::with_text(&setup::sources(global)?, &global.extensions, None)?;
             if output.json {
-                return Err(Failure::usage("config print is YAML, which holds what JSON would: leave --json out"));
+                return Err(Failure::usage("config print prints YAML only: omit --json"));
             }
             output.print(&configuration::print(&setup.configuration))
         }
@@ -137,13 +137,13 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
         tool.undescribed().into_iter().map(move |field| Warning {
             place: format!("the tool {name}"),
             field,
-            message: "it has no doc comment: models see its name and type alone".into(),
+            message: "it has no doc comment: models see only its name and type".into(),
         })
     });
     let hosts = setup.python.iter().flat_map(|python| python.left_out()).map(|name| Warning {
         place: "tools.yaml".into(),
         field: format!("python.{name}.host"),
-        message: "nothing listens there now, so its tools, and rows that name them, were not checked".into(),
+        message: "no tool host listens there, so its tools and their permission rows were not checked".into(),
     });
     let nobody = setup.configuration.policy.agents.is_empty().then(|| Warning {
         place: "agents.yaml".into(),
@@ -153,7 +153,7 @@ fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
     let homeless = setup.configuration.policy.tenants.is_empty().then(|| Warning {
         place: "tenants.yaml".into(),
         field: "tenants".into(),
-        message: "no tenants configured: every turn is rejected, but for tenants that `tickfleet tenant set` adds"
+        message: "no tenants configured: every turn is rejected, except for tenants that `tickfleet tenant set` adds"
             .into(),
     });
     let (configuration, environment) = (&setup.configuration, setup.tool_environment());

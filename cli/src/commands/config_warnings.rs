@@ -25,11 +25,7 @@ pub(super) fn missing_secrets(configuration: &Configuration, environment: &Envir
             }
             SecretRef::Env(_) | SecretRef::File(_) => return,
         };
-        found.push((
-            file,
-            field,
-            format!("{what}: where a worker has no such secret either, calls end as not_configured"),
-        ));
+        found.push((file, field, format!("{what}: if a worker lacks the secret too, calls end as not_configured")));
     };
     // Nobody has to set the secrets of the sample business.
     let own_tools =
@@ -60,12 +56,17 @@ pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Found
             }
         };
         for pointer in def.effect_key.iter().flat_map(|key| &key.arguments) {
-            warn("tools.yaml", format!("tools.{tool}.effect_key"), pointer, "5 and \"5\" are two effects");
+            warn(
+                "tools.yaml",
+                format!("tools.{tool}.effect_key"),
+                pointer,
+                "5 and \"5\" count as two different effects",
+            );
         }
         for limit in policy.limits.iter() {
             let is_counted = limit.matches.tools.is_empty() || limit.matches.tools.iter().any(|one| fits(one, tool));
             if let (LimitBound::Sum { argument, .. }, true) = (&limit.bound, is_counted) {
-                warn("limits.yaml", format!("limits.{}.sum.argument", limit.name), argument, "a text has no sum");
+                warn("limits.yaml", format!("limits.{}.sum.argument", limit.name), argument, "a text cannot be summed");
             }
         }
         let rules = policy.permissions.matrix.get(tool).into_iter().flat_map(|row| row.rules.iter().enumerate());
@@ -74,7 +75,7 @@ pub(super) fn arguments_of_two_types(configuration: &Configuration) -> Vec<Found
                 rule.when.iter().chain([&rule.require]).flat_map(|text| arguments_of(text)).collect();
             for pointer in pointers {
                 let field = format!("permissions.{tool}.rules[{at}]");
-                warn("permissions.yaml", field, &pointer, "a rule compares it as what it is");
+                warn("permissions.yaml", field, &pointer, "a rule compares the value by its type");
             }
         }
     }

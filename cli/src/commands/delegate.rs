@@ -65,7 +65,7 @@ struct Enqueued<'a> {
 }
 
 fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
-    RawValue::from_string(text.to_owned()).map_err(|error| format!("no JSON: {error}"))
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
 /// Enqueues the task, and waits for its answer where that was asked for.
@@ -74,7 +74,7 @@ fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
 /// A task that is refused; with `--wait`, one that did not succeed.
 pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {
     if args.description.trim().is_empty() {
-        return Err(Failure::usage("the description is empty: say what is to be done"));
+        return Err(Failure::usage("the description is empty: describe the task"));
     }
     let client = setup.client().await?;
     let deadline_ms = match args.deadline {

@@ -38,15 +38,15 @@ pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Res
     match setup.client().await?.reply(&name).await? {
         Recorded::Ended(reply) => results::print(&reply, output),
         Recorded::InInbox => Err(Failure::failed(anyhow::anyhow!(
-            "{name} has ended, but its reply is no longer kept: memory was short, and its inbox had it. tickfleet explain \
-             {name} says how its calls ended"
+            "{name} has ended, but Redis memory was full, so its reply went only to its inbox. tickfleet explain \
+             {name} shows how its calls ended"
         ))),
         Recorded::UnderWay => {
             Err(Failure::failed(anyhow::anyhow!("{name} has not ended and has no reply yet: tickfleet explain {name}")))
         }
         Recorded::Unknown => Err(Failure::failed(anyhow::anyhow!(
             "{name} has no record: it was not admitted yet, was rejected, or ended longer ago than retention.records. \
-             tickfleet explain {name} says what is known"
+             tickfleet explain {name} may find it in the audit log"
         ))),
     }
 }

@@ -80,7 +80,8 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
     }
     if not_looked_at > 0 {
         let told = format!(
-            "{not_looked_at} of {calls} calls of these days were counted by a build that does not look at rules: what rules did with them is not in here"
+            "{not_looked_at} of {calls} calls of these days were counted by a version that does not count rules; \
+             their denials are missing here"
         );
         output.note(&told);
     }
@@ -90,7 +91,7 @@ pub(crate) async fn run(setup: &Setup, args: &Rules, output: &Output) -> Result<
 
 fn in_words(rules: &[RuleRow], output: &Output) -> String {
     if rules.is_empty() {
-        return "The configuration has no such rule or limit, and nothing else has denied a call.".into();
+        return "No rules or limits match, and no other cause has denied a call.".into();
     }
     let mut shown = table(&["RULE", "MODE", "WOULD STOP", "DENIED", "SAYS"]);
     for row in rules {

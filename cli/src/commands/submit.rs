@@ -114,7 +114,7 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
 
 fn said(accepted: &Accepted<'_>) -> String {
     let (tenant, turn) = (accepted.tenant, accepted.turn_id);
-    let again = if accepted.duplicate { " (it was submitted before, and is not carried out again)" } else { "" };
+    let again = if accepted.duplicate { " (already submitted; it does not run again)" } else { "" };
     format!("{tenant}:{turn}{again}\nFollow it: tickfleet explain {tenant}:{turn}")
 }
 
@@ -136,7 +136,7 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     };
     let bytes = with_owner(bytes, args.tenant.as_ref(), args.agent.as_ref());
     let mut turn = parse_turn(&bytes).map_err(|refusal| {
-        Failure::failed(anyhow::anyhow!("{file} holds no turn: {} ({})", refusal.message, refusal.code))
+        Failure::failed(anyhow::anyhow!("{file} contains no turn: {} ({})", refusal.message, refusal.code))
     })?;
     turn.tenant = args.tenant.clone().unwrap_or(turn.tenant);
     turn.agent = args.agent.clone().unwrap_or(turn.agent);
@@ -153,7 +153,8 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     } else {
         if !text.trim_start().starts_with('[') {
             return Err(format!(
-                "holds no list of calls; without --format {word} it is read as a whole turn, or as a provider returned it"
+                "contains no list of calls; without --format {word}, it is read as a whole turn or as a provider's \
+                 response"
             ));
         }
         format!("{{\"format\":\"{word}\",\"calls\":{text}}}")
@@ -174,7 +175,7 @@ fn read(file: &str) -> Result<Vec<u8>, Failure> {
 }
 
 fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
-    let missing = |what: &str| Failure::usage(format!("--{what} is needed where the turn is given by --call"));
+    let missing = |what: &str| Failure::usage(format!("--{what} is required with --call"));
     Ok(Turn {
         id: None,
         tenant: args.tenant.clone().ok_or_else(|| missing("tenant"))?,

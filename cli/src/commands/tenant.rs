@@ -129,7 +129,9 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         What::Show { tenant } => {
             let set = client.store(tenant).at_run_time().await?;
             if let Some((tenant, why)) = unreadable(&set).into_iter().find(|(of, _)| of == tenant) {
-                return Err(Failure::failed(anyhow::anyhow!("{tenant}: {why}; set it again, or take it back")));
+                return Err(Failure::failed(anyhow::anyhow!(
+                    "{tenant}: {why}; run tickfleet tenant set or tickfleet tenant unset"
+                )));
             }
             let found = set.declared.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
@@ -150,11 +152,11 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             let (by, report) = (said.by(), setup.report());
             let operator = Operator { by: &by, reason: said.reason(), redactor: &report.redactor };
             if !operate::unset_tenant(client.store(tenant), tenant, operator).await? {
-                return Err(Failure::failed(anyhow::anyhow!("nothing was set for tenant {:?}", tenant.as_str())));
+                return Err(Failure::failed(anyhow::anyhow!("tenant {:?} has no run-time settings", tenant.as_str())));
             }
             match configured.get(tenant) {
                 Some(policy) => output.show(&row(tenant, policy, false), |row| shown(std::slice::from_ref(row))),
-                None => output.print(&format!("tenant {:?} is unknown again", tenant.as_str())),
+                None => output.print(&format!("tenant {:?} no longer exists", tenant.as_str())),
             }
         }
     }

@@ -104,10 +104,10 @@ async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Resu
         (true, false) => {
             let off = operate::switched_off(client.stores()).await?;
             let off = listed_names(off.keys().map(String::as_str));
-            Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time. Switched off: {off}")))
+            Err(Failure::failed(anyhow::anyhow!("{tool} was not disabled at run time. Disabled: {off}")))
         }
         (true, true) => {
-            output.print(&format!("{tool} is as the configuration has it again, within a quarter of worker.lease"))
+            output.print(&format!("{tool} is enabled again, as configured, within a quarter of worker.lease"))
         }
         (false, _) => output.print(&format!("{tool} is disabled for all agents within a quarter of worker.lease")),
     }
@@ -175,7 +175,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
     let (dialect, about) = (format.0, about(format.0));
     if strict && !about.has_strict {
-        return Err(Failure::usage(format!("--strict is for --format {}", strict_formats())));
+        return Err(Failure::usage(format!("--strict requires --format {}", strict_formats())));
     }
     if about.in_words {
         return output.print(&prompts.describe(tools));
@@ -254,7 +254,7 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
         permissions.matrix.get(&spec.name)
     else {
         let meta = META_TOOLS.contains(&spec.name.as_str());
-        return if meta { "everyone, as no row says otherwise" } else { "none: no permission row" }.into();
+        return if meta { "everyone, because no row restricts it" } else { "none: no permission row" }.into();
     };
     let names = |agents: &std::collections::BTreeSet<AgentId>, roles: &std::collections::BTreeSet<String>| {
         let agents = agents.iter().map(ToString::to_string);

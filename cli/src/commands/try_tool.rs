@@ -65,7 +65,7 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
     let trial = trial(setup, args).await?;
     if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
         return Err(Failure::usage(format!(
-            "{} has an effect that cannot be taken back: --yes runs it, --dry-run stops before",
+            "{} has an irreversible effect: pass --yes to run it, or --dry-run to only check",
             args.tool
         )));
     }
@@ -114,7 +114,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
             let agents = || list(in_force.policy.agents.keys().map(AgentId::as_str));
             found.ok_or_else(|| {
                 let (agent, agents) = (args.agent.as_str(), agents());
-                Failure::failed(anyhow::anyhow!("no tenant has an agent {agent:?}; configured are: {agents}"))
+                Failure::failed(anyhow::anyhow!("no tenant has an agent {agent:?}; configured: {agents}"))
             })?
         }
     };
@@ -142,16 +142,16 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
 fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
     let Tried { steps, result, next } = &shown.tried;
     let mut text = format!("{} of {} calls {}\n\n", shown.agent, shown.tenant, args.tool);
-    let mut table = table(&["GUARD", "", "WHAT IT SAYS"]);
+    let mut table = table(&["GUARD", "", "DETAIL"]);
     for Step { step, passed, detail } in steps {
         let word = if *passed { output.cell(Mood::Good, "passed") } else { output.cell(Mood::Bad, "ended") };
         table.add_row([(*step).into(), word, detail.as_str().into()]);
     }
     text.push_str(&lines(table));
     text.push_str(&match (next, result) {
-        (Some(next), Some(_)) => format!("\n\n{next}; without another try, the agent gets:"),
+        (Some(next), Some(_)) => format!("\n\n{next}. Without a retry, the agent receives:"),
         (Some(next), None) => format!("\n\n{next}."),
-        (None, Some(_)) => "\n\nThe agent gets:".to_owned(),
+        (None, Some(_)) => "\n\nThe agent receives:".to_owned(),
         (None, None) => "\n\nThe tool was not run.".to_owned(),
     });
     if let Some(result) = result {

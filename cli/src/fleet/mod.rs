@@ -182,7 +182,9 @@ impl Fleet {
             let failed = match ended {
                 Ok(Ok(())) => None,
                 Ok(Err(error)) => Some(Failure::from(error)),
-                Err(error) => Some(Failure::failed(anyhow::anyhow!("a part of the process ended by a bug: {error}"))),
+                Err(error) => {
+                    Some(Failure::failed(anyhow::anyhow!("a part of the process crashed because of a bug: {error}")))
+                }
             };
             if let Some(failure) = failed
                 && outcome.is_ok()

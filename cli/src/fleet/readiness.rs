@@ -39,7 +39,7 @@ pub(crate) fn warning(policy: &Policy) -> String {
 
 fn not_ready(error: &StoreError) -> NotReady {
     let refusal = error.refusal();
-    let prefix = if refusal.is_some() { "Redis refuses: " } else { "" };
+    let prefix = if refusal.is_some() { "Redis rejects commands: " } else { "" };
     let remedy = error.remedy().map(|remedy| format!("; {remedy}")).unwrap_or_default();
     NotReady { reason: format!("{prefix}{error}{remedy}"), refusal }
 }

@@ -72,7 +72,7 @@ impl Output {
         let text = if self.colour { visible_in_colours(text) } else { visible(text).into_owned() };
         match write!(stdout, "{text}{end}").and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            other => other.map_err(|error| Failure::failed(anyhow::anyhow!("stdout cannot be written: {error}"))),
+            other => other.map_err(|error| Failure::failed(anyhow::anyhow!("cannot write to stdout: {error}"))),
         }
     }
 

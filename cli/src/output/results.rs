@@ -80,7 +80,7 @@ impl Told {
         }
         let message = match letter.reason.as_str() {
             "unknown_tenant" => format!("tenant {:?} is not configured", awaited.tenant.as_str()),
-            _ => "the fleet refused it and could write no reply; the code says why".into(),
+            _ => "the fleet rejected it and could not write a reply; the code names the reason".into(),
         };
         let reply = json!({
             "turn_id": awaited.id, "tenant": awaited.tenant, "agent": "", "status": "rejected", "dialect": "raw",

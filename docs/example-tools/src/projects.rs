@@ -63,7 +63,9 @@ pub fn all() -> [TypedTool; 5] {
 fn read(context: &CallContext, project: &str, path: &str) -> Result<Value, ToolError> {
     let folder = Folder::of(context, Some(&format!("projects/{project}")), false)?;
     match folder.read(path, BYTES_MAX)? {
-        Some(text) => serde_json::from_str(&text).map_err(|_| ToolError::Permanent(format!("{path} holds no JSON."))),
+        Some(text) => {
+            serde_json::from_str(&text).map_err(|_| ToolError::Permanent(format!("{path} does not contain JSON.")))
+        }
         None => Ok(Value::Null),
     }
 }

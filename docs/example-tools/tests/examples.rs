@@ -97,5 +97,5 @@ fn a_tenant_sees_its_own_projects_and_files_that_are_too_large_or_linked_are_ref
     std::os::unix::fs::symlink("/etc/hostname", project.join("problem_spec.json")).unwrap();
     assert!(read("example", "get_problem_spec", "atlas-site").contains("is not what it has to be"));
     std::fs::write(project.join("workflow_state.json"), "{").unwrap();
-    assert!(read("example", "get_workflow_state", "atlas-site").contains("holds no JSON"));
+    assert!(read("example", "get_workflow_state", "atlas-site").contains("does not contain JSON"));
 }

@@ -1,4 +1,4 @@
-"""The facts of a call, for a tool that asks for them."""
+"""The context of a call, for tools with a parameter of this type."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from tickfleet._errors import ToolError
 
 
 class Cancellation:
-    """Says whether the call is still wanted: it is cancelled at its timeout, or when somebody cancels its turn."""
+    """Signal that the call was canceled, at its timeout or with its turn."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def cancel(self) -> None:
-        """Cancels the call. Workers do so; a test may."""
+        """Cancels the call. For workers and tests."""
         self._event.set()
 
     @property
     def requested(self) -> bool:
-        """True once nobody waits for the result any more."""
+        """True once the call is canceled."""
         return self._event.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits in a synchronous tool: like ``time.sleep``, but it ends at once when the call is cancelled.
+        """Waits in a synchronous tool: like ``time.sleep``, but it ends at once when the call is canceled.
 
         Returns:
-            True if it was cancelled.
+            True if the call was canceled.
         """
         return self._event.wait(seconds)
 
     def check(self) -> None:
-        """Raises :class:`asyncio.CancelledError` once nobody waits for the result any more."""
+        """Raises :class:`asyncio.CancelledError` if the call is canceled."""
         if self.requested:
             raise asyncio.CancelledError
 
@@ -73,10 +73,10 @@ class InnerResult:
 
 
 class Caller(Protocol):
-    """Makes calls of other tools: the host does, and a test may."""
+    """Calls other tools. The tool host supplies it; a test can supply its own."""
 
     def __call__(self, tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Future[InnerResult]:
-        """Makes a call of another tool."""
+        """Calls another tool."""
 
 
 def _no_caller(tool: str, arguments: dict[str, Any], /) -> concurrent.futures.Future[InnerResult]:

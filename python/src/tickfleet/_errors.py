@@ -12,7 +12,7 @@ class DuplicateTool(ValueError):
 
 
 class ToolError(Exception):
-    """The failure of a call. The message is for the model: say what it can do, and include no secrets.
+    """The failure of a call. The message is for the model: state what the model can do next, and include no secrets.
 
     Any other exception is a bug: the worker logs the stack trace, and the model receives a general message.
 

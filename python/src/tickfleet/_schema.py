@@ -49,7 +49,7 @@ def read(function: Callable[..., Any]) -> Signature:
     try:
         hints = get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise TypeError(f"{name}: a type hint names what its module does not have: {error}") from error
+        raise TypeError(f"{name}: a type hint cannot be resolved: {error}") from error
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
     described = _described(docstring)
     fields: dict[str, Any] = {}
@@ -113,9 +113,9 @@ def _check_names(name: str, described: dict[str, str], parameters: list[str]) ->
 def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
     """The type of a parameter that a model can fill in by its name."""
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise TypeError(f"{name}: the parameter {parameter.name!r} cannot be given by its name")
+        raise TypeError(f"{name}: the parameter {parameter.name!r} is positional-only: arguments are passed by name")
     if parameter.name not in hints:
-        raise TypeError(f"{name}: the parameter {parameter.name!r} has no type hint: models have to know what it takes")
+        raise TypeError(f"{name}: the parameter {parameter.name!r} has no type hint: models need its type")
     return hints[parameter.name]
 
 

@@ -224,7 +224,7 @@ def _check(made: Tool) -> None:
     if not _NAME.fullmatch(made.name):
         raise ValueError(f"{made.name!r}: a name has 1 to 64 characters of A-Z a-z 0-9 _ . -")
     if not made.signature.description:
-        raise ValueError(f"{made.name}: it has no docstring: models have to know what it does")
+        raise ValueError(f"{made.name}: it has no docstring: models need a description")
     other = _registered.get(made.name)
     if other is not None:
         where = f"{other.function.__module__}.{other.function.__qualname__}"

@@ -1,4 +1,4 @@
-"""Calls a tool as a worker would, without a worker: for the tests of tools."""
+"""Calls tools as a worker does, for tests of tools without a worker."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ pub enum ApprovalError {
     #[error("another approver has changed the arguments")]
     Changed,
     /// That one has agreed already.
-    #[error("{0} has agreed already, and counts once")]
+    #[error("{0} has already agreed; each approver counts once")]
     Again(String),
     /// The arguments cannot be changed so.
     #[error(transparent)]

@@ -354,7 +354,7 @@ pub async fn set_tenant(
 /// [`StoreError`].
 pub async fn unset_tenant(store: &Store, tenant: &TenantId, operator: Operator<'_>) -> Result<bool, StoreError> {
     let now_ms = store.now_ms().await?;
-    let said = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "took back what was set for"), &[]);
+    let said = tenant_entry(tenant, operator, now_ms, ("UNSET_TENANT", "removed the run-time settings of"), &[]);
     store.unset_tenant(tenant, &said).await
 }
 

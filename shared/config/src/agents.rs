@@ -142,7 +142,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHan
     let (effect, timeout) = (s.optional("effect"), s.optional("timeout_ms"));
     if http.is_none() {
         for beside in [&effect, &timeout].into_iter().flatten() {
-            beside.refuse("nothing here: it belongs to http; any other handler says it itself");
+            beside.refuse("nothing here: only http handlers take it");
         }
     }
     let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();

@@ -96,7 +96,7 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let every = if is_held {
         for word in ["every", "keys_max"] {
             if let Some(c) = s.optional(word) {
-                c.refuse("nothing: a limit of `concurrent` calls has no windows, and counts what is out");
+                c.refuse("nothing: a limit of `concurrent` calls has no windows; it counts running calls");
             }
         }
         Some(Every::Held)
@@ -113,10 +113,10 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let (on_reach, mode) = (on_reach.unwrap_or_default(), mode.unwrap_or_default());
     if matches!(bound, Some(LimitBound::Share(_))) {
         if per != BTreeSet::from([LimitKey::Tenant]) {
-            cursor.refuse("`per: [tenant]`, for it is tenants that share the slots");
+            cursor.refuse("`per: [tenant]`, because tenants share the slots");
         }
         if let Some(place) = on_reach_place.filter(|_| on_reach == OnReach::Reject) {
-            place.refuse("wait: what a share has no room for has room a moment later");
+            place.refuse("wait: a share without a free slot has one a moment later");
         }
     }
     let (bound, every, name) = (bound?, every?, name.to_owned());
@@ -196,7 +196,7 @@ fn words(cursor: &Cursor<'_>) -> Vec<String> {
 /// A list that says nothing would fit all, which nobody means who writes it.
 fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
     if cursor.items().is_empty() {
-        cursor.refuse("at least one; leave the list out to fit all");
+        cursor.refuse("at least one; omit the list to match all");
     }
     list
 }

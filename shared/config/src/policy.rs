@@ -55,7 +55,7 @@ impl RuleText {
             let there = suggest::list(unknown.there.iter().map(String::as_str));
             if unknown.closed {
                 let found = format!("{text:?}, which names the unknown `{name}`");
-                errors.suggest(place, path, found, format!("what calls of {tool} can have: {there}"), meant);
+                errors.suggest(place, path, found, format!("a field of calls of {tool}: {there}"), meant);
                 continue;
             }
             let meant = meant.map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();

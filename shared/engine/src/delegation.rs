@@ -97,7 +97,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
 #[must_use]
 pub fn unreadable(tenant: &TenantId) -> String {
     let tenant = tenant.as_str();
-    format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
+    format!("tenant {tenant:?} has unreadable run-time settings; set it again, then retry")
 }
 
 /// Returns the capabilities of turns under the task: those that it is granted, cut to what its delegator has itself.

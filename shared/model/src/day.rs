@@ -19,7 +19,7 @@ const OFFSET_MS_MAX: i64 = 26 * 3_600_000;
 
 /// A text that names no time zone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{found:?} is no IANA time zone such as UTC or America/New_York")]
+#[error("{found:?} is not an IANA time zone such as UTC or America/New_York")]
 pub struct UnknownZone {
     /// The text.
     pub found: String,

@@ -11,7 +11,7 @@ const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoServerFound {
     /// The variable names something that is no program.
-    #[error("TICKFLEET_REDIS_SERVER names {0:?}, which is no program")]
+    #[error("TICKFLEET_REDIS_SERVER: {0:?} is not a program")]
     Named(PathBuf),
     /// PATH has none.
     #[error(

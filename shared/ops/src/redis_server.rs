@@ -87,7 +87,9 @@ pub enum ServerError {
     #[error(transparent)]
     NoBinary(#[from] NoServerFound),
     /// The socket's path does not fit.
-    #[error("the socket {0:?} has a path of more than {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter folder")]
+    #[error(
+        "the path of the socket {0:?} has more than {SOCKET_PATH_BYTES_MAX} bytes; choose a folder with a shorter path"
+    )]
     PathTooLong(PathBuf),
     /// Its folder cannot be used.
     #[error("cannot use the folder {dir:?} for Redis: {source}")]
@@ -98,9 +100,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// Another server keeps its data there.
-    #[error(
-        "the folder {0:?} belongs to a Redis that still runs: stop the other Tickfleet, or wait until it has saved"
-    )]
+    #[error("a running Redis uses the folder {0:?}: stop the other Tickfleet, or wait until it has saved")]
     InUse(PathBuf),
     /// The program cannot be started.
     #[error("cannot start {binary:?}: {source}")]
@@ -111,7 +111,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// It ended instead of answering.
-    #[error("{binary:?} ended at once ({status}); its last words:\n{log}")]
+    #[error("{binary:?} exited at once ({status}); its output:\n{log}")]
     Ended {
         /// The program.
         binary: PathBuf,
@@ -124,7 +124,7 @@ pub enum ServerError {
     #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
     PortTaken(u16),
     /// It runs and does not answer.
-    #[error("{binary:?} did not answer within {waited:?}; its last words:\n{log}")]
+    #[error("{binary:?} did not respond within {waited:?}; its output:\n{log}")]
     Silent {
         /// The program.
         binary: PathBuf,

@@ -70,7 +70,7 @@ pub enum TelemetryError {
     #[error("logging was started twice in one process: {0}")]
     Started(#[from] tracing_subscriber::util::TryInitError),
     /// The process does not log, so there is no level to change.
-    #[error("the level of a log that was not started cannot be changed")]
+    #[error("cannot change the log level: logging was not started")]
     NotStarted,
 }
 

@@ -42,11 +42,12 @@ pub fn markdown(proof: &Proof, verdict: &Verdict) -> String {
     for line in &proof.as_said {
         text += &format!("- {line}\n");
     }
-    text += "\n## What cannot be seen\n\n";
+    text += "\n## Not verifiable\n\n";
     for line in proof.unseen.iter().chain(&verdict.told) {
         text += &format!("- {line}\n");
     }
-    text += "\nCheck it yourself: `tickfleet audit verify` and `tickfleet prove` need the export alone, and the public key.\n";
+    text += "\nCheck it yourself: `tickfleet audit verify` and `tickfleet prove` need only the export and the public \
+         key.\n";
     text
 }
 
@@ -75,7 +76,7 @@ fn intact(verdict: &Verdict) -> String {
         text += "The sealed entries are unchanged.\n";
         return text;
     }
-    text += "**They are not as they were written:**\n\n";
+    text += "**They differ from the log as it was written:**\n\n";
     for finding in verdict.findings.iter().take(SHOWN_MAX) {
         text += &format!("- {finding}\n");
     }

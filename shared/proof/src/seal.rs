@@ -44,7 +44,7 @@ impl fmt::Display for EntryId {
 
 /// A text that is no id of an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id of an entry, such as 1795306210410-0")]
+#[error("{0:?} is not an entry id, such as 1795306210410-0")]
 pub struct NoEntryId(String);
 
 impl FromStr for EntryId {
@@ -214,7 +214,7 @@ impl SealBody {
     pub fn entry_ids(&self) -> Result<Vec<EntryId>, BadSeal> {
         let ids = read_ids(&self.ids)?;
         if ids.len() as u64 != self.count {
-            return Err(BadSeal("it does not name as many entries as it counts"));
+            return Err(BadSeal("its list of entries and its count differ"));
         }
         Ok(ids)
     }
@@ -326,7 +326,7 @@ pub fn encode(hash: &Hash) -> String {
 /// # Errors
 /// [`BadSeal`].
 pub fn decode_hash(text: &str) -> Result<Hash, BadSeal> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadSeal("a hash is no base64"))?;
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| BadSeal("a hash is not base64"))?;
     if bytes.len() == 32 { Ok(hash_of(&bytes)) } else { Err(BadSeal("a hash does not have 32 bytes")) }
 }
 
@@ -382,7 +382,7 @@ impl Signer {
     /// [`BadSeal`], which does not show the secret.
     pub fn new(key_id: &str, secret: &str) -> Result<Self, BadSeal> {
         let seed = seed_of(secret.trim()).ok_or(BadSeal("the secret key is not 32 bytes in base64 or hexadecimal"))?;
-        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| BadSeal("the secret key is refused"))?;
+        let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| BadSeal("the secret key is invalid"))?;
         Ok(Self { key_id: key_id.to_owned(), pair })
     }
 

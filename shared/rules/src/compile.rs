@@ -73,7 +73,7 @@ pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
     let depth = RULE_DEPTH_MAX;
     // The parser is another's: should it panic over a text, that text is refused.
     let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
-    let Ok(parsed) = parsed else { return Err(Refused::because("makes the parser of CEL fail", CONDITION)) };
+    let Ok(parsed) = parsed else { return Err(Refused::because("crashes the CEL parser", CONDITION)) };
     let parsed = parsed.map_err(|errors| match errors.errors.first() {
         Some(first) if first.msg.contains("recursion limit") => too_deep(),
         Some(first) => Refused::because(
@@ -205,7 +205,7 @@ impl Compiler {
             Some(test) => Ok(Node::Text(test, self.sides(of, argument)?)),
             None if name == "matches" => {
                 let Node::Literal(Literal::Text(pattern)) = self.node(argument)? else {
-                    return Err(Refused::because("gives `matches` what is only known later", "a pattern as a text"));
+                    return Err(Refused::because("passes a computed pattern to `matches`", "a pattern as a text"));
                 };
                 Ok(Node::Matches(self.boxed(of)?, self::pattern(&pattern)?))
             }
@@ -254,12 +254,12 @@ impl Compiler {
             (Expr::Literal(_), (operators::LOGICAL_AND, [_, body])) => (Quantifier::All, body),
             (Expr::Literal(_), (operators::LOGICAL_OR, [_, body])) => (Quantifier::Exists, body),
             (Expr::Literal(_), (operators::CONDITIONAL, [body, ..])) => (Quantifier::ExistsOne, body),
-            _ => return Err(Refused::because("makes a list with map or filter", "all, exists or exists_one")),
+            _ => return Err(Refused::because("uses map or filter", "all, exists or exists_one")),
         };
         let items = self.node(&loops.iter_range)?;
         if self.locals.len() >= RULE_QUANTIFIERS_MAX {
             return Err(Refused::because(
-                "has all, exists or exists_one within each other",
+                "nests all, exists or exists_one",
                 format!("at most {RULE_QUANTIFIERS_MAX} levels"),
             ));
         }
@@ -283,7 +283,7 @@ fn literal(literal: &LiteralValue) -> Result<Literal, Refused> {
         LiteralValue::UInt(int) => number(Number::parse(&int.inner().to_string())),
         LiteralValue::Double(double) => number(Number::from_double(*double.inner())),
         LiteralValue::String(text) => Ok(Literal::Text(text.inner().to_owned())),
-        LiteralValue::Bytes(_) => Err(Refused::because("has bytes, which no JSON has", "a text")),
+        LiteralValue::Bytes(_) => Err(Refused::because("has bytes, which JSON lacks", "a text")),
     }
 }
 
@@ -319,7 +319,7 @@ fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> Refused {
 fn not_a_function(name: &str) -> Refused {
     let name = operators::find_operator(name).unwrap_or(name);
     Refused::because(
-        format!("calls the unknown `{name}`, or gives it other operands than it takes"),
+        format!("calls the unknown `{name}`, or passes operands that it does not take"),
         format!("one of {FUNCTIONS}"),
     )
 }

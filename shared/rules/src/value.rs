@@ -70,7 +70,7 @@ impl<'a> Value<'a> {
     /// A member of an object that was opened; none if there is none.
     pub(crate) fn member(&self, name: &str, work: &mut Work) -> Result<Option<Self>, Problem> {
         let Self::Map(members) = self else {
-            return Err(Problem::Cannot(format!("`{name}` is asked of {}, which has no members", self.kind())));
+            return Err(Problem::Cannot(format!("`{name}` is read from {}, which has no members", self.kind())));
         };
         work.spend(members.len())?;
         let mut found = members.iter().filter(|(key, _)| key == name);

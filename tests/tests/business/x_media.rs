@@ -96,7 +96,7 @@ async fn what_x_would_not_take_is_refused_before_anything_is_posted() {
         (vec![&picture, &video], "media_urls[1] is video/mp4, which a post shows alone"),
         (vec![&gone], "its server answers with status 404"),
         (vec![huge], "it is not a URL"),
-        (vec!["ftp://example.com/x.png"], "only http and https"),
+        (vec!["ftp://example.com/x.png"], "does not start with http"),
         (vec!["http://u:p@example.com/x.png"], "carries a user name or password"),
     ];
     for (addresses, expected) in tried {

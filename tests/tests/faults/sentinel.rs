@@ -389,10 +389,10 @@ async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
     assert!(matches!(error, StoreError::Connect { .. }), "{error}");
     let said = error.to_string();
     for expected in [
-        "no sentinel leads to a primary fleet".to_owned(),
+        "cannot find the primary fleet".to_owned(),
         "127.0.0.1:1: ".to_owned(),
         format!("127.0.0.1:{silent}: no answer within 1s"),
-        format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it says that it is a slave"),
+        format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it reports the role slave"),
         // No sentinel at all.
         format!("127.0.0.1:{port}: "),
     ] {

@@ -43,7 +43,7 @@ async fn an_export_goes_on_in_no_file_of_another_fleet_that_has_the_same_name() 
     let newer = exported(std::slice::from_ref(&theirs.store), &header).await;
     for other in [other, newer] {
         let refused = other.check(&stores, &header).await.unwrap_err().to_string();
-        assert!(refused.contains("is not in the log of this fleet: write to another file"), "{refused}");
+        assert!(refused.contains("is not in the log of this fleet; write to another file"), "{refused}");
     }
     // What was exported before the log was trimmed goes on.
     write(&ours, "ours", 2).await;

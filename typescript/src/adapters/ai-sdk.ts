@@ -1,15 +1,15 @@
 /**
- * Tools of a fleet for the AI SDK of Vercel:
+ * Tools of a fleet for Vercel's AI SDK:
  *
  * ```ts
  * const tools = await fleetTools(fleet, "kelly", { runId: requestId });
  * const { text } = await generateText({ model, prompt, tools, stopWhen: stepCountIs(5) });
  * ```
  *
- * The SDK hands out the calls of a step one by one, so each is a turn of its own. The turn's id follows from `runId`, the call's id
- * and its arguments, and the results that the messages already have for that call id. So a request that is made again, or an
- * approval that is resumed twice, gets the first result, and a call that comes again in a later step is another call, also where
- * the provider numbers the calls of each response from 1.
+ * The SDK runs the calls of a step one by one, so each call is a turn of its own. The turn's id is derived from `runId`, the call id,
+ * the arguments, and the results that the messages already contain for that call id. A repeated request, or an approval that is
+ * resumed twice, receives the first result. A call that is repeated in a later step is a new call, even if the provider numbers the
+ * calls of each response from 1.
  */
 import { createHash } from "node:crypto";
 
@@ -46,7 +46,7 @@ export async function fleetTools(fleet: Fleet, agent: string, given: RunFields):
   const { runId, ...fields } = (given ?? {}) as RunFields;
   if (typeof runId !== "function") runNamed(runId);
   if ("turnId" in fields) {
-    throw new InvalidMessage("turnId: each call is a turn with an id of its own, which the adapter derives; leave it out");
+    throw new InvalidMessage("turnId: omit it; the adapter derives an id for the turn of each call");
   }
   const definitions: Definition[] = await fleet.tools(agent, { tenant: fields.tenant });
   const tools = definitions.map(({ function: { name, description, parameters } }) => {
@@ -73,7 +73,7 @@ function runNamed(runId: unknown): string {
   if (typeof runId === "string" && runId !== "") return runId;
   throw new InvalidMessage(
     `runId is ${JSON.stringify(runId)}: a call cannot be distinguished from an equal call of another run. Pass fleetTools(fleet, agent, ` +
-      "{ runId }): text that names the request, or a function of the call's options, the same whenever it is made again or resumed",
+      "{ runId }): a text, or a function of the call's options. It must be the same if the request is repeated or resumed",
   );
 }
 

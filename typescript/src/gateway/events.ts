@@ -38,7 +38,7 @@ export async function* follow(
   for (;;) {
     const began = performance.now();
     const cameFrom = position;
-    let trouble = new Later(new Unavailable("the gateway ends the stream of events before the task's end"));
+    let trouble = new Later(new Unavailable("the gateway ended the event stream before the task ended"));
     try {
       for await (const { kind, value } of events(http, tenant, taskId, position)) {
         if (ENDS.has(kind)) {

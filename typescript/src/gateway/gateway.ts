@@ -85,7 +85,7 @@ export class Gateway implements Transport {
     const answer = good(await this.#http.ask("POST", `/v1/${kind}s/${segment(id)}/cancel`, tenant, { body }));
     answer.parsed();
     if (answer.json["answer"] === "full") {
-      throw new Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept");
+      throw new Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later");
     }
   }
 
@@ -94,7 +94,7 @@ export class Gateway implements Transport {
   }
 
   replies(): Replies {
-    throw new Unsupported("replies: an inbox is read through Redis alone; through a gateway, wait for a turn by its id");
+    throw new Unsupported("replies: inboxes can be read only over Redis; through a gateway, wait for a turn by its id");
   }
 }
 

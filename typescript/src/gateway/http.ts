@@ -206,7 +206,7 @@ export async function within<T>(
   const own = new AbortController();
   const stop = () => own.abort(outer?.reason);
   // What a timer cannot count is as good as for ever.
-  const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no answer within ${ms} ms`)), ms) : undefined;
+  const timer = ms < 2 ** 31 ? setTimeout(() => own.abort(new Error(`no response within ${ms} ms`)), ms) : undefined;
   outer?.addEventListener("abort", stop);
   try {
     outer?.throwIfAborted();
@@ -222,13 +222,13 @@ export async function within<T>(
 function checkedKey(key: string): string {
   if (/^[\x21-\x7e]+$/.test(key)) return key;
   // Not what it is: errors are logged.
-  throw new FleetError("invalid_key", "the gateway's key has characters that no key has: white space or beyond ASCII");
+  throw new FleetError("invalid_key", "the gateway's API key contains whitespace or non-ASCII characters");
 }
 
 /** An id as a part of a path. Its characters need no escaping; one that means another place in a URL is {@link Unsupported}. */
 export function segment(id: string): string {
   if (id !== "." && id !== "..") return id;
-  throw new Unsupported(`the id ${id} is not valid in a URL, so a gateway cannot be asked for it`);
+  throw new Unsupported(`the id ${id} is not valid in a URL and cannot be used through a gateway`);
 }
 
 /** An answer with what its headers say. */
@@ -250,7 +250,7 @@ export function checked(answer: Answer): Answer {
   if (answer.status === 401) throw new Unauthorized(answer.message);
   if (answer.status === 403) throw new Forbidden(answer.message);
   if (answer.status >= 300 && answer.status < 400) {
-    throw new FleetError("redirected", `the URL leads elsewhere (status ${answer.status}): give the gateway's own`);
+    throw new FleetError("redirected", `the URL redirects (status ${answer.status}): use the gateway's own URL`);
   }
   return answer;
 }
@@ -264,7 +264,7 @@ export function passing(answer: Answer): FleetError {
   // The turn was taken in, and only the waiting was not.
   else if (status === 429 && code !== "too_many_waiting") {
     error = new Throttled(code || "too_many_requests", `${code || "too_many_requests"}: ${message}`);
-  } else return new Unavailable(`the gateway does not do what it is asked: ${message}`);
+  } else return new Unavailable(`the gateway failed: ${message}`);
   error.retryAfterMs = answer.retryAfterMs;
   return error;
 }

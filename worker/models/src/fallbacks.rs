@@ -25,10 +25,10 @@ pub struct Models(Vec<Arc<Provider>>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
     /// The request is wrong, and was sent to nobody.
-    #[error("the request is not sent: {0}")]
+    #[error("the request was not sent: {0}")]
     Invalid(#[from] Invalid),
     /// What each of them failed by, in order.
-    #[error("no model answered: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("no model responded: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     All(Vec<ModelError>),
 }
 
@@ -108,7 +108,7 @@ impl Models {
             None => Err(ModelError {
                 provider: String::new(),
                 failure: Failure::NotFound,
-                detail: "there is no such model".to_owned(),
+                detail: "unknown model".to_owned(),
                 retry_after: None,
                 may_have_run: false,
             }),
@@ -120,7 +120,7 @@ async fn ask(provider: &Provider, request: &Request) -> Result<Answer, ModelErro
     let leave = provider.breaker.leave().map_err(|rest| ModelError {
         provider: provider.name().to_owned(),
         failure: Failure::Resting,
-        detail: format!("not asked for {} s more", rest.as_secs_f64().ceil()),
+        detail: format!("circuit breaker open for another {} s", rest.as_secs_f64().ceil()),
         retry_after: Some(rest),
         may_have_run: false,
     })?;

@@ -119,7 +119,7 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// No message, or a first one that no user says.
-    #[error("the conversation does not begin with a user's message")]
+    #[error("the conversation does not start with a user message")]
     Beginning,
     /// Something has too many elements or bytes.
     #[error("{0}")]

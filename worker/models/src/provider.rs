@@ -96,11 +96,11 @@ impl Provider {
             return Err(self.error(Failure::BadRequest, &detail));
         }
         let asked = tokio::time::timeout(self.settings.timeout, self.send(written));
-        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "no whole answer in time"))??;
+        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "the response was not complete in time"))??;
         let answer = self.settings.api.read(request, &body).map_err(|why| self.error(Failure::Malformed, &why))?;
         let answer = if worded.is_some() { planner::understood(request, answer) } else { answer };
         if answer.calls.len() > CALLS_MAX {
-            return Err(self.error(Failure::Malformed, &format!("the answer has more than {CALLS_MAX} calls")));
+            return Err(self.error(Failure::Malformed, &format!("the response has more than {CALLS_MAX} calls")));
         }
         Ok(answer)
     }
@@ -113,7 +113,8 @@ impl Provider {
         }
         if let Some(key) = &self.settings.key {
             let value = HeaderValue::from_str(&format!("{}{}", written.key.1, key.expose_secret()));
-            let mut value = value.map_err(|_| self.error(Failure::Unauthorised, "the key has characters of no key"))?;
+            let mut value =
+                value.map_err(|_| self.error(Failure::Unauthorised, "the API key contains invalid characters"))?;
             value.set_sensitive(true);
             builder = builder.header(written.key.0, value);
         }
@@ -127,12 +128,12 @@ impl Provider {
             self.breaker.rest(rest);
         }
         let body = read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
-            Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
-            _ => self.error(failure, "the connection ended before the whole answer"),
+            Failure::TooLarge => self.error(failure, &format!("the response has more than {ANSWER_BYTES_MAX} bytes")),
+            _ => self.error(failure, "the connection ended before the complete response"),
         })?;
         // It is read into values, each of which takes far more memory than its text.
         if values(&body) > limits::JSON_VALUES_MAX {
-            let detail = format!("the answer has more than {} values", limits::JSON_VALUES_MAX);
+            let detail = format!("the response has more than {} values", limits::JSON_VALUES_MAX);
             return Err(self.error(Failure::TooLarge, &detail));
         }
         Ok(body)
@@ -147,12 +148,12 @@ impl Provider {
             source = this.source();
         }
         match error {
-            e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
+            e if e.is_timeout() => self.error(Failure::Timeout, "connection timed out"),
             e if e.is_connect() => {
-                let why = format!("no connection: {}", tickfleet_outbound::connect_failure(e));
+                let why = format!("connection failed: {}", tickfleet_outbound::connect_failure(e));
                 ModelError { may_have_run: false, ..self.error(Failure::Disconnected, &why) }
             }
-            _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
+            _ => self.error(Failure::Disconnected, "the connection ended before the response"),
         }
     }
 

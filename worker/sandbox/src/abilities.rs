@@ -46,7 +46,7 @@ impl Abilities {
             Level::Docker => &self.docker,
         };
         if let Some(why) = missing {
-            return Err(format!("this machine cannot hold the sandbox level {level}: {why}"));
+            return Err(format!("this machine does not support the sandbox level {level}: {why}"));
         }
         match (level, network) {
             (_, Network::None) => Ok(()),
@@ -54,7 +54,7 @@ impl Abilities {
             (_, Network::Tcp(_)) if self.landlock < ABI_TCP => {
                 let found = self.landlock;
                 Err(format!(
-                    "this machine cannot hold TCP to single ports: its Landlock has ABI {found}, not {ABI_TCP}"
+                    "this machine cannot restrict TCP to single ports: its Landlock has ABI {found}, not {ABI_TCP}"
                 ))
             }
             (_, Network::Tcp(_)) => Ok(()),

@@ -38,9 +38,9 @@ impl Engine {
         ask.args(["version", "--format", "{{.Server.Version}}"]).stdin(Stdio::null()).kill_on_drop(true);
         match tokio::time::timeout(ENGINE, ask.output()).await {
             Ok(Ok(answer)) if answer.status.success() => None,
-            Ok(Ok(_)) => Some(format!("`{shown} version` fails: no engine answers")),
+            Ok(Ok(_)) => Some(format!("`{shown} version` fails: no engine responds")),
             Ok(Err(error)) => Some(format!("`{shown}` cannot be executed: {error}")),
-            Err(_) => Some(format!("`{shown} version` does not answer")),
+            Err(_) => Some(format!("`{shown} version` does not respond")),
         }
     }
 

@@ -93,7 +93,7 @@ impl Sandbox {
         let held = levels.into_iter().filter(|(_, missing)| missing.is_none()).map(|(level, _)| level);
         let held: Vec<_> = held.collect();
         if held.is_empty() {
-            return Err("this machine holds no level that needs one".into());
+            return Err("this machine supports no level that needs one".into());
         }
         self.cgroups = Some(Cgroups::find()?);
         for level in held {

@@ -31,7 +31,7 @@ pub enum Uncountable {
     #[error("a folder of the workspace cannot be read ({0})")]
     Unreadable(Errno),
     /// Folders were moved out of their parents during every count.
-    #[error("folders of the workspace are moved while they are counted")]
+    #[error("the workspace cannot be counted, because its folders are being moved")]
     Moving,
 }
 

@@ -50,9 +50,9 @@ pub enum Recall {
 }
 
 /// A rule asks for arguments that are not known.
-const HIDDEN: &str = "a rule looks at arguments that the log does not have whole (secrets, or too long)";
+const HIDDEN: &str = "a rule reads arguments that are incomplete in the log (secrets, or too long)";
 /// A rule asks for more than the log says.
-const NOT_SAID: &str = "a rule asks for user, session or task, which the entry does not say (audit.premises)";
+const NOT_SAID: &str = "a rule reads user, session or task, which the entry lacks (audit.premises)";
 
 impl Recalled<'_> {
     /// Puts it through the guards.

@@ -82,7 +82,7 @@ impl Trial {
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
             Ok(passed) if !passed.asked.is_empty() => {
-                tried.next = Some("A worker would ask people, and run it when they agree".to_owned());
+                tried.next = Some("A worker would request approval and run the call once approved".to_owned());
                 return tried;
             }
             Ok(passed) => (passed.tool, passed.arguments),
@@ -122,7 +122,8 @@ impl Trial {
         let passed = guards::pass(&asked, &self.arguments, observe).await?;
         let by_rules = passed.asked.iter().filter(|asked| asked.place.starts_with("permissions.")).count();
         if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name() && by_rules > 0) {
-            step.detail = format!("{by_rules} of {} ask people; what is left is met", self.tools.rules(&passed.tool));
+            step.detail =
+                format!("{by_rules} of {} require approval; the others are met", self.tools.rules(&passed.tool));
         }
         if let Some(step) = steps.last_mut().filter(|_| !passed.asked.is_empty()) {
             (step.passed, step.detail) = (false, needs(&passed.asked));
@@ -151,7 +152,7 @@ impl Trial {
         let changed = |changes: &[FactChange]| list(changes.iter().map(|it| it.fact.to_string()).collect());
         let said = [
             ("it needs", asked(&row.require)),
-            ("it may not come after", asked(&row.forbid)),
+            ("it is forbidden after", asked(&row.forbid)),
             ("it sets", changed(&row.sets)),
             ("it clears", changed(&row.clears)),
         ];
@@ -228,19 +229,19 @@ impl Trial {
                 self.result(call, outcome, error)
             }
             Judged::Again { message, after, .. } => {
-                step("run", false, format!("failed after {seconds:.3} s, and may pass: {message}"));
+                step("run", false, format!("failed after {seconds:.3} s, a retry may succeed: {message}"));
                 let (next, why) = match self.ladder.verdict(1, after, Duration::MAX) {
                     Verdict::RetryAfter(wait) => {
-                        (format!("A worker would try again after {:.1} s", wait.as_secs_f64()), None)
+                        (format!("A worker would retry after {:.1} s", wait.as_secs_f64()), None)
                     }
-                    Verdict::GiveUp(why) => ("A worker would not try again".to_owned(), Some(why)),
+                    Verdict::GiveUp(why) => ("A worker would not retry".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
                 self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
             }
             Judged::Waits { at_most, .. } => {
                 let most = at_most.as_secs_f64();
-                step("run", true, format!("it has begun work in {seconds:.3} s, and waits for its end"));
+                step("run", true, format!("started work after {seconds:.3} s and waits for its end"));
                 tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
                 return;
             }

@@ -119,4 +119,4 @@ export function confirm({ title, text, fields = [], button, stop = "Close", act 
 }
 
 /** The field for a reason, which the audit log keeps. */
-export const reasonField = (required = true) => field("Why (for the audit log)", { name: "reason", required, maxlength: 400 });
+export const reasonField = (required = true) => field("Reason (for the audit log)", { name: "reason", required, maxlength: 400 });

@@ -121,7 +121,12 @@ impl Operator {
     /// # Errors
     /// 403: the key's row names none.
     pub(crate) fn approver(&self) -> Result<&str, Problem> {
-        let nobody = || Problem::forbidden(format!("{} names no approver", self.grant.named()));
+        let nobody = || {
+            Problem::forbidden(format!(
+                "{} has no approver; configure one for this key or token rule",
+                self.grant.named()
+            ))
+        };
         self.grant.approver.as_deref().ok_or_else(nobody)
     }
 

@@ -80,7 +80,7 @@ impl Source {
                 let said: Discovery = serde_json::from_slice(&said).map_err(|error| format!("{discovery}: {error}"))?;
                 // Else keys of one issuer would check the tokens of another (RFC 8414, 3.3).
                 if said.issuer != *name {
-                    return Err(format!("{discovery} is about the issuer {:?}, and not {name:?}", said.issuer));
+                    return Err(format!("{discovery} is for the issuer {:?}; expected {name:?}", said.issuer));
                 }
                 let keys = trusted(&said.jwks_uri)?;
                 let text = get(client, keys.clone()).await?;
@@ -107,7 +107,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, String> {
     let failed = |error: reqwest::Error| format!("{url}: {}", root(&error));
     let answer = client.get(url.clone()).send().await.map_err(failed)?;
     if answer.status() != reqwest::StatusCode::OK {
-        return Err(format!("{url} answered {}", answer.status()));
+        return Err(format!("{url} returned {}", answer.status()));
     }
     let (mut body, mut parts) = (Vec::new(), answer.bytes_stream());
     while let Some(part) = parts.next().await {

@@ -43,9 +43,9 @@ impl KeySet {
     /// It is too large, or no set.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > SET_BYTES_MAX {
-            return Err(format!("a set of keys with more than {SET_BYTES_MAX} bytes"));
+            return Err(format!("more than {SET_BYTES_MAX} bytes of keys"));
         }
-        let set: Set = serde_json::from_slice(text).map_err(|error| format!("no JSON Web Key Set: {error}"))?;
+        let set: Set = serde_json::from_slice(text).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
         if set.keys.len() > KEYS_MAX {
             return Err(format!("a set of {} keys; at most {KEYS_MAX} are read", set.keys.len()));
         }

@@ -136,7 +136,7 @@ fn setting(text: &str) -> Result<(String, Box<RawValue>), String> {
     let (pointer, value) = text
         .split_once('=')
         .filter(|(pointer, _)| pointer.starts_with('/'))
-        .ok_or_else(|| "expected a JSON pointer and a value, as /amount=400".to_owned())?;
+        .ok_or_else(|| "expected a JSON pointer and a value, such as /amount=400".to_owned())?;
     let value = serde_json::from_str::<Box<RawValue>>(value).or_else(|_| serde_json::value::to_raw_value(value));
     Ok((pointer.to_owned(), value.map_err(|error| error.to_string())?))
 }

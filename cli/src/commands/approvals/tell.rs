@@ -57,7 +57,7 @@ fn why(approval: &Approval) -> String {
 pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
     let Approval { id, tenant, asked_ms, until_ms, .. } = approval;
     if approval.state == "approved" {
-        return format!("the approval {tenant}:{id} was given; its call continues now");
+        return format!("approval {tenant}:{id} was granted; its call continues now");
     }
     let agreed = match approval.agreed.as_slice() {
         [] => String::new(),
@@ -77,7 +77,7 @@ pub(crate) fn waits(approval: &Approval, now_ms: i64) -> String {
 pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String {
     let mut text = String::new();
     let (mood, word) = match approval.state.as_str() {
-        "waiting" => (Mood::Doubtful, "waits for people"),
+        "waiting" => (Mood::Doubtful, "waiting for approvers"),
         "approved" => (Mood::Good, "approved; its call has not begun yet"),
         "used" => (Mood::Good, "approved and used by its call"),
         "denied" => (Mood::Bad, "was denied"),
@@ -100,7 +100,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         let _ = writeln!(text, "  Changed: {}", whole(narrowed.get(), "    "));
     }
     let _ = writeln!(text, "  Asked {} by {}", clock(approval.asked_ms), why(approval));
-    let _ = writeln!(text, "  It needs {}", needs(approval));
+    let _ = writeln!(text, "  Needs {}", needs(approval));
     if !approval.may_narrow.is_empty() {
         let _ = writeln!(text, "  The approver may change {}", approval.may_narrow.join(", "));
     }
@@ -116,7 +116,7 @@ pub(super) fn story(approval: &Approval, now_ms: i64, output: &Output) -> String
         Some(ended) => drop(writeln!(text, "  {}  ended", clock(ended))),
         None => {
             let until = (clock(approval.until_ms), from_now(approval.until_ms, now_ms));
-            let what = if approval.state == "approved" { "It counts until" } else { "It ends" };
+            let what = if approval.state == "approved" { "Valid until" } else { "Expires" };
             let _ = writeln!(text, "  {what} {} ({})", until.0, until.1);
         }
     }

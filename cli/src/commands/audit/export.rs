@@ -77,7 +77,7 @@ pub(super) async fn run(setup: &Setup, args: &ExportArgs, output: &Output) -> Re
     };
     let (resume, out): (Resume, Box<dyn Write>) = match &args.to {
         None | Some(To::Stdout) => (Resume::default(), Box::new(std::io::stdout().lock())),
-        Some(To::Otlp(_)) => return Err(Failure::usage("--to otlp:… is for an export that follows: --follow")),
+        Some(To::Otlp(_)) => return Err(Failure::usage("--to otlp:… requires --follow")),
         Some(To::File(path)) => {
             let failed = |error: anyhow::Error| Failure::failed(error.context(path.display().to_string()));
             let (resume, kept, file) = opened(path).map_err(|error| failed(error.into()))?;
@@ -117,7 +117,7 @@ const BEGINS: &str = "{\"export\":";
 /// # Errors
 /// It cannot be read; it is no export, or has something that an export has not. It stays as it is.
 fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
-    let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}: write to another file"));
+    let other = |why: String| std::io::Error::other(format!("nothing was exported: {why}; write to another file"));
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let (mut resume, mut kept, mut number, mut line) = (Resume::default(), 0_u64, 0_u64, String::new());
     let mut reader = BufReader::new(&file);
@@ -126,7 +126,7 @@ fn opened(path: &PathBuf) -> std::io::Result<(Resume, u64, std::fs::File)> {
         let is_whole = line.ends_with('\n');
         let is_taken = is_whole && resume.take(line.trim_end());
         if !resume.has_header() && (is_whole || !BEGINS.starts_with(&line) && !line.starts_with(BEGINS)) {
-            return Err(other("it is no export".to_owned()));
+            return Err(other("it is not an export".to_owned()));
         }
         if !is_taken {
             // The last line may have been cut off, and an export that ended goes on.
@@ -179,9 +179,9 @@ mod tests {
                 header(&|header| header.keys = [("k1".into(), "B".into())].into()),
                 "keys that this fleet does not have (k1)",
             ),
-            ("notes of somebody\n".to_owned(), "it is no export"),
-            ("notes without an end of line".to_owned(), "it is no export"),
-            (format!("{}\n", lines::entry(0, "1-1", "", "{}")), "it is no export"),
+            ("notes of somebody\n".to_owned(), "it is not an export"),
+            ("notes without an end of line".to_owned(), "it is not an export"),
+            (format!("{}\n", lines::entry(0, "1-1", "", "{}")), "it is not an export"),
             (format!("{good}notes\n"), "line 2 of it is no line"),
             (format!("{good}{end}notes\n"), "line 2 of it is no line"),
         ] {

@@ -26,7 +26,7 @@ pub(crate) struct Key {
 /// # Errors
 /// No key is configured, or it cannot be read.
 pub(crate) fn show(setup: &Setup, output: &Output) -> Result<(), Failure> {
-    let missing = || Failure::failed(anyhow::anyhow!("no key is configured: seal.key says where it is"));
+    let missing = || Failure::failed(anyhow::anyhow!("no signing key is configured: set seal.key"));
     let signer = setup.signer()?.ok_or_else(missing)?;
     told(signer.key_id(), &signer, output)
 }
@@ -45,7 +45,10 @@ pub(crate) fn make(path: &Path, output: &Output) -> Result<(), Failure> {
         written.and_then(|mut file| file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| file.sync_all()));
     written.with_context(|| path.display().to_string()).map_err(Failure::failed)?;
     let signer = Signer::new("seal-1", &secret).map_err(Failure::failed)?;
-    output.note(&format!("The secret key is in {}: seal.key: file:… names it. Its public half:", path.display()));
+    output.note(&format!(
+        "The secret key is in {}. Set seal.key to file:… with this path. The public key:",
+        path.display()
+    ));
     told("seal-1", &signer, output)
 }
 

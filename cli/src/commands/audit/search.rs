@@ -103,7 +103,7 @@ fn shown(searched: &Searched) -> String {
     let mut shown = lines(table);
     shown.push_str(&format!("\n{} entries were read.", searched.read));
     match searched.cursors.as_slice() {
-        [] => shown.push_str(" There are no more in this time."),
+        [] => shown.push_str(" No more entries in this time range."),
         cursors => cursors.iter().for_each(|cursor| shown.push_str(&format!(" More: --cursor {cursor}"))),
     }
     shown

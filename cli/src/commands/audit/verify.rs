@@ -86,7 +86,7 @@ impl Against {
             }
         }
         match anchors.is_empty() {
-            true => Err(Failure::failed(anyhow::anyhow!("{place}: nothing of it is an anchor"))),
+            true => Err(Failure::failed(anyhow::anyhow!("{place}: no anchors found"))),
             false => Ok(anchors),
         }
     }

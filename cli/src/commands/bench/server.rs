@@ -42,7 +42,7 @@ impl Server {
         if let Some(url) = on {
             if url.contains("+cluster://") {
                 bail!(
-                    "the bench measures one server, and this names a cluster: --on takes redis:// or rediss://; --primaries starts a cluster of its own"
+                    "--on takes one server (redis:// or rediss://), not a cluster; --primaries starts a private cluster"
                 );
             }
             return Ok(Self { url: url.to_owned(), private: None, node: None });

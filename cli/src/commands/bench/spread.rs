@@ -100,7 +100,7 @@ impl Side {
 /// Measures one primary and `primaries` of them, with the same shards, by turns.
 pub(super) async fn run(args: &BenchArgs, primaries: usize, mut say: impl FnMut(&str)) -> Result<Spread> {
     let shards = args.shards.unwrap_or(SHARDS_A_PRIMARY * u32::try_from(primaries)?);
-    ensure!(primaries >= 2 && shards as usize >= primaries, "two primaries at least, with a shard each");
+    ensure!(primaries >= 2 && shards as usize >= primaries, "at least two primaries, with a shard each");
     say("starting one primary, and several");
     let mut one = Running::start(args, "one", 1, shards).await.context("one primary")?;
     let mut several = Running::start(args, "several", primaries, shards).await.context("several primaries")?;

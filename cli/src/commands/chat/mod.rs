@@ -48,7 +48,7 @@ pub(crate) struct Chat {
 }
 
 fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
-    RawValue::from_string(text.to_owned()).map_err(|error| format!("no JSON: {error}"))
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("not JSON: {error}"))
 }
 
 /// Talks until the user ends it; with `--once`, for one exchange.

@@ -42,7 +42,7 @@ pub(super) async fn exchange(
         tokio::select! {
             progress = exchange.next() => match progress? {
                 Some(Progress { event: TaskEvent::Answer { .. }, .. }) if cancelled => {
-                    shown.problem("It had been answered before the cancel came.");
+                    shown.problem("It had ended before the cancellation arrived.");
                     return Ok(Played::Answered);
                 }
                 Some(progress) => {
@@ -60,7 +60,7 @@ pub(super) async fn exchange(
                     return Ok(Played::Left);
                 }
                 cancelled = true;
-                shown.problem("Ending the task; Ctrl-C once more leaves at once.");
+                shown.problem("Canceling the task. Press Ctrl-C again to exit at once.");
                 if cancel(&exchange, keys, &shown).await? == Played::Left {
                     return Ok(Played::Left);
                 }
@@ -76,7 +76,7 @@ async fn cancel(exchange: &Exchange, keys: &mut Keys, shown: &Shown<'_>) -> Resu
             let cancelled = cancelled?;
             let below = cancelled.children.len();
             if below > 0 {
-                shown.problem(&format!("{below} tasks below it end too."));
+                shown.problem(&format!("Its subtasks end too: {below}."));
             }
             Ok(Played::NotAnswered)
         }

@@ -44,7 +44,7 @@ impl<'a> Show<'a> {
         let goes_on = if before == 0 { String::new() } else { format!(", continuing after {before} exchanges") };
         let agent = self.agent;
         self.output
-            .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C ends a task, Ctrl-D the talk.", session.id()));
+            .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C cancels the task, Ctrl-D exits.", session.id()));
     }
 
     /// Asks for a line.
@@ -58,7 +58,7 @@ impl<'a> Show<'a> {
     /// What is said when it ends.
     pub(super) fn farewell(&self, session: &Session) {
         let id = session.id();
-        self.output.note(&format!("\nTo go on: tickfleet chat --agent {} --session {id}", self.agent));
+        self.output.note(&format!("\nTo continue: tickfleet chat --agent {} --session {id}", self.agent));
     }
 
     /// Something that the user should know.
@@ -145,7 +145,7 @@ fn doing(event: &TaskEvent) -> Option<String> {
             "thinking".into()
         }
         TaskEvent::Plan { calls, .. } if calls.is_empty() => "answering".into(),
-        TaskEvent::Plan { .. } | TaskEvent::Execute { .. } => "its calls are out".into(),
+        TaskEvent::Plan { .. } | TaskEvent::Execute { .. } => "its calls are running".into(),
         TaskEvent::Waiting { what, .. } => format!("waiting for {what}"),
         TaskEvent::Capped { limit, .. } => format!("{limit} used up, waiting"),
         TaskEvent::Answer { .. } | TaskEvent::Failed { .. } => return None,

@@ -156,7 +156,7 @@ async fn learn(client: &Client) -> Result<(), Failure> {
 
 /// A worker of its own process, on the demo's configuration and nothing else.
 fn worker(environment: &Environment, dir: &Path) -> anyhow::Result<Child> {
-    let program = std::env::current_exe().context("the program's own file is not known")?;
+    let program = std::env::current_exe().context("cannot find the program's own file")?;
     let mut command = Command::new(program);
     command.env_clear().envs(environment.iter()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
     command.env("TICKFLEET_LOG_LEVEL", "error").arg("worker").arg("--config").arg(dir);
@@ -186,7 +186,7 @@ async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
     let mut replies = client.replies(&tenant()?, inbox);
     loop {
         let Some(reply) = replies.next(PATIENCE).await? else {
-            return Err(Failure::failed(anyhow!("atlas gave no answer within {} s", PATIENCE.as_secs())));
+            return Err(Failure::failed(anyhow!("atlas did not respond within {} s", PATIENCE.as_secs())));
         };
         if reply.delegator.is_none() {
             replies.forget().await?;
@@ -207,9 +207,8 @@ fn round(reply: &Reply, said: &[Said], posted: usize, killed: bool) -> Result<Ro
 fn opening(output: &Output) -> String {
     let title = "Second act: a service gives atlas a task, and a model runs the agents";
     format!(
-        "\n{}\n\n\
-         The workers are processes of their own now. The model is scripted: it answers as an OpenAI-like server on a\n\
-         port of this machine. What it says:\n",
+        "\n{}\n\nThe workers are now separate processes. The model is scripted: it answers as an OpenAI-like server \
+         on a\nport of this machine. What it says:\n",
         output.paint(Mood::Strong, title)
     )
 }
@@ -219,7 +218,8 @@ fn told(round: &Round, said: &[Said], output: &Output) -> String {
     for Said { agent, what } in said {
         text.push_str(&format!("  {agent:6} {what}\n"));
     }
-    let killed = if round.killed { "The worker was killed when the post was out; another one took over. " } else { "" };
+    let killed =
+        if round.killed { "The worker was killed after publishing the post; another one took over. " } else { "" };
     let posted = format!("Published {} time{}.", round.posted, if round.posted == 1 { "" } else { "s" });
     let mood = if round.posted == 1 { Mood::Good } else { Mood::Bad };
     text.push_str(&format!("{killed}Atlas' task: {}. {}\n", round.outcome, output.paint(mood, &posted)));

@@ -40,8 +40,9 @@ impl Model {
     /// No port is to be had.
     pub(super) async fn start() -> Result<Self> {
         let said: Arc<Mutex<Vec<Said>>> = Arc::default();
-        let listener =
-            tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for the model")?;
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("cannot open a port for the model")?;
         let base_url = format!("http://{}/v1", listener.local_addr()?);
         let app = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&said));
         let serving = tokio::spawn(async move {

@@ -145,5 +145,5 @@ async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>
 }
 
 fn still_open(planned: &Planned) -> Failure {
-    Failure::failed(anyhow!("turn {} was answered, and its record is still open", planned.turn_id()))
+    Failure::failed(anyhow!("turn {} has its reply, but its record is still open", planned.turn_id()))
 }

@@ -198,15 +198,14 @@ fn caps(report: &Report) -> String {
     };
     let mut text: String = report.caps.iter().map(one).collect();
     let refused = report.outcomes.get(Outcome::DailyCapReached.as_str()).copied().unwrap_or(0);
-    let _ =
-        writeln!(text, "  {} made the {} calls that his day allows; {refused} more were refused", CAPPED.0, CAPPED.1);
+    let _ = writeln!(text, "  {} used all {} calls of its day; {refused} more were rejected", CAPPED.0, CAPPED.1);
     text
 }
 
 fn retries(report: &Report) -> String {
     let retries = &report.retries;
     format!(
-        "  {} calls were tried again, {} times in all; {} of them then succeeded\n",
+        "  {} calls were retried, {} times in all; {} of them then succeeded\n",
         retries.calls, retries.tries, retries.recovered
     )
 }
@@ -216,8 +215,7 @@ fn latency(report: &Report) -> String {
         let (p50, p99) = (figures.p50_ms, figures.p99_ms);
         format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
     };
-    line(&report.latency.unhindered, "that nothing held up")
-        + &line(&report.latency.all, "in all, whatever they waited for")
+    line(&report.latency.unhindered, "without waits") + &line(&report.latency.all, "in all, including waits")
 }
 
 fn stand_in(report: &Report) -> String {
@@ -251,7 +249,7 @@ fn verdict(report: &Report, output: &Output) -> String {
         return format!("{}\n{more}\n", output.paint(Mood::Good, kept));
     }
     let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
-    format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+    format!("{}\n{broken}", output.paint(Mood::Bad, "Failed checks:"))
 }
 
 /// What the second and the third act say of themselves where every promise was kept.
@@ -264,7 +262,7 @@ pub(super) fn verdict_on(broken: &[String], kept: &str, output: &Output) -> Stri
         return format!("\n{}\n", output.paint(Mood::Good, kept));
     }
     let broken: String = broken.iter().map(|promise| format!("  {promise}\n")).collect();
-    format!("\n{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+    format!("\n{}\n{broken}", output.paint(Mood::Bad, "Failed checks:"))
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ impl StandIn {
             ledger: Mutex::default(),
         });
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-        let listener = listener.context("no port for the stand-in")?;
+        let listener = listener.context("cannot open a port for the stand-in")?;
         let base_url = format!("http://{}", listener.local_addr()?);
         let app = axum::Router::new().fallback(serve).with_state(Arc::clone(&services));
         let serving = tokio::spawn(async move {

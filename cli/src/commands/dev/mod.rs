@@ -85,7 +85,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen && args.port.is_some() {
         return Err(Failure::usage(
-            "--port is for a private Redis, and REDIS_URL (or --redis-url) names another: unset it, or leave --port out",
+            "--port applies to a private Redis, but REDIS_URL (or --redis-url) names another: use one of them",
         ));
     }
     if setup.url_chosen {
@@ -106,7 +106,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
 fn chosen_is_away(failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::RedisTold(format!(
-            "{message}\nREDIS_URL (or --redis-url) names this Redis; unset it, and dev starts a private one."
+            "{message}\nREDIS_URL (or --redis-url) names this Redis. Unset it to let dev start a private one."
         )),
         other => other,
     }

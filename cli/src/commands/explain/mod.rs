@@ -221,7 +221,10 @@ async fn gather(
     let Some((name, mut story)) = found else { return Err(unknown(asked, args)) };
     story.position = asked.position;
     if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
-        return Err(Failure::usage(format!("{name} has {} calls, starting at /0; it has no /{position}", story.calls)));
+        return Err(Failure::usage(format!(
+            "{name} has {} calls, starting at /0; there is no /{position}",
+            story.calls
+        )));
     }
     story.policy = policy_in_force(client.store(&name.tenant)).await?;
     if story.audit.read == 0 {

@@ -180,7 +180,7 @@ impl GatewayArgs {
         let keys = self.keys.as_deref().map(KeysFile::open).transpose().map_err(Failure::failed)?;
         let tokens = self.tokens.open().map_err(Failure::failed)?;
         if keys.is_none() && tokens.is_none() {
-            return Err(Failure::usage("--keys FILE or --oidc-issuer URL is needed"));
+            return Err(Failure::usage("--keys FILE or --oidc-issuer URL is required"));
         }
         let wrong = Rate { per_second: self.wrong_keys, burst: Some(self.wrong_keys_burst) };
         Ok(Credentials { keys, tokens, wrong: Some(wrong).filter(|wrong| wrong.per_second > 0) })
@@ -258,7 +258,8 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
     };
     tokio::select! {
         failed = opening, if is_away => failed.map(|never| match never {})?,
-        ended = serving => ended.map_err(|error| Failure::failed(anyhow::anyhow!("the gateway ended by a bug: {error}")))?,
+        ended = serving => ended
+            .map_err(|error| Failure::failed(anyhow::anyhow!("the gateway crashed because of a bug: {error}")))?,
         () = shutdown.now.cancelled() => {}
     }
     ended.cancel();
@@ -356,7 +357,7 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
     // What could not be read again is not printed.
     tickfleet_gateway::ApiKeys::parse(&text).map_err(Failure::usage)?;
     output.show(&rows, |_| text.trim_end().to_owned())?;
-    output.note(&format!("The key, shown this once: {}", key.secret));
+    output.note(&format!("The key, shown only once: {}", key.secret));
     Ok(())
 }
 
@@ -364,5 +365,5 @@ fn make_key(args: &Key, output: &Output) -> Result<(), Failure> {
 fn ends_after(time: Duration) -> Result<DateTime<Utc>, Failure> {
     let end = TimeDelta::from_std(time).ok().and_then(|time| Utc::now().checked_add_signed(time));
     let end = end.map(|end| end.trunc_subsecs(0));
-    end.ok_or_else(|| Failure::usage("--expires-in: that is too far away"))
+    end.ok_or_else(|| Failure::usage("--expires-in: too far in the future"))
 }

@@ -128,7 +128,7 @@ pub(crate) fn imported(
     let version = document.root.get("openapi").and_then(Value::as_str).unwrap_or_default();
     let old = version.starts_with("3.0");
     if !old && !version.starts_with("3.1") {
-        return Err(Failure::usage(format!("{}: `openapi: 3.0` or `3.1` is expected", args.file.display())));
+        return Err(Failure::usage(format!("{}: expected `openapi: 3.0` or `3.1`", args.file.display())));
     }
     let document = Document { root: document.root, old, files: document.files };
     let (operations, unread) = operations(&document)?;
@@ -150,7 +150,7 @@ pub(crate) fn imported(
         let shown = format!("{} {} ({name})", operation.method.to_uppercase(), operation.path);
         let known = taken.contains(&tool) || report.tools.contains_key(&tool);
         let made = match known {
-            true => Err("its name is taken; --prefix changes it".to_owned()),
+            true => Err("its name is taken; pass --prefix to change it".to_owned()),
             false => one(&operation, &tool, args, building),
         };
         match made {
@@ -193,7 +193,7 @@ fn server(operation: &Operation<'_>) -> Result<String, String> {
     }
     let absolute = url.starts_with("https://") || url.starts_with("http://");
     if !absolute || url.contains(['{', '}']) {
-        return Err("the document names no absolute server; --server does".to_owned());
+        return Err("the document has no absolute server URL; pass --server".to_owned());
     }
     Ok(url.trim_end_matches('/').to_owned())
 }
@@ -271,7 +271,7 @@ fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> 
         output.note(&format!("left out: {operation}: {reason}"));
     }
     let (tools, all) = (report.tools.len(), report.tools.len() + report.left_out.len());
-    output.note(&format!("{tools} of {all} operations are tools"));
+    output.note(&format!("imported {tools} of {all} operations"));
     if tools == 0 {
         return Err(Failure::failed(anyhow::anyhow!("nothing could be imported")));
     }

@@ -64,7 +64,7 @@ impl Operation<'_> {
             "delete" => ("DELETE", "idempotent"),
             "post" => ("POST", "once"),
             "patch" => ("PATCH", "once"),
-            other => return Err(format!("{} gives nothing back that a tool could return", other.to_uppercase())),
+            other => return Err(format!("{} has no response that a tool could return", other.to_uppercase())),
         };
         let mut arguments = self.arguments()?;
         let mut signing = security::signing(self.document, self.operation, naming)?;
@@ -264,7 +264,7 @@ impl Arguments {
         let plain = plain.trim_matches('_').to_owned();
         let other = format!("{plain}_{place}");
         let free = [plain.clone(), other].into_iter().find(|name| !self.properties.contains_key(name));
-        free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name like another's".to_owned())
+        free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name that another parameter uses".to_owned())
     }
 
     /// Returns true if the properties of a body can stand beside the arguments that there are.

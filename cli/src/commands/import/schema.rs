@@ -65,7 +65,7 @@ impl Document {
                 None => return Ok(here),
             }
         }
-        Err("a reference leads in a circle".to_owned())
+        Err("a reference is circular".to_owned())
     }
 
     /// As [`Self::follow`], for a path or an operation: with an object at the end, and nothing beside a reference, since
@@ -84,7 +84,7 @@ impl Document {
             }
             here = self.target(reference)?;
         }
-        Err("a reference leads in a circle".to_owned())
+        Err("a reference is circular".to_owned())
     }
 
     fn target(&self, reference: &str) -> Result<&Value, String> {
@@ -92,7 +92,7 @@ impl Document {
             return Err(reason.to_owned());
         }
         let pointer = reference.strip_prefix('#').ok_or_else(|| format!("{reference} is not in this document"))?;
-        self.root.pointer(pointer).ok_or_else(|| format!("{} leads nowhere", self.shown(reference)))
+        self.root.pointer(pointer).ok_or_else(|| format!("{} points to nothing", self.shown(reference)))
     }
 
     /// A reference as its author wrote it.

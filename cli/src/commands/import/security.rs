@@ -69,7 +69,7 @@ fn together(document: &Document, way: &Value, naming: &Naming) -> Result<Signing
     }
     let authorization = signing.headers.keys().any(|header| header.eq_ignore_ascii_case("authorization"));
     if authorization && signing.oauth2.is_some() {
-        return Err("two security schemes want the header Authorization".to_owned());
+        return Err("two security schemes need the header Authorization".to_owned());
     }
     Ok(signing)
 }
@@ -112,7 +112,7 @@ impl Signing {
         let (grant, flow) = match (flow("clientCredentials"), flow("authorizationCode")) {
             (Some(flow), _) => ("client_credentials", flow),
             (None, Some(flow)) => ("refresh_token", flow),
-            _ => return Err(format!("the security scheme {name} has no OAuth 2 flow without a person in it")),
+            _ => return Err(format!("the security scheme {name} has no OAuth 2 flow that works without a user")),
         };
         let url = |key: &str| flow.get(key).and_then(Value::as_str);
         let token_url = if grant == "refresh_token" { url("refreshUrl").or(url("tokenUrl")) } else { url("tokenUrl") };

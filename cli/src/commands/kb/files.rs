@@ -50,7 +50,7 @@ impl Tree {
 
     fn folder(&mut self, folder: &str, depth: usize) {
         if depth > DEPTH_MAX {
-            return self.problem(folder, &format!("it lies more than {DEPTH_MAX} folders deep"));
+            return self.problem(folder, &format!("it is more than {DEPTH_MAX} folders deep"));
         }
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
@@ -96,7 +96,7 @@ impl Found {
         let problem = |why: String| Problem { place: self.name.clone(), why };
         let bytes = fs::metadata(Path::new(&self.name)).map_err(|error| problem(error.to_string()))?.len();
         if bytes > self.form.bytes_max() {
-            return Err(problem(format!("it has {bytes} bytes; at most {} are taken", self.form.bytes_max())));
+            return Err(problem(format!("it has {bytes} bytes; at most {} are allowed", self.form.bytes_max())));
         }
         fs::read(&self.name).map_err(|error| problem(error.to_string()))
     }

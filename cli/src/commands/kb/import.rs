@@ -92,7 +92,7 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     bar.finish_and_clear();
     prune(&store, args, (&importer, &roots), &mut report).await?;
     if let Some(why) = importer.without_meaning() {
-        output.note(&format!("passages are not embedded ({why}): they are found by their words, until another import"));
+        output.note(&format!("passages were not embedded ({why}): until the next import, search compares only words"));
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
@@ -141,14 +141,14 @@ async fn one_file(
             Imported::Replaced => report.replaced += 1,
             Imported::Unchanged => report.unchanged += 1,
             Imported::Twice => {
-                let why = format!("{named} came before; documents of one source need titles that differ");
+                let why = format!("{named} has the same title; documents of one source need different titles");
                 report.problems.push(Told { place: file.name.clone(), why });
             }
             Imported::Refused(kept) => {
                 report.stopped = Some(match kept {
-                    Kept::Pressure => "Redis' memory is short (80 % of maxmemory is used)",
-                    Kept::TooManyDocuments => "the base has as many documents as it may have",
-                    _ => "the base has as many bytes as it may have",
+                    Kept::Pressure => "Redis memory is nearly full (80 % of maxmemory used)",
+                    Kept::TooManyDocuments => "the knowledge base has reached its maximum number of documents",
+                    _ => "the knowledge base has reached its maximum size",
                 });
                 return Ok(());
             }
@@ -188,11 +188,11 @@ fn told(report: &Report) -> String {
     if report.removed > 0 {
         text.push_str(&format!(", {} removed", report.removed));
     } else if report.gone > 0 {
-        text.push_str(&format!("; {} no longer there (--prune removes what is gone)", report.gone));
+        text.push_str(&format!("; {} no longer in the files (--prune removes them)", report.gone));
     }
     match &report.model {
         Some(model) => text.push_str(&format!("; embedded by {model}")),
-        None => text.push_str("; found by words (EMBEDDINGS_MODEL names no model)"),
+        None => text.push_str("; search compares only words (EMBEDDINGS_MODEL is not set)"),
     }
     if !report.problems.is_empty() {
         text.push_str(&format!("\n{} could not be imported", report.problems.len()));

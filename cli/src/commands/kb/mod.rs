@@ -135,7 +135,7 @@ async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Fai
     };
     if let Some(nothing) = args.sources.iter().find(|name| !documents.iter().any(|document| named(name, document))) {
         let unknown =
-            format!("no document has the source or id {nothing:?}; see tickfleet kb list. Nothing is removed");
+            format!("no document has the source or id {nothing:?}; see tickfleet kb list. Nothing was removed");
         return Err(Failure::failed(anyhow::anyhow!(unknown)));
     }
     let gone = documents.iter().filter(|document| args.all || args.sources.iter().any(|name| named(name, document)));
@@ -146,7 +146,7 @@ async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Fai
 
 fn listed(documents: &[Document]) -> String {
     if documents.is_empty() {
-        return "no documents; tickfleet kb import puts some there".to_owned();
+        return "no documents; add some with tickfleet kb import".to_owned();
     }
     let mut table = table(&["SOURCE", "TITLE", "CATEGORY", "PASSAGES", "EMBEDDED BY", "IMPORTED", "ID"]);
     for document in documents {

@@ -32,13 +32,13 @@ pub(super) async fn of(
         DayCapAction::Reject => OnReach::Reject,
         DayCapAction::Defer => OnReach::Wait,
     };
-    let tick = format!("{} calls per agent in a tick, but where the agent has its own", defaults.calls_per_tick);
-    let day = format!("{} calls per agent in a day, but where the agent has its own", defaults.max_actions_per_day);
+    let tick = format!("{} calls per agent in a tick, unless the agent has its own cap", defaults.calls_per_tick);
+    let day = format!("{} calls per agent in a day, unless the agent has its own cap", defaults.max_actions_per_day);
     let mut ticks = Found::new("max_calls_per_tick", tick, OnReach::Wait);
     let mut days = Found::new("max_actions_per_day", day, at_day);
-    let of_tenants = "as many calls per tenant in a day as the tenant says".to_owned();
+    let of_tenants = "calls per tenant in a day, as configured for the tenant".to_owned();
     let mut tenants = Found::new("max_actions_per_day of the tenant", of_tenants, at_day);
-    let of_tasks = format!("as many calls per task as it was given, {} unless it says so", limits::TASK_BUDGET_DEFAULT);
+    let of_tasks = format!("calls per task; {} unless the delegation sets a budget", limits::TASK_BUDGET_DEFAULT);
     let mut tasks = Found::new("budget of the task", of_tasks, OnReach::Reject);
     for shard in shards {
         add_tasks(pool, shard, policy, whose, &mut tasks).await?;

@@ -55,8 +55,8 @@ impl PolicyHere {
         let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
         let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
             format!(
-                "shard {shard} decides by policy {digest}, and this configuration is {}: what limits allow there may \
-                 differ from what stands here",
+                "shard {shard} uses policy {digest}, but this configuration is {}: its limits may differ from those \
+                 shown",
                 self.here
             )
         });

@@ -45,7 +45,7 @@ pub(super) struct Reset {
 fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = text.trim();
     match text.len() {
-        0 => Err("it must say something".into()),
+        0 => Err("it must not be empty".into()),
         bytes if bytes > bytes_max => Err(format!("it has {bytes} bytes; at most {bytes_max} are allowed")),
         _ => Ok(text.to_owned()),
     }
@@ -85,7 +85,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
     let limit = known(&setup.configuration.policy.limits, &name.limit);
     if limit.is_some_and(|limit| limit.every == Every::Held) {
         return Err(Failure::failed(anyhow::anyhow!(
-            "{} counts calls that are out: each gives its place back when it ends, and tickfleet cancel ends a turn",
+            "{} counts running calls: each releases its slot when it ends. To end a turn, run tickfleet cancel",
             name.limit
         )));
     }
@@ -157,7 +157,7 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
     let allowed = max.map(|max| format!(" of {}", number(max, limit))).unwrap_or_default();
     let before = match &done.used_before {
         Some(used) => format!("{used}{allowed} used before, 0 now"),
-        None => "it could not be read and counted as used up; it is gone".into(),
+        None => "it was unreadable and counted as used up; it was deleted".into(),
     };
     let window = match done.window_ends_ms {
         Some(ends) if ends > now_ms => format!(". Its window ends {}", from_now(ends, now_ms)),
@@ -191,7 +191,7 @@ async fn no_counter(client: &Client, pool: &Pool, setup: &Setup, name: &CounterN
         format!("no counter {:?}", name.counter)
     };
     Ok(Failure::failed(anyhow::anyhow!(
-        "{} has {which}: nothing was counted there lately.{} tickfleet limits --limit {} shows the fullest that it has",
+        "{} has {which}: no calls were counted recently.{} tickfleet limits --limit {} shows its fullest counters",
         name.limit,
         meant.unwrap_or_default(),
         name.limit

@@ -11,7 +11,7 @@ use crate::output::{Mood, Output, lines, table};
 /// All limits, each with its counters below it.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
     if listing.limits.is_empty() && listing.caps.is_empty() {
-        return "no such limit: neither in the configuration here, nor with counters in Redis".into();
+        return "unknown limit: it is not in this configuration and has no counters in Redis".into();
     }
     let one = |limit: &LimitView| one(limit, listing.now_ms, output);
     listing.caps.iter().chain(&listing.limits).map(one).collect::<Vec<_>>().join("\n\n")
@@ -39,13 +39,13 @@ fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {
 
 fn allows(limit: &LimitView) -> String {
     let Some(allows) = &limit.allows else {
-        return "what it allows is not known: this configuration does not have it. Amounts are as Redis counts them"
+        return "its maximum is unknown: it is not in this configuration. Amounts are shown as Redis stores them"
             .into();
     };
     let beyond = match (limit.mode, limit.on_reach) {
-        (Some(LimitMode::Shadow), _) => "calls beyond are only counted (shadow)",
-        (_, Some(OnReach::Reject)) => "calls beyond are refused",
-        _ => "calls beyond wait",
+        (Some(LimitMode::Shadow), _) => "calls over the limit are only counted (shadow)",
+        (_, Some(OnReach::Reject)) => "calls over the limit are rejected",
+        _ => "calls over the limit wait",
     };
     format!("{allows}; {beyond}")
 }
@@ -93,8 +93,8 @@ fn remark(limit: &LimitView) -> Option<String> {
         (false, total) => {
             Some(format!("Only {} of {total} counters were read; others may be fuller.", limit.looked_at))
         }
-        (true, 0) if limit.is_held => Some("No place is taken.".into()),
-        (true, 0) => Some("No counter: nothing was counted lately.".into()),
+        (true, 0) if limit.is_held => Some("No slots in use.".into()),
+        (true, 0) => Some("No calls counted recently.".into()),
         (true, total) if shown < total => Some(format!("{shown} of {total} counters.")),
         _ => None,
     }

@@ -181,7 +181,7 @@ impl Backoff<'_> {
             let server = reached_by(def);
             let seconds = self.limit.as_secs();
             output.note(&format!(
-                "waiting for the server {name} ({server}) to tell its tools, up to {seconds} s (--timeout)"
+                "waiting for the server {name} ({server}) to list its tools, up to {seconds} s (--timeout)"
             ));
         }
         looking.await
@@ -275,7 +275,7 @@ fn changed_lines(change: &McpChange) -> Vec<String> {
         let mut shown: Vec<String> =
             lines.iter().take(CHANGED_LINES).map(|line| format!("{sign} {}", short(line, CHANGED_CHARS))).collect();
         if lines.len() > CHANGED_LINES {
-            shown.push(format!("{sign} … and {} lines more", lines.len() - CHANGED_LINES));
+            shown.push(format!("{sign} … and {} more lines", lines.len() - CHANGED_LINES));
         }
         shown
     };
@@ -306,8 +306,8 @@ impl Found {
         let names: Vec<String> = self.differences.iter().map(Difference::named).collect();
         match &self.error {
             Some(error) => Err(error.clone()),
-            None if names.is_empty() => Ok("its imported tools are what was pinned".to_owned()),
-            None => Err(format!("other than pinned: {}", names.join(", "))),
+            None if names.is_empty() => Ok("its imported tools match the pinned definitions".to_owned()),
+            None => Err(format!("different from pinned: {}", names.join(", "))),
         }
     }
 }
@@ -329,7 +329,7 @@ fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Opti
 /// Writes the file so that a reader sees the old one or the new one, whole.
 fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
     let dir = sources.dir.as_deref();
-    let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that {MCP_LOCK_FILE} is in")))?;
+    let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that contains {MCP_LOCK_FILE}")))?;
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));
     let written = std::fs::File::create(&beside).and_then(|mut file| {
@@ -355,7 +355,7 @@ fn text(founds: &[&Found], written: bool, output: &Output) -> String {
                 let state = match (written, found.is_as_pinned()) {
                     (true, _) => output.paint(Mood::Good, "pinned"),
                     (false, true) => output.paint(Mood::Good, "as pinned"),
-                    (false, false) => output.paint(Mood::Bad, "other than pinned"),
+                    (false, false) => output.paint(Mood::Bad, "different from pinned"),
                 };
                 text.push_str(&format!("{}{version}: {} tools, {state}\n", found.server, found.offered));
             }
@@ -419,10 +419,10 @@ mod tests {
         };
         assert!(found(&["fine"]).is_as_pinned());
         let said = found(&["fine"]).of_imported().unwrap();
-        assert_eq!(said, "its imported tools are what was pinned; left out: odd (it has no inputSchema)");
+        assert_eq!(said, "its imported tools match the pinned definitions; left out: odd (it has no inputSchema)");
         assert!(!found(&["fine", "odd"]).is_as_pinned());
         let said = found(&["fine", "odd"]).of_imported().unwrap_err();
-        assert_eq!(said, "other than pinned: odd (it has no inputSchema)");
+        assert_eq!(said, "different from pinned: odd (it has no inputSchema)");
 
         // What a server says of itself makes no lines of its own.
         let forged = "1\n  new      pay (read)";

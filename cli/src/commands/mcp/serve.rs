@@ -31,5 +31,7 @@ pub(crate) async fn run(setup: &Setup, args: &Serve) -> Result<(), Failure> {
     if let Some(traces) = traces {
         traces.flush().await;
     }
-    served.map_err(|error| Failure::failed(anyhow::anyhow!("no MCP client, or one that went at once: {error}")))
+    served.map_err(|error| {
+        Failure::failed(anyhow::anyhow!("no MCP client connected, or it disconnected at once: {error}"))
+    })
 }

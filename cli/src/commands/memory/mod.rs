@@ -118,7 +118,7 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
             let store = store(setup, owner).await?;
             let memories = store.memories(&owner.tenant, &owner.agent).await?;
             if let Some(unknown) = ids.iter().find(|id| !memories.iter().any(|memory| memory.id == **id)) {
-                let why = format!("{} has no memory {unknown:?}; nothing is forgotten", owner.agent);
+                let why = format!("{} has no memory {unknown:?}; nothing was deleted", owner.agent);
                 return Err(Failure::failed(anyhow::anyhow!(why)));
             }
             let every = || memories.iter().map(|memory| memory.id.clone()).collect();
@@ -127,7 +127,7 @@ pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result
         }
     };
     output
-        .show(&done, |done| format!("{} added, {} known already, {} forgotten", done.added, done.known, done.forgotten))
+        .show(&done, |done| format!("{} added, {} already stored, {} deleted", done.added, done.known, done.forgotten))
 }
 
 /// The shard of an agent that there is.
@@ -175,7 +175,7 @@ async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) ->
             MemoryKept::Ok { forgotten } => (done.added, done.forgotten) = (done.added + 1, done.forgotten + forgotten),
             MemoryKept::Known => done.known += 1,
             MemoryKept::Pressure => {
-                let why = "Redis' memory is short (80 % of maxmemory is used); nothing more is remembered";
+                let why = "Redis memory is nearly full (80 % of maxmemory used); no more memories were added";
                 return Err(Failure::failed(anyhow::anyhow!("{why}. {} were added before that", done.added)));
             }
         }

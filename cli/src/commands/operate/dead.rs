@@ -211,7 +211,9 @@ pub(crate) async fn run(setup: &Setup, args: &DeadArgs, output: &Output) -> Resu
             if (message.is_some() && args.wish.ids.len() != 1)
                 || (args.although_it_may_have_run && args.wish.ids.is_empty())
             {
-                return Err(Failure::usage("--message needs one id, --although-it-may-have-run some ids"));
+                return Err(Failure::usage(
+                    "--message requires exactly one id; --although-it-may-have-run requires ids",
+                ));
             }
             let done = Done { message: message.as_deref(), although: args.although_it_may_have_run, is_drop: false };
             many(setup, &client, &args.wish, done, output).await

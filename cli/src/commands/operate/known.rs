@@ -29,7 +29,7 @@ pub(crate) async fn check(setup: &Setup, client: &Client, named: Named<'_>, outp
         None => Ok(()),
         Some(Unknown { message, is_sure: true }) => Err(Failure::failed(anyhow::anyhow!(message))),
         Some(Unknown { message, is_sure: false }) => {
-            output.note(&format!("{message} The configuration here is not the one in force."));
+            output.note(&format!("{message} This configuration is not the policy in force."));
             Ok(())
         }
     }
@@ -111,7 +111,7 @@ pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failu
     match id {
         Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
         None => TurnName::parse(tenant)
-            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0")),
+            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, such as demo:t1700000000000-0")),
     }
 }
 

@@ -31,5 +31,5 @@ impl Said {
 
 /// Reads how old something is at least.
 pub(crate) fn age(text: &str) -> Result<Duration, String> {
-    tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a length of time, as 10m or 2h".to_owned())
+    tickfleet_config::units::parse_duration(text).ok_or_else(|| "expected a duration such as 10m or 2h".to_owned())
 }

@@ -131,7 +131,7 @@ fn limit(text: &str) -> Result<usize, String> {
 }
 
 fn id(text: &str) -> Result<TurnName, String> {
-    TurnName::parse(text).ok_or_else(|| "expected tenant:id, as demo:order-17".to_owned())
+    TurnName::parse(text).ok_or_else(|| "expected tenant:id, such as demo:order-17".to_owned())
 }
 
 impl Filter {

@@ -114,7 +114,7 @@ fn in_words(found: &[WorkerSummary], now_ms: i64, output: &Output) -> String {
             (true, false, true) => (Mood::Good, "works"),
             (true, true, true) if worker.busy == 0 => (Mood::Doubtful, "drained"),
             (true, true, true) => (Mood::Doubtful, "drains"),
-            (true, _, false) => (Mood::Doubtful, "not told yet"),
+            (true, _, false) => (Mood::Doubtful, "not reported yet"),
         };
         let busy = if worker.alive { format!("{} of {}", worker.busy, worker.slots) } else { String::new() };
         let heard = worker.beat_age_ms.map(|age| format!("{} ago", span(age))).unwrap_or_default();

@@ -177,7 +177,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
 
 fn listed(tasks: &[TaskSummary], now_ms: i64, output: &Output) -> String {
     if tasks.is_empty() {
-        return "No such task.".into();
+        return "No tasks match.".into();
     }
     let mut rows = table(&["TASK", "AGENT", "STATE", "ACCEPTED", "WHAT"]);
     for task in tasks {

@@ -186,7 +186,7 @@ const fn word(word: Word) -> &'static str {
     match word {
         Word::Ok => "it ends now",
         Word::Flagged => "it ends as soon as its worker or runtime receives the cancellation",
-        Word::Ended => "it had ended already",
+        Word::Ended => "it had already ended",
         Word::Waiting => "no such id yet; if it arrives within 24 h, it ends without running",
         Word::Full => "no such id yet, and too many early cancels are pending: not recorded",
         Word::Unknown => "it was admitted, but its record is lost",

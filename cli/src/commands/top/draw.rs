@@ -41,7 +41,7 @@ const HELP: [&str; 19] = [
     "dead: rejected and poison messages; tickfleet doctor shows them.",
     "timers: turns and tasks with a deadline or a wait.",
     "Calls and tools come from the audit log: with audit.log_tool_calls off, they are absent.",
-    "Tools are of the last minute; above 200 calls a look they are a sample.",
+    "Tools show the last minute; above 200 calls per refresh, a sample.",
     "",
     "any key closes this",
 ];

@@ -18,8 +18,8 @@ use crate::failure::Failure;
 use crate::setup::{Runs, Setup};
 
 const STOPPED: &str =
-    "the loop breaker stopped it, or a bound of its session's facts, of which the log does not have the state";
-const NO_TENANT: &str = "its tenant is not in the configuration (one that is set at run time is not)";
+    "the loop breaker or the maximum of session facts stopped it; the log does not contain their state";
+const NO_TENANT: &str = "its tenant is not in the configuration (run-time tenants are not)";
 const NO_TOOL: &str = "a task is not a tool call";
 const LOST: &str = "its worker was lost or failed before the call ran: the log does not show how far it got";
 
@@ -229,7 +229,7 @@ fn compared(fate: &Fate, recall: &Recall) -> Compared {
 fn words(recall: &Recall) -> String {
     match recall {
         Recall::Passes => "passed".into(),
-        Recall::Asks(by) => format!("people are asked ({by})"),
+        Recall::Asks(by) => format!("approval requested ({by})"),
         Recall::Ends { outcome, reason, rule } => {
             Fate::Ended { outcome: (*outcome).to_owned(), reason: reason.clone(), rule: rule.clone() }.words()
         }

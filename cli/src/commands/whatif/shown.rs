@@ -13,17 +13,17 @@ const NAMES_MAX: usize = 10;
 /// The text.
 pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
     let summary = &told.summary;
-    let mut text = format!("{} calls were decided again by {}.\n", summary.calls, policy.display());
+    let mut text = format!("{} calls were evaluated again under {}.\n", summary.calls, policy.display());
     if summary.by_facts > 0 {
-        text.push_str(&format!("{} of them go by facts of their sessions.\n", summary.by_facts));
+        text.push_str(&format!("{} of them depend on facts of their sessions.\n", summary.by_facts));
     }
     if summary.by_policy.len() > 1 {
         let policies = summary.by_policy.iter().map(|(digest, calls)| format!("{digest} ({calls} calls)"));
         let policies: Vec<String> = policies.take(NAMES_MAX).collect();
-        text.push_str(&format!("Several policies had decided them: {}.\n", policies.join(", ")));
+        text.push_str(&format!("Several policies were in force: {}.\n", policies.join(", ")));
     }
     if summary.differences == 0 {
-        text.push_str("Nothing would have been decided otherwise.\n");
+        text.push_str("No decision would change.\n");
     } else {
         let word = if summary.differences == 1 { "difference" } else { "differences" };
         text.push_str(&format!("{} {word}:\n\n", summary.differences));
@@ -55,7 +55,7 @@ pub(super) fn text(told: &Told, policy: &Path, printed_max: usize) -> String {
             text.push_str(&format!("  {calls} calls: {why}\n"));
         }
     }
-    text.push_str("\nNot looked at: what had no end yet when the log was read, and what models were asked.\n");
+    text.push_str("\nNot evaluated: calls that were unfinished when the log was read, and model requests.\n");
     text
 }
 

@@ -47,7 +47,10 @@ async fn an_export_is_verified_and_proved_without_the_fleet_and_an_edit_of_it_is
     tickfleet(&["prove", &export, "--report", &report, "--anchors", &anchors, "--key", &public]).exits(0);
     let told = std::fs::read_to_string(&report).unwrap();
     assert!(told.contains("| No tick of an agent overran its cap. | yes | 4 windows"), "{told}");
-    assert!(told.contains("## As the export says") && told.contains("- Days of demo are those of UTC"), "{told}");
+    assert!(
+        told.contains("## As the export says") && told.contains("- Days of demo are in the time zone UTC"),
+        "{told}"
+    );
     let verdict = tickfleet(&[&verify[..], &["--tenant", "demo", "--json"]].concat()).exits(0).json();
     assert_eq!(verdict["sealed"], 8, "{verdict}");
     tickfleet(&[&verify[..], &["--anchors-from", "2h"]].concat()).exits(2);
@@ -98,5 +101,5 @@ async fn a_window_of_a_limit_is_proved_and_a_counter_that_a_hand_took_away_is_fo
         redis::cmd("HDEL").arg("{tickfleet:0}:counters:echoes").arg("demo:kelly").query_async(&mut hand).await.unwrap();
     assert_eq!(taken, 1);
     echo(3).exits(0);
-    proved("hand.jsonl").exits(1).says("echoes@demo:kelly of shard 0: ").says(" were let through with the same place");
+    proved("hand.jsonl").exits(1).says("echoes@demo:kelly of shard 0: ").says(" were admitted with the same count");
 }

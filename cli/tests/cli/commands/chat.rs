@@ -92,8 +92,8 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
         {"see": "continuing after 2 exchanges"}, {"see": "you>"},
         {"key": "echo once more\n"}, {"see": "All done"},
         {"key": "sleep\n"}, {"see": "turn ses-talk-4.step-1"},
-        {"signal": 2}, {"see": "Ending the task"}, {"see": "cancelled:"},
-        {"key": "\u{4}"}, {"see": "To go on"},
+        {"signal": 2}, {"see": "Canceling the task"}, {"see": "cancelled:"},
+        {"key": "\u{4}"}, {"see": "To continue"},
     ]);
     let said = tokio::task::block_in_place(|| in_a_terminal(&fleet, config, &steps));
     assert_eq!((&said["exit"], &said["restored"]), (&json!(0), &json!(true)), "{said:#}");
@@ -120,7 +120,7 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     fleet.run(&stats).exits(0).says("TOKENS").says("COST");
     let csv = fleet.run(&[&stats[..], &["--csv"]].concat()).exits(0);
     csv.says(",outcomes,requests,input_tokens,output_tokens,cost").says(&format!(",{requests},{},", 10 * requests));
-    fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had ended already");
+    fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had already ended");
     fleet
         .run(&["--config", config, "tasks", "show", "demo:no-such"])
         .exits(1)

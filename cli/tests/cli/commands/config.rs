@@ -109,7 +109,7 @@ fn arguments_that_a_rule_misspells_are_told_before_any_call() {
     said.says(
         "permissions.yaml:5:18: permissions.pay.rules[0].require: found \"args.amont <= 5\", which names the unknown",
     );
-    said.says("expected what calls of pay can have: args.amount; did you mean `args.amount`?");
+    said.says("expected a field of calls of pay: args.amount; did you mean `args.amount`?");
     let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
     assert_eq!(report["errors"][0]["suggestion"], "args.amount", "{report}");
     for role in ["worker", "scheduler"] {
@@ -176,7 +176,7 @@ fn tools_are_listed_and_defined_for_a_model() {
         (&defined["function"]["strict"], &defined["function"]["parameters"]["additionalProperties"]),
         (&true.into(), &false.into())
     );
-    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict is for");
+    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict requires");
     tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
         .exits(0)
         .says("no row in permissions.yaml allows it");

@@ -40,7 +40,7 @@ async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_ask
     let other = folder.path().join("other");
     let dir = other.to_str().unwrap();
     DevFleet::refused(&["--port", &asked, "--dir", dir]).exits(1).complains(&format!("the port {port} of 127.0.0.1"));
-    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port is for a private Redis");
+    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port applies to a private Redis");
     drop(taken);
     let by_port = DevFleet::start(&["--port", &asked, "--dir", dir]);
     let shown = format!("export REDIS_URL='redis://127.0.0.1:{port}/'");
@@ -113,7 +113,7 @@ async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
     let fleet = DevFleet::start_in(folder.path(), &[], &[]);
     let socket = folder.path().canonicalize().unwrap().join(".tickfleet/redis.sock");
     let away = here(&kellys(&["--call", "echo"])).exits(3);
-    away.complains("keeps its Redis here").complains(&format!("export REDIS_URL='unix://{}'", socket.display()));
+    away.complains("has its Redis here").complains(&format!("export REDIS_URL='unix://{}'", socket.display()));
 
     let empty = RedisServer::start().await;
     let unserved = tickfleet(&[&kellys(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);
@@ -137,7 +137,7 @@ fn an_mcp_server_that_fails_is_told_with_its_own_words_and_a_silent_one_soon() {
     write(servers);
     let said = tickfleet(&["mcp", "pin", "--timeout", "4", "--config", config]).exits(1);
     said.says("on standard error it said: no database for").says("[REDACTED]");
-    said.says("it did not tell its tools within 4 s; on standard error it said: still loading");
+    said.says("it did not list its tools within 4 s; on standard error it said: still loading");
     said.complains("waiting for the server silent (sh -c echo still loading").complains("up to 4 s (--timeout)");
     assert!(!said.stdout.contains("sk-ant-api03-A"), "{}", said.stdout);
     write(&servers.replace("servers:", "mcpServers:"));

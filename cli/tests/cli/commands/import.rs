@@ -119,7 +119,7 @@ fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason(
     assert_eq!(replace["oauth2"], sign_in);
     assert_eq!(tools["shop_getOrder"]["http"].get("headers"), None, "nobody signs for it");
     let left_out = json!([
-        ["HEAD /orders/{orderId} (headOrder)", "HEAD gives nothing back that a tool could return"],
+        ["HEAD /orders/{orderId} (headOrder)", "HEAD has no response that a tool could return"],
         ["POST /trees (plant)", "#/components/schemas/Tree refers to itself"],
         ["POST /uploads (upload)", "its body is not JSON but multipart/form-data"],
         ["GET /machines (machines)", "tools cannot use the security scheme mutual (mutualTLS)"],
@@ -130,7 +130,7 @@ fn operations_become_tools_and_what_cannot_be_imported_is_named_with_its_reason(
         lines
     };
     assert_eq!(sorted(&report["left_out"]), sorted(&left_out));
-    said.complains("left out: POST /uploads (upload): its body").complains("5 of 9 operations are tools");
+    said.complains("left out: POST /uploads (upload): its body").complains("imported 5 of 9 operations");
     said.complains("shop_listOrders: without the cookie parameter session");
 }
 
@@ -152,7 +152,7 @@ fn what_is_imported_passes_the_check_and_a_wrong_document_is_refused() {
     local.complains("allow_private");
     let file = folder.path().join("old.json");
     std::fs::write(&file, r#"{"swagger":"2.0"}"#).unwrap();
-    tickfleet(&["tools", "import", file.to_str().unwrap()]).exits(2).complains("`openapi: 3.0` or `3.1` is expected");
+    tickfleet(&["tools", "import", file.to_str().unwrap()]).exits(2).complains("expected `openapi: 3.0` or `3.1`");
     tickfleet(&["tools", "import", "no-such-file"]).exits(1).complains("cannot be read");
 }
 

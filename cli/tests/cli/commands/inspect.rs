@@ -70,7 +70,7 @@ async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_rest
     // Until the next heartbeat a turn of the new tenant is rejected.
     let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
     while fleet.run(&turn).json()["status"] != "done" {}
-    DevFleet::refused(&dir).exits(1).complains("belongs to a Redis that still runs");
+    DevFleet::refused(&dir).exits(1).complains("a running Redis uses the folder");
     assert_eq!(fleet.stop(), Some(0));
 
     let fleet = DevFleet::start(&dir);

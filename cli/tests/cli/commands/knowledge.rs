@@ -90,7 +90,7 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
     let other = place.run(&["kb", "search", "--tenant", "atlas-ux", "refund", "--json"]).exits(0).json();
     assert_eq!(other["passages"], json!([]));
 
-    place.run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"]).exits(1).complains("Nothing is removed");
+    place.run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"]).exits(1).complains("Nothing was removed");
     place.run(&["kb", "remove", "--tenant", "demo", "docs/"]).exits(0).says("documents removed: 2");
     place.run(&["kb", "remove", "--tenant", "demo", "--all"]).exits(0).says("documents removed: 1");
     place.run(&["kb", "list", "--tenant", "demo"]).exits(0).says("no documents");
@@ -224,7 +224,7 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     assert_eq!(listed.as_array().unwrap().len(), 5, "all of a file or none");
     assert_eq!(memory(&["list"], "atlas").exits(0).json(), json!([]));
     let id = listed[0]["id"].as_str().unwrap();
-    memory(&["forget", id], "atlas").exits(1).complains("nothing is forgotten");
+    memory(&["forget", id], "atlas").exits(1).complains("nothing was deleted");
     assert_eq!(memory(&["forget", id], "kelly").exits(0).json()["forgotten"], 1);
     assert_eq!(memory(&["forget", "--all"], "kelly").exits(0).json()["forgotten"], 4);
     memory(&["list"], "kely").exits(1).complains("Did you mean \"kelly\"?");

@@ -121,16 +121,16 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     let story = place.run(&["explain", "demo:third"]).exits(0);
     story.says("the limit echoes is used up (2 calls per agent in a day; 2 used by demo:kelly)");
     let said = place.run(&["limits", "--limit", "echoes"]).exits(0);
-    said.says("echoes: 2 calls per agent in a day; calls beyond wait").says("2 of 2");
+    said.says("echoes: 2 calls per agent in a day; calls over the limit wait").says("2 of 2");
     assert!(!said.stdout.contains("sleeps"), "{}", said.stdout);
     let said = place.run(&["limits", "--top", "1"]).exits(0);
-    said.says("1 of 2 counters.").says("No counter: nothing was counted lately.");
+    said.says("1 of 2 counters.").says("No calls counted recently.");
 
     // What may stop fran's calls: no counter of another agent, and no limit on tenants of another plan.
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
     assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
-    place.run(&["limits", "--limit", "of_gold", "--tenant", "demo"]).exits(0).says("no such limit");
+    place.run(&["limits", "--limit", "of_gold", "--tenant", "demo"]).exits(0).says("unknown limit");
     let of_atlas = place.run(&["limits", "--tenant", "atlas-ux", "--limit", "echoes", "--json"]).exits(0).json();
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
@@ -193,7 +193,7 @@ async fn budgets_of_tasks_are_listed_with_the_caps_while_the_tasks_are_under_way
     let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
     assert_eq!(cap(&of_fran, "budget of the task"), [counter("demo:t1", 3)]);
     let said = place.run(&["limits", "--limit", "budget of the task"]).exits(0);
-    said.says("100 unless it says so; calls beyond are refused").says("5 of 5");
+    said.says("100 unless the delegation sets a budget; calls over the limit are rejected").says("5 of 5");
 }
 
 #[tokio::test]
@@ -252,7 +252,7 @@ async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant(
     reset("echos", "demo:kelly").exits(1).complains("unknown limit \"echos\". Did you mean \"echoes\"?");
     let said = reset("echoes", "demo:kely").exits(1);
     said.complains("echoes has no counter \"demo:kely\"").complains("Did you mean \"demo:kelly\"?");
-    reset("sleeps", "sleep").exits(1).complains("nothing was counted there lately");
+    reset("sleeps", "sleep").exits(1).complains("no calls were counted recently");
     place.run(&["limits", "--limit", "slepes"]).exits(1).complains("Did you mean \"sleeps\"?");
     place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("unknown tenant \"nobody\"");
 
@@ -393,16 +393,16 @@ async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts
     let held = &limit(&listing, "at_once")["counters"][0];
     assert_eq!((&held["counter"], &held["used"], &held["allowed"]), (&json!("demo"), &json!(1), &json!(1)));
     let said = place.run(&["limits"]).exits(0);
-    said.says("1 of 1").says("when calls end").says("idle: 3 calls at once; calls beyond wait");
+    said.says("1 of 1").says("when calls end").says("idle: 3 calls at once; calls over the limit wait");
     let story = place.run(&["explain", "demo:two"]).exits(0);
     story.says("all slots of the limit at_once are taken (1 call at once per tenant; 1 held by demo)");
     let reset = ["limits", "reset", "at_once", "demo", "--reason", "why", "--by", "anna"];
-    place.run(&reset).exits(1).complains("each gives its place back when it ends");
+    place.run(&reset).exits(1).complains("each releases its slot when it ends");
     for turn in ["demo:one", "demo:two"] {
         place.run(&["cancel", turn]).exits(0);
     }
     while limit(&place.run(&["limits", "--json"]).exits(0).json(), "at_once")["total"] != 0 {
         pause();
     }
-    place.run(&["limits", "--limit", "at_once"]).exits(0).says("No place is taken.");
+    place.run(&["limits", "--limit", "at_once"]).exits(0).says("No slots in use.");
 }

@@ -49,7 +49,7 @@ async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
     fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), answer).exits(0).says("{\"text\":\"y\"}");
 
     let broken = fleet.run_with(&submit(&["-", "--wait"]), r#"{"calls":[{"name":"echo"},]}"#);
-    broken.exits(1).complains("holds no turn").complains("malformed_json");
+    broken.exits(1).complains("contains no turn").complains("malformed_json");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     }
     tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
     let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
-    away.complains("REDIS_URL (or --redis-url) names this Redis; unset it");
+    away.complains("REDIS_URL (or --redis-url) names this Redis. Unset it");
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
     tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
     tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");

@@ -29,7 +29,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     }
     run(&[&["tools", "disable", "ecoh"], &WHY[..]].concat()).exits(1).complains("The nearest: echo");
     fleet.run(&[&["workers", "drain", "w-none"], &WHY[..]].concat()).exits(1).complains("unknown worker \"w-none\"");
-    fleet.run(&["cancel", "demo:none"]).exits(1).complains("no turn or task demo:none");
+    fleet.run(&["cancel", "demo:none"]).exits(1).complains("unknown turn or task demo:none");
     fleet.run(&["approvals", "show", "demo:apr-none"]).exits(1);
     fleet.run(&["pause"]).exits(0).says("No pauses.");
     fleet

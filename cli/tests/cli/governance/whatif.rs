@@ -138,7 +138,7 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
     play(&fleet, &config);
     let export = export(&fleet, &config, &folder.path().join("day.jsonl"), 22);
     let live = ["whatif", "--policy", &config, "--config", &config, "--tenant", "demo"];
-    fleet.run(&live).exits(0).says("Nothing would have been decided otherwise");
+    fleet.run(&live).exits(0).says("No decision would change");
     assert_eq!(fleet.stop(), Some(0));
 
     let same = whatif(&config, &export);
@@ -176,7 +176,8 @@ async fn the_same_policy_decides_nothing_otherwise_and_another_exactly_what_it_s
         [("none", "max: 2", "max: 9", sooner.as_slice()), ("slow", "every: 3s", "every: 1d", &delayed)]
     {
         let (found, said) = other(name, &[("limits.yaml", from, to)]);
-        let is_undecided = || said.json()["summary"]["not_decidable"].to_string().contains("limits beside caps");
+        let is_undecided =
+            || said.json()["summary"]["not_decidable"].to_string().contains("a limit and a cap both delayed");
         assert!(decided.contains(&found) || found.is_empty() && is_undecided(), "{name}: {}", said.stdout);
     }
     // Turns that only the tick held up are decided all the same.
@@ -276,7 +277,7 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
     // does, and a limit beside that is not decided again.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
-    assert!(found.is_empty() && undecided.contains("limits beside caps"), "{}", said.stdout);
+    assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}", said.stdout);
     // What a limit refuses leaves its place in the budget of the task to the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];

@@ -42,7 +42,7 @@ fn a_changed_definition_is_quarantined_until_it_is_pinned_again() {
     run("tickfleet mcp pin --config shop-mcp").exits(0);
     let mut doctor = fleet.shell("tickfleet doctor --config shop-mcp");
     let doctor = Said::of(with_binary(&mut doctor).current_dir(folder.path()), "");
-    doctor.says("warehouse: its imported tools are what was pinned");
+    doctor.says("warehouse: its imported tools match the pinned definitions");
     assert_eq!(fleet.stop(), Some(0));
 }
 

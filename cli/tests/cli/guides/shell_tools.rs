@@ -32,7 +32,7 @@ fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
 
     let mut strict = command(&["dev", "--config", &conf]);
     let said = Said::of(strict.env("PATH", &path).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "");
-    assert!(said.code != 0 && said.stderr.contains("cannot hold the sandbox level docker"), "{}", said.stderr);
+    assert!(said.code != 0 && said.stderr.contains("does not support the sandbox level docker"), "{}", said.stderr);
 
     let variables = [("PATH", path.as_str()), ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls")];
     let fleet = DevFleet::start_in(folder.path(), &["--config", &conf], &variables);

@@ -265,7 +265,7 @@ fn lacks_sandbox(folder: &Path, name: &str) -> bool {
     let call = "tickfleet tools try count_words --agent support '{\"text\":\"a b\"}'";
     let tried =
         with_binary(shell.args(["-c", call]).env("TICKFLEET_CONFIG", name)).current_dir(folder).output().unwrap();
-    String::from_utf8_lossy(&tried.stderr).contains("this machine cannot hold the sandbox level")
+    String::from_utf8_lossy(&tried.stderr).contains("this machine does not support the sandbox level")
 }
 
 fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {

@@ -187,7 +187,7 @@ fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
     dev.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Said::of(&mut dev, "")
         .exits(1)
-        .complains("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is not there");
+        .complains("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is missing");
 }
 
 const SERVER: &str = r#"
@@ -248,7 +248,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     run(&["mcp", "pin", "--config", "conf"]).exits(0);
     run(&["config", "check", "--config", "conf"])
         .exits(0)
-        .says("tools.zone.input_schema.properties.near: it has no description: models see its name and type alone");
+        .says("tools.zone.input_schema.properties.near: it has no description: models see only its name and type");
 
     let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
     let mut turn = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
@@ -273,6 +273,6 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
     assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
     // A tool whose effect cannot be taken back is not run by mistake.
-    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("--yes runs it");
+    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("pass --yes to run it");
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
 }

@@ -58,10 +58,10 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
 
     // Whom the sentinels name does not answer, and there is nobody to promote.
     trio.servers[1].kill9();
-    until_ready_says(&scheduler, "503", "no sentinel leads to a primary fleet");
+    until_ready_says(&scheduler, "503", "cannot find the primary fleet");
     until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);
     let told = tickfleet(&doctor).exits(3);
-    told.complains("no sentinel leads to a primary fleet").complains(&format!("names {}", address(&trio, 1)));
+    told.complains("cannot find the primary fleet").complains(&format!("names {}", address(&trio, 1)));
 }
 
 #[tokio::test]
@@ -89,6 +89,6 @@ async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right
     let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
     until_said("say 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
     as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
-    as_users("fleet:fleet-secret", "").exits(3).complains("no sentinel leads to a primary fleet");
-    as_users("fleet:wrong-secret", watcher).exits(3).complains("no sentinel leads to a primary fleet");
+    as_users("fleet:fleet-secret", "").exits(3).complains("cannot find the primary fleet");
+    as_users("fleet:wrong-secret", watcher).exits(3).complains("cannot find the primary fleet");
 }

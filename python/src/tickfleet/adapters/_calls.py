@@ -45,7 +45,7 @@ def checked(fields: TurnFields) -> TurnFields:
         InvalidMessage: There is a ``turn_id``, which all calls would share.
     """
     if "turn_id" in fields:
-        raise InvalidMessage("turn_id: each call is a turn with an id of its own, which the adapter derives; leave it out")
+        raise InvalidMessage("turn_id: omit it; the adapter derives an id for the turn of each call")
     return fields
 
 
@@ -59,7 +59,7 @@ def run_named_by(run_id: str | Callable[[Any], str] | None, context: Any) -> str
     if named is None and run_id is None:
         return None
     if not isinstance(named, str) or not named:
-        raise InvalidMessage(f"run_id is {named!r}; expected text that names this run and no other")
+        raise InvalidMessage(f"run_id is {named!r}; expected a text that is unique to this run")
     return named
 
 

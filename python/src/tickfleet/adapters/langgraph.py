@@ -1,14 +1,14 @@
-"""A node of LangGraph in the place of its ``ToolNode``::
+"""A LangGraph node that replaces ``ToolNode``::
 
     graph.add_node("tools", fleet_node(fleet, "kelly"))
 
-All calls of a message are one turn: they are carried out in their order, and answered together. What the model is told of the
-tools is ``model.bind_tools(await fleet.tools("kelly"))``.
+Give the model the same tools with ``model.bind_tools(await fleet.tools("kelly"))``. All calls of a message are one turn: they run
+in order, and their results arrive together.
 
-The turn's id follows from the thread, the namespace of the graph's checkpoints, the message's id, and the calls in it. So a
-thread that is resumed, retried or replayed, in this process or another one, gets the first results. The message's id comes from
-the model or from ``add_messages``, and is in the checkpoint. Without a thread, or where messages have no ids, LangGraph's id of
-the node's execution takes its place: the same when the node is retried, or resumed from the same checkpoint.
+The turn's id is derived from the thread, the checkpoint namespace, the message id and the calls. If a thread is resumed, retried
+or replayed, in this process or another one, it receives the first results. The message id comes from the model or from
+``add_messages`` and is in the checkpoint. Without a thread or message ids, the id of the node's execution is used. It stays the
+same if the node is retried or resumed from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _place(runtime: Any, message: AIMessage, length: int) -> list[str | int | No
     info = getattr(runtime, "execution_info", None)
     if info is None:
         raise InvalidMessage(
-            "the calls cannot be distinguished from equal calls of another run: call fleet_node as a node of a graph, which names its "
-            "thread and its execution"
+            "the calls cannot be distinguished from equal calls of another run: add fleet_node to a graph, which has "
+            "a thread and an execution"
         )
     # The graph that this one is a part of, with the execution that called it. The last part names this node's own execution.
     parents = info.checkpoint_ns.rpartition("|")[0]

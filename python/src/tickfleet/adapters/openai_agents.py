@@ -2,18 +2,18 @@
 
     agent = Agent(name="kelly", tools=await fleet_tools(fleet, "kelly"))
 
-The SDK hands out the calls of a response one by one, so each is a turn of its own. Its id follows from the id of the response's
-item (``fc_…``, as the Responses API gives one), the call's id and its arguments. So a ``RunState`` that is resumed twice gets the
+The SDK runs the calls of a response one by one, so each call is a turn of its own. The turn's id is derived from the id of the
+response's item (``fc_…`` in the Responses API), the call id and the arguments. A ``RunState`` that is resumed twice receives the
 first result.
 
-The SDK has no id of a run. Models over Chat Completions give no id of an item either, and some give the same call id in every
-response. For those, say which run it is: ``run_id`` is a text, or a function of the tool's context::
+The SDK has no run id. Models over Chat Completions have no item ids either, and some repeat call ids in each response. For those,
+set ``run_id`` to a text or a function of the tool's context::
 
     tools = await fleet_tools(fleet, "kelly", run_id=lambda context: context.context["order"])
     await Runner.run(agent, "Pay the invoice.", context={"order": "order-17"})
 
-It is the same whenever the run is resumed, and another one for each other run. Within a run the SDK itself refuses a call id that
-comes again for another call.
+A resumed run must have the same ``run_id``, any other run a different one. Within a run, the SDK rejects a call id that is reused
+for another call.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _place(run: str | None, context: ToolContext[Any], tool: str) -> list[str | 
     if run is None and (item is None or len(item) < _ITEM_LENGTH_MIN):
         raise InvalidMessage(
             f"the call of {tool} cannot be distinguished from an equal call of another run: the model's id for it is {item!r}. Pass "
-            "fleet_tools(…, run_id=…): text that names the run, or a function of the tool's context, the same whenever the run "
-            "is resumed"
+            "fleet_tools(…, run_id=…): a text, or a function of the tool's context. It must be the same if the run "
+            "is resumed, and different for other runs"
         )
     return [run, item]

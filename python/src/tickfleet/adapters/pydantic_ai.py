@@ -1,17 +1,17 @@
-"""A toolset of Pydantic AI whose tools a fleet carries out::
+"""A Pydantic AI toolset whose tools run in the fleet::
 
     agent = Agent(model, toolsets=[FleetToolset(fleet, "kelly")])
 
-Pydantic AI hands out the calls of a response one by one, so each is a turn of its own. The arguments are checked by the fleet.
+Pydantic AI runs the calls of a response one by one, so each call is a turn of its own. The fleet validates the arguments.
 
-The turn's id follows from the response that made the call (its run, the provider's id, its time), the call's id and its arguments
-as the model wrote them. All of it is in the message history, so a history that is resumed twice gets the first result, and an
-approval that changes the arguments the second time is a `Conflict`. A run that is started again from its prompt asks the model
-again, and the calls of that response are other calls.
+The turn's id is derived from the response that made the call (run, provider id, time), the call id and the model's unmodified
+arguments. All of these are in the message history. A history that is resumed twice receives the first result. If an approval
+changes the arguments the second time, `Conflict` is raised. A run that is restarted from its prompt requests a new response, whose
+calls are new calls.
 
-A history that was made elsewhere (by a user interface, say) may name neither a run nor the provider's id. For those, say which
-run it is: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``, a text or a function of the run's context, the
-same whenever the run is resumed, and another one for each other run.
+A history from elsewhere, such as a user interface, can lack both the run and the provider id. For those, set ``run_id`` to a text
+or a function of the run's context: ``FleetToolset(fleet, "kelly", run_id=lambda ctx: ctx.deps.chat)``. A resumed run must have
+the same ``run_id``, any other run a different one.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class FleetToolset(AbstractToolset[Any]):
             return [named, 0], None
         raise InvalidMessage(
             f"the call of {name} cannot be distinguished from an equal call of another run: the message history names neither the run nor "
-            "the provider's response that made it. Pass FleetToolset(…, run_id=…): text that names the run, or a function of "
-            "its context, the same whenever the run is resumed; or keep the history as ModelMessagesTypeAdapter writes it"
+            "the provider's response that made it. Pass FleetToolset(…, run_id=…): a text, or a function of its context. "
+            "It must be the same if the run is resumed. Or keep the history as ModelMessagesTypeAdapter writes it"
         )
 
 

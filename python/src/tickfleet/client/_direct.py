@@ -67,7 +67,7 @@ class Direct:
 
     def whose(self, tenant: str | None) -> str:
         if tenant is None:
-            raise ValueError("name a tenant, here or when the fleet is made")
+            raise ValueError("no tenant: pass one, or set it when you create the Fleet")
         return name(tenant, "tenant")
 
     async def close(self) -> None:
@@ -131,8 +131,8 @@ class Direct:
         text = None if digest is None else await self._redis.get(f"{prefix}=:{digest}")
         if text is None or dialect not in DIALECTS:
             raise NoDefinitions(
-                f"no definitions of tools for agent {agent} of tenant {tenant} in {dialect}: is the agent configured, and "
-                "does a worker run? Workers write them when they start and every five minutes"
+                f"no tool list for agent {agent} of tenant {tenant} in {dialect}: check that the agent is "
+                "configured and a worker runs. Workers publish tool lists when they start and every five minutes"
             )
         return defined(dialect, json.loads(text))
 

@@ -1,6 +1,6 @@
-"""What can go wrong between a producer and its fleet, one class for each thing that a caller does differently.
+"""Errors of the client, one class for each reaction of a caller.
 
-A call that failed is no error here: its result says so, and the model reads it.
+A failed call is not an error here: its result reports the failure, and the model reads it.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Unavailable(FleetError, ConnectionError):
     """Redis or the gateway is unreachable or returns an error.
 
     Attributes:
-        id: The id of the turn or task that was being sent. It may have been taken in: submit it again under this id, which
-            carries it out once. None where nothing was being sent.
+        id: The id of the turn or task that was being sent. It may have been accepted: submit it again with this id; it
+            runs once. ``None`` if nothing was being sent.
     """
 
     code = "unavailable"

@@ -100,7 +100,7 @@ def connect(url: str) -> Any:
     if parts.scheme in ("redis+sentinel", "rediss+sentinel"):
         name, _, db = parts.path.strip("/").partition("/")
         if not name:
-            raise ValueError("a URL with sentinels names the primary: redis+sentinel://host:26379/primary")
+            raise ValueError("the URL lacks the name of the primary: expected redis+sentinel://host:26379/primary")
         secret = _options(parts)
         # The sentinels have no password of their own here.
         sentinel: Any = aio.Sentinel  # It has no types.
@@ -141,14 +141,14 @@ class Redis:
                 async with place or self._places:
                     return await ask()
             except exceptions.OutOfMemoryError as error:
-                raise Pressure("Redis is full and takes no new work (pressure); try again later") from error
+                raise Pressure("Redis memory is full; new work is rejected (pressure); retry later") from error
             except _PASSING as error:
                 pause = _PAUSES[min(tries, len(_PAUSES) - 1)]
                 tries += 1
                 if time.monotonic() + pause >= end:
                     raise Unavailable(f"Redis cannot be reached: {error}") from error
             except exceptions.RedisError as error:
-                raise Unavailable(f"Redis does not do what it is asked: {error}") from error
+                raise Unavailable(f"Redis rejected the command: {error}") from error
             await asyncio.sleep(pause)
 
     async def enqueue(self, stream: str, meta: str, field: str, message: str, bounds: tuple[int, int]) -> str:

@@ -100,9 +100,9 @@ def transport(url: str, api_key: ApiKey | None, patience: float, options: Direct
     """
     if urlsplit(url).scheme in ("http", "https"):
         if said := sorted(key for key, value in options.items() if value is not None):
-            raise Unsupported(f"{', '.join(said)}: a gateway knows this itself; leave it out")
+            raise Unsupported(f"{', '.join(said)}: only for Redis; omit it with a gateway")
         if api_key is None:
-            raise ValueError("a gateway wants a key: api_key=…")
+            raise ValueError("a gateway requires an API key: set api_key=…")
         from tickfleet.client._gateway import Gateway
 
         return Gateway(url, api_key, patience)

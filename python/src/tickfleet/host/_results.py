@@ -11,7 +11,7 @@ from tickfleet.host import _failures, _frames
 
 
 class Withheld(Exception):
-    """What a function returned cannot be passed on.
+    """What a function returned cannot be encoded.
 
     Attributes:
         why: In words for a model, about what the tool returned.
@@ -30,7 +30,7 @@ class Withheld(Exception):
         less = ". Ask for less at a time" if tool.effect == "read" else ""
         why = f"takes more than {_frames.BOUND} to be passed on and is not shown{less}"
         size = f"{len(output.encode())} bytes of JSON, which makes {error}"
-        return cls(why, f"what {tool.name} returned cannot be passed on: it has {size}")
+        return cls(why, f"what {tool.name} returned cannot be encoded: it has {size}")
 
     def answer(self, tool: Tool) -> dict[str, Any]:
         """How the call ends: told as a failure, whoever asked would do again what was done. To read again does no harm."""

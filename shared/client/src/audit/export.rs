@@ -93,7 +93,7 @@ impl Resume {
     pub async fn check(&self, stores: &[Store], header: &Header) -> Result<(), ExportError> {
         let differs = |what: &str, theirs: &str, ours: &str| {
             let why = format!("it is an export of the {what} {theirs:?}, and this one is of {ours:?}");
-            ExportError::Other(format!("{why}: write to another file"))
+            ExportError::Other(format!("{why}; write to another file"))
         };
         if let Some(fleet) = self.fleet.as_ref().filter(|fleet| **fleet != header.fleet) {
             return Err(differs("fleet", fleet, &header.fleet));
@@ -106,7 +106,7 @@ impl Resume {
         if !self.keys.is_empty() && !self.keys.iter().any(is_known) {
             let theirs: Vec<&str> = self.keys.keys().map(String::as_str).collect();
             let why = format!("its seals are signed with keys that this fleet does not have ({})", theirs.join(", "));
-            return Err(ExportError::Other(format!("{why}: write to another file")));
+            return Err(ExportError::Other(format!("{why}; write to another file")));
         }
         for store in stores {
             let shard = store.shard();
@@ -123,7 +123,7 @@ impl Resume {
             };
             if !is_ours {
                 let why = format!("its last entry of shard {shard}, {id}, is not in the log of this fleet");
-                return Err(ExportError::Other(format!("{why}: write to another file")));
+                return Err(ExportError::Other(format!("{why}; write to another file")));
             }
         }
         Ok(())

@@ -264,7 +264,7 @@ fn definition(name: &str, server: &str, cursor: &Cursor<'_>) -> Option<McpDefini
     s.close();
     let digest = digest?;
     if digest.text() != Some(definition.digest().as_str()) {
-        digest.refuse(format!("the digest of what stands here: it was changed; run `tickfleet mcp pin {server}`"));
+        digest.refuse(format!("the digest of this content, which was changed; run `tickfleet mcp pin {server}`"));
     }
     Some(definition)
 }

@@ -350,7 +350,7 @@ fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
     };
     let ratio = ratio.filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
     if ratio.is_none() {
-        cursor.refuse("a share from 0 to 1, as 0.1");
+        cursor.refuse("a share from 0 to 1, such as 0.1");
     }
     // Within the bounds of the type: it is at most a million.
     ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)

@@ -98,7 +98,7 @@ fn wrong_limits_are_refused_where_they_are_wrong() {
         ("    max: 3\n    every: day\n    per: [usr]\n", "did you mean `user`?"),
         ("    max: 3\n    every: day\n    per: [\"argument:amount\"]\n", "an argument such as argument:/customer/id"),
         ("    max: 3\n    every: day\n    match: {tools: [post_to_y]}\n", "did you mean `post_to_x`?"),
-        ("    max: 3\n    every: day\n    match: {tools: []}\n", "at least one; leave the list out to fit all"),
+        ("    max: 3\n    every: day\n    match: {tools: []}\n", "at least one; omit the list to match all"),
         ("    sum: {argument: /a, max: 0.0000001}\n    every: day\n", "at most six digits behind the point"),
         ("    sum: {argument: amount, max: 3}\n    every: day\n", "expected a JSON pointer such as /amount"),
         ("    max: 3\n    every: day\n    mode: off\n", "enforce"),

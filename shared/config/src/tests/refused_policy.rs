@@ -299,8 +299,8 @@ fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
         "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
     );
     agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
-        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; any \
-         other handler says it itself",
+        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: only http handlers \
+         take it",
     );
     agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
 }
@@ -310,9 +310,8 @@ fn an_http_task_handler_names_what_a_task_has() {
     let handler = "agents:\n  ada:\n    task_handler:\n      http:\n        method: POST\n        base_url: \
                    https://a.example\n        path: /tasks/{{task_id}}\n        body: {text: \"{{descripton}}\"}\n";
     agents(handler).assert_refused(
-        "agents.yaml:8:22: agents.ada.task_handler.http.body.text: found {{descripton}}; expected something that a \
-         task has: agent, deadline, delegator, description, input, priority, task_id, tenant; did you \
-         mean `description`?",
+        "agents.yaml:8:22: agents.ada.task_handler.http.body.text: found {{descripton}}; expected a field of the \
+         task: agent, deadline, delegator, description, input, priority, task_id, tenant; did you mean `description`?",
     );
 }
 

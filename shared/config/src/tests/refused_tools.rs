@@ -91,8 +91,8 @@ fn methods_paths_and_headers_are_checked() {
 #[test]
 fn what_has_an_effect_once_follows_no_redirects() {
     tool("method: POST\n      path: /\n      redirects_max: 2").assert_refused(
-        "tools.yaml:12:22: tools.call.http.redirects_max: found 2; expected 0: what has an effect `once` follows no \
-         redirect",
+        "tools.yaml:12:22: tools.call.http.redirects_max: found 2; expected 0: a tool with effect `once` follows no \
+         redirects",
     );
 }
 
@@ -239,7 +239,8 @@ fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
     let warned: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let at = |column: usize, path: &str| {
         format!(
-            "tools.yaml:4:{column}: tools.call.input_schema.properties.{path}: it has no description: models see its name and type alone"
+            "tools.yaml:4:{column}: tools.call.input_schema.properties.{path}: it has no description: models see only \
+             its name and type"
         )
     };
     assert_eq!(warned.len(), 3, "{warned:?}");
@@ -266,8 +267,8 @@ fn only_a_once_tool_is_durable() {
     assert!(paying("    durable: replica").load().is_ok());
     assert!(paying("    effect: once\n    durable: none").load().is_ok());
     paying("    effect: idempotent\n    durable: local").assert_refused(
-        "tools.yaml:9:14: tools.pay.durable: found \"local\"; expected no durable, or `effect: once`: of any other tool \
-         nothing is recorded before it runs",
+        "tools.yaml:9:14: tools.pay.durable: found \"local\"; expected no durable, or `effect: once`: calls of other \
+         tools are not recorded before they run",
     );
     paying("    durable: disk")
         .assert_refused("tools.yaml:8:14: tools.pay.durable: found \"disk\"; expected one of none, local, replica");

@@ -10,7 +10,7 @@ use crate::document::reader::Cursor;
 /// Reads the field.
 pub(crate) fn read(cursor: &Cursor<'_>, effect: Effect) -> Option<ReadCache> {
     if effect != Effect::Read {
-        cursor.refuse("no cache, or `effect: read`: what any other tool does would be left undone");
+        cursor.refuse("no cache, or `effect: read`: a cached output would skip the effect of any other tool");
     }
     let mut s = cursor.section();
     let most = Duration::from_millis(CACHE_TTL_MS_MAX.unsigned_abs());

@@ -64,7 +64,7 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         let def = tool(&cursor, sources.schema_check, &mut tools.asked);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
-            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
+            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("a unique id (see {first})"));
         }
         if def.has_kind() && sources.built_in_tools.contains(name) {
             errors.push(
@@ -140,7 +140,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck, asked: &mut Asked) -> ToolDef {
 /// Only what a `once` tool begins is written down before it runs.
 fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
     if effect != Effect::Once {
-        cursor.refuse("no durable, or `effect: once`: of any other tool nothing is recorded before it runs");
+        cursor.refuse("no durable, or `effect: once`: calls of other tools are not recorded before they run");
     }
     cursor.choice(&Durability::WORDS)
 }
@@ -174,7 +174,7 @@ fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
     let node = parameter.node;
     let says = |key: &str| node.get(key).is_some();
     if matches!(node.value, Value::Mapping(_)) && !says("description") && !says("$ref") && !says("const") {
-        parameter.errors.warn(place, &parameter.path, "it has no description: models see its name and type alone");
+        parameter.errors.warn(place, &parameter.path, "it has no description: models see only its name and type");
     }
     for (inner, path) in [(Some(node), parameter.path.clone()), (node.get("items"), join(&parameter.path, "items"))] {
         let Some(properties) = inner.and_then(|inner| inner.get("properties")) else { continue };

@@ -46,7 +46,7 @@ impl Arguments {
     /// Returns the arguments of a task: those that every task has, and those that some have.
     pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        Self { what: "something that a task has", known: own(known), always: own(always), any: false }
+        Self { what: "a field of the task", known: own(known), always: own(always), any: false }
     }
 }
 

@@ -28,8 +28,8 @@ pub enum NotNarrowed {
     },
     /// It would become something else, or more.
     #[error(
-        "the argument at '{pointer}' may only become narrower, and {found} in the place of {was} is not: expected a number \
-         between 0 and that, or a list or object with fewer members"
+        "the argument at '{pointer}' may only become narrower, but {found} is not narrower than {was}: expected a \
+         number between 0 and the requested one, or a list or object with fewer members"
     )]
     Wider {
         /// The argument.
@@ -257,8 +257,9 @@ mod tests {
         assert_eq!(refused(&[("/note", "1")]), NotNarrowed::Absent("/note".into()));
         assert_eq!(
             refused(&[("/amount", "\"much\"")]).to_string(),
-            "the argument at '/amount' may only become narrower, and \"much\" in the place of 12345678901234567890.10 is not: \
-             expected a number between 0 and that, or a list or object with fewer members"
+            "the argument at '/amount' may only become narrower, but \"much\" is not narrower than \
+             12345678901234567890.10: \
+             expected a number between 0 and the requested one, or a list or object with fewer members"
         );
         assert_eq!(narrow("no JSON", &may(&["/a"]), &values(&[("/a", "1")])), Err(NotNarrowed::Unreadable));
     }

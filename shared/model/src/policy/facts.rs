@@ -121,7 +121,8 @@ impl Serialize for Fact {
 
 impl Fact {
     /// What a text has to be to name a fact.
-    pub const EXPECTED: &'static str = "a fact: a name of a-z, 0-9 and `_`, where it is about arguments with JSON pointers to them, quoted_price(/item)";
+    pub const EXPECTED: &'static str =
+        "a fact: a name of a-z, 0-9 and `_`, with JSON pointers if it is about arguments, such as quoted_price(/item)";
 
     /// Reads a fact as configuration writes it; none where the text is none.
     #[must_use]

@@ -8,9 +8,9 @@ use tickfleet_model::DebitNotes;
 use super::entry::CallEntry;
 use super::{Claim, Mark, mark};
 
-const WHY_UNCHECKED: &str = "they do not say what they debited of limits: they never were admitted, audit.admissions was \
-                             off, an older build has decided, there were too many to tell, or a counter could \
-                             not be read, and was reset";
+const WHY_UNCHECKED: &str = "their debits are not in the log: they were never admitted, audit.admissions was off, \
+                             an older version decided them, there were too many, or an unreadable counter \
+                             was reset";
 
 /// Several resets within a millisecond begin one after the other, ms.
 const RESET_MS: i64 = 10;
@@ -94,15 +94,13 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
         if let Some(other) = inside.iter().find(is_outside) {
             let at_ms = other.at_ms;
             claim.violated(format!(
-                "{name}: {} was let through at {at_ms}, and its window was {began} to {until_ms}",
+                "{name}: {} was admitted at {at_ms}, outside its window from {began} to {until_ms}",
                 other.turn
             ));
         }
         let begins = inside.iter().map(|debited| debited.at_ms).min().unwrap_or(end);
         if last_end.is_some_and(|last| last != end && begins < last) {
-            claim.violated(format!(
-                "{name}: the window that ends at {end} was opened before the one before it had ended"
-            ));
+            claim.violated(format!("{name}: the window that ends at {end} began before the previous window had ended"));
         }
         last_end = Some(end);
         overlaps(name, &mut inside, claim);
@@ -118,10 +116,10 @@ fn check(name: &str, windows: Counter, is_remade: bool, claim: &mut Claim) {
 fn each(name: &str, end: i64, inside: &[Debited], claim: &mut Claim) {
     for Debited { turn, at_ms, used, max, .. } in inside {
         if used > max {
-            claim.violated(format!("{name}: {turn} was let through with {used} of {max} used"));
+            claim.violated(format!("{name}: {turn} was admitted with {used} of {max} used"));
         }
         if *at_ms >= end {
-            claim.violated(format!("{name}: {turn} was let through in a window that had ended"));
+            claim.violated(format!("{name}: {turn} was admitted in a window that had ended"));
         }
     }
 }
@@ -132,7 +130,7 @@ fn overlaps(name: &str, inside: &mut [Debited], claim: &mut Claim) {
     for pair in inside.windows(2) {
         let [one, two] = pair else { continue };
         if two.used.saturating_sub(two.debited) < one.used {
-            claim.violated(format!("{name}: {} and {} were let through with the same place", one.turn, two.turn));
+            claim.violated(format!("{name}: {} and {} were admitted with the same count", one.turn, two.turn));
         }
     }
 }

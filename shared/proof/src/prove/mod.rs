@@ -25,7 +25,7 @@ use windows::Windows;
 /// Violations that are kept of a claim; of more, it is said how many.
 const VIOLATIONS_MAX: usize = 1_000;
 
-const WHY_REUSED: &str = "their ids came again after they had been forgotten, as the export says";
+const WHY_REUSED: &str = "their ids were reused after their records had expired, as the export says";
 
 /// What came of proving.
 #[derive(Debug, Clone, Serialize)]
@@ -226,7 +226,8 @@ impl Prover {
         let as_said = self.as_said();
         let mut unseen = vec![
             "Calls that had no result when the export was made, and what was trimmed before it.".to_owned(),
-            "Whether a tool that is declared as idempotent is so, and what a tool did beside what it answered."
+            "Whether tools that are declared idempotent are idempotent, and effects of tools that their results do \
+             not show."
                 .to_owned(),
         ];
         if !self.sealed {
@@ -241,7 +242,7 @@ impl Prover {
         let reused = self.results.unchecked;
         if reused > 0 {
             unseen.push(format!(
-                "Whether {reused} ids that came again after they had been forgotten were those of other turns.",
+                "Whether {reused} ids that were reused after their records had expired belong to other turns.",
             ));
         }
         let effects = self.effects.claim();
@@ -249,10 +250,13 @@ impl Prover {
             unseen.push("Whether an effect ran twice: no entry names an effect key.".to_owned());
         }
         let limits = self.limits.claim();
-        unseen.push(match limits.checked {
-            0 => "Whether a window of a limit overran: no entry names a limit with windows that stops calls.",
-            _ => "Limits of calls that are out at the same time, and of what models use: they have no windows of calls.",
-        }.to_owned());
+        unseen.push(
+            match limits.checked {
+                0 => "Whether a window of a limit overran: no entry names a limit with windows that stops calls.",
+                _ => "Limits on concurrent calls and on model usage: they have no windows of calls.",
+            }
+            .to_owned(),
+        );
         let mut claims = vec![self.results];
         claims.extend(self.windows.claims(&self.header));
         claims.extend([limits, effects]);
@@ -271,15 +275,15 @@ impl Prover {
     /// What is taken from the export's first line. Who knows better holds it against the fleet's configuration.
     fn as_said(&self) -> Vec<String> {
         let known = match self.header.dedupe_ms {
-            0 => "An id is never another turn's.".to_owned(),
-            ms => format!("An id may be another turn's {ms} ms after its turn has ended."),
+            0 => "An id is never reused for another turn.".to_owned(),
+            ms => format!("An id can be reused {ms} ms after its turn has ended."),
         };
         let tenants = self.windows.tenants().into_iter().map(|tenant| {
             let facts = self.header.tenants.get(tenant);
             let zone = facts.map_or("UTC", |facts| &facts.time_zone);
             match facts.and_then(|facts| facts.day_cap) {
-                Some(cap) => format!("Days of {tenant} are those of {zone}; it may have {cap} calls in each."),
-                None => format!("Days of {tenant} are those of {zone}; how many calls it may have in each has no cap."),
+                Some(cap) => format!("Days of {tenant} are in the time zone {zone}; the cap is {cap} calls a day."),
+                None => format!("Days of {tenant} are in the time zone {zone}; there is no cap on calls a day."),
             }
         });
         std::iter::once(known).chain(tenants).collect()

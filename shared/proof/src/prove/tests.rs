@@ -82,7 +82,7 @@ fn a_day_that_overran_is_found_and_another_day_is_another_day() {
     let calls = [entry(1, "a/0", &late(1_000, 1), ""), entry(2, "b/0", &late(60_000, 2), "")];
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("b", None)]].concat());
     assert_eq!(violated(&proof), ["No day of a tenant overran its cap."]);
-    assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are those of Europe/Vienna")));
+    assert!(proof.as_said.iter().any(|said| said.contains("Days of acme are in the time zone Europe/Vienna")));
     // What is said of it again counts.
     let proof = prove(&[&[of("acme", Some(1))], &calls[..], &[of("acme", Some(2))]].concat());
     assert!(proof.holds, "{:?}", proof.claims);
@@ -94,7 +94,7 @@ fn a_second_result_is_found_but_for_an_id_that_was_forgotten_and_a_line_that_two
     assert_eq!(violated(&prove(&twice)), ["No call has two results."]);
     let header = Header { export: 1, dedupe_ms: 500, ..Header::default() };
     let again = prove(&[lines::header(&header), twice[0].clone(), twice[1].clone()]);
-    assert!(again.holds && again.unseen.iter().any(|line| line.contains("came again")), "{:?}", again.unseen);
+    assert!(again.holds && again.unseen.iter().any(|line| line.contains("were reused")), "{:?}", again.unseen);
     assert!(prove(&[twice[0].clone(), twice[0].clone()]).holds);
 }
 
@@ -130,8 +130,8 @@ fn what_is_taken_from_the_first_line_is_told_as_its_word_and_what_it_excuses_as_
     let results = &proof.claims[0];
     assert_eq!((results.holds, results.checked, results.unchecked), (true, 2, 1), "{results:?}");
     let told = [
-        "An id may be another turn's 1 ms after its turn has ended.",
-        "Days of acme are those of Europe/Paris; it may have 9 calls in each.",
+        "An id can be reused 1 ms after its turn has ended.",
+        "Days of acme are in the time zone Europe/Paris; the cap is 9 calls a day.",
     ];
     assert_eq!(proof.as_said, told);
     let report = crate::report::markdown(&proof, &crate::verify::Verdict::default());
@@ -186,7 +186,7 @@ fn what_an_operator_has_reset_may_be_used_again_and_no_more() {
     };
     assert!(made("1,3,3,9000,1000").holds);
     for (last, why) in [
-        ("1,2,3,9000,1000", "the same place"),
+        ("1,2,3,9000,1000", "the same count"),
         ("1,3,3,9000,0", "of the window before the reset"),
         ("1,1,3,9000,2000", "of one that begins later"),
     ] {

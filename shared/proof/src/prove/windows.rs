@@ -10,7 +10,7 @@ use super::entry::CallEntry;
 use super::{Claim, Mark, mark};
 use crate::lines::Header;
 
-const WHY_UNCHECKED: &str = "they do not say how they were admitted: they never were, or audit.admissions was off";
+const WHY_UNCHECKED: &str = "their admission is not in the log: they were never admitted, or audit.admissions was off";
 
 /// One admission: the calls of one turn that were let through together.
 #[derive(Clone)]
@@ -94,12 +94,12 @@ fn check_ticks(name: &str, admissions: &[Admitted], claim: &mut Claim) {
         }
         if note.tick_used > note.tick_cap {
             claim.violated(format!(
-                "{name}: {} was let through as call {} of {}",
+                "{name}: {} was admitted as call {} of {}",
                 admitted.turn, note.tick_used, note.tick_cap
             ));
         }
         if note.at_ms >= note.tick_ends_ms {
-            claim.violated(format!("{name}: {} was let through in a window that had ended", admitted.turn));
+            claim.violated(format!("{name}: {} was admitted in a window that had ended", admitted.turn));
         }
     }
     let mut last_end = None;
@@ -107,9 +107,7 @@ fn check_ticks(name: &str, admissions: &[Admitted], claim: &mut Claim) {
         claim.checked += 1;
         let begins = inside.iter().map(|a| a.note.at_ms).min().unwrap_or(end);
         if last_end.is_some_and(|last| begins < last) {
-            claim.violated(format!(
-                "{name}: the window that ends at {end} was opened before the one before it had ended"
-            ));
+            claim.violated(format!("{name}: the window that ends at {end} began before the previous window had ended"));
         }
         last_end = Some(end);
         overlaps(name, "tick", inside.iter().map(|a| (*a, a.note.tick_used)), claim);
@@ -127,7 +125,7 @@ fn check_days(name: &str, admissions: &[Admitted], zone: Tz, claim: &mut Claim) 
         let note = &admitted.note;
         if note.day_used > note.day_cap {
             claim.violated(format!(
-                "{name}: {} was let through as call {} of {}",
+                "{name}: {} was admitted as call {} of {}",
                 admitted.turn, note.day_used, note.day_cap
             ));
         }
@@ -156,7 +154,7 @@ fn overlaps<'a>(name: &str, what: &str, inside: impl Iterator<Item = (&'a Admitt
     for pair in spans.windows(2) {
         if pair[1].0 < pair[0].1 {
             let (one, two) = (pair[0].2, pair[1].2);
-            claim.violated(format!("{name}: {one} and {two} were let through with the same place in their {what}"));
+            claim.violated(format!("{name}: {one} and {two} were admitted with the same count in their {what}"));
         }
     }
 }

@@ -31,15 +31,15 @@ impl Verifier {
             }
         }
         if unsigned > 0 {
-            self.verdict.told.push(format!("{unsigned} anchors are not signed by their keys and are left out."));
+            self.verdict.told.push(format!("{unsigned} anchors have no valid signature and are ignored."));
         }
         if foreign > 0 {
-            self.verdict.told.push(format!("{foreign} anchors are of another fleet and are left out."));
+            self.verdict.told.push(format!("{foreign} anchors are of another fleet and are ignored."));
         }
         // Whoever brings anchors means that they fit: with all made anew under another name, none would speak against it.
         let fits = fleets.is_empty() || anchors.iter().any(|anchor| fleets.contains(&anchor.fleet));
         if !fits && !anchors.is_empty() && !seals.is_empty() {
-            self.note(Finding::new(Kind::HeaderWrong, "every anchor is of another fleet than its seals"));
+            self.note(Finding::new(Kind::HeaderWrong, "all anchors are of another fleet than its seals"));
         }
         let (mut others, mut past) = (0_u64, 0_u64);
         for (name, anchors) in known {
@@ -51,10 +51,10 @@ impl Verifier {
             }
         }
         if others > 0 {
-            self.verdict.told.push(format!("{others} chains of other tenants that anchors know are not looked for."));
+            self.verdict.told.push(format!("{others} anchored chains of other tenants are not checked."));
         }
         if past > 0 {
-            let told = format!("{past} chains that anchors know were sealed before that time, and are not looked for.");
+            let told = format!("{past} anchored chains were sealed before that time and are not checked.");
             self.verdict.told.push(told);
         }
     }
@@ -69,7 +69,7 @@ impl Verifier {
             Some(tenant) => format!(", which says that it is of {tenant} alone"),
             None => String::new(),
         };
-        let what = format!("an anchor knows its seals, and this export has none of them{says}");
+        let what = format!("an anchor lists its seals, but this export has none of them{says}");
         self.note(Finding::of_chain(Kind::Truncated, name, what));
     }
 
@@ -87,7 +87,7 @@ impl Verifier {
                 Some(head) if head == anchor.head => anchored = anchored.max(Some(number).filter(|n| n >= first)),
                 Some(_) => {
                     let what =
-                        "an anchor has another seal of this number: the chain was rewritten from here or earlier";
+                        "an anchor has a different seal with this number: the chain was rewritten from here or earlier";
                     let finding = Finding::of_chain(Kind::Rewritten, name, what);
                     self.note(Finding {
                         seal: Some(number),
@@ -103,8 +103,8 @@ impl Verifier {
         if let Some(anchor) = furthest {
             let entries = anchor.entries.saturating_sub(ends.body.first.saturating_sub(1) + ends.body.count);
             let what = format!(
-                "the export ends with seal {last}; an anchor knows {} with {entries} entries more, up to {}. If the export is \
-                 older than that, say up to when it goes",
+                "the export ends with seal {last}; an anchor lists {} with {entries} more entries, up to {}. If the \
+                 export is older than that, pass its time (--anchors-until)",
                 anchor.number, anchor.sealed_ms
             );
             let finding = Finding::of_chain(Kind::Truncated, name, what);
@@ -121,7 +121,7 @@ impl Verifier {
         let before = anchors.iter().filter(|anchor| anchor.number < first).max_by_key(|anchor| anchor.number);
         let Some(before) = before else { return };
         if self.expected.anchors_from_ms.is_some() && self.has_to_be_there(before) {
-            let what = format!("the export begins with seal {first}; an anchor knows {}", before.number);
+            let what = format!("the export begins with seal {first}; an anchor lists {}", before.number);
             let finding = Finding::of_chain(Kind::SealMissing, name, what);
             self.note(Finding { seal: Some(before.number), line: Some(begins.line), ..finding });
         }

@@ -46,15 +46,15 @@ impl Verifier {
         let (earlier, body) = (&before.body, &seal.body);
         let missing = body.number.saturating_sub(earlier.number);
         if missing == 0 {
-            let same = if before.head == seal.head { "the same seal stands" } else { "another seal stands" };
-            let what = format!("{same} in line {} already", before.line);
+            let same = if before.head == seal.head { "the same seal is" } else { "another seal is" };
+            let what = format!("{same} already in line {}", before.line);
             let kind = if before.head == seal.head { Kind::Inserted } else { Kind::Forked };
             return self.note(Finding { line: Some(seal.line), ..Finding::of_seal(kind, body, what) });
         }
         if missing > 1 {
             let entries = body.first.saturating_sub(earlier.first + earlier.count);
             let upto = body.number - 1;
-            let what = format!("seals {} to {upto} with {entries} entries are not here", earlier.number + 1);
+            let what = format!("seals {} to {upto} with {entries} entries are missing", earlier.number + 1);
             let finding = Finding::of_chain(Kind::SealMissing, name, what);
             return self.note(Finding { seal: Some(earlier.number + 1), line: Some(seal.line), ..finding });
         }
@@ -63,7 +63,7 @@ impl Verifier {
         } else if body.first != earlier.first + earlier.count {
             "it does not count on from the seal before it"
         } else if body.lost < earlier.lost {
-            "it knows of fewer losses than the seal before it"
+            "it records fewer losses than the seal before it"
         } else {
             self.tell_losses(name, before, seal);
             return;
@@ -81,7 +81,7 @@ impl Verifier {
         let how_many = if broken { format!("{lost} entries or more") } else { format!("{lost} entries") };
         let why = if broken { "; its log was recreated" } else { "" };
         self.verdict.told.push(format!(
-            "{how_many} of shard {} were gone before they were sealed, between seals {} and {number} of {name}: some may have \
+            "{how_many} of shard {} were lost before sealing, between seals {} and {number} of {name}: some may have \
              been of this tenant{why}.",
             name.shard,
             number - 1,
@@ -93,7 +93,7 @@ impl Verifier {
         let body = &seal.body;
         let broken = |what: &str| Finding { line: Some(seal.line), ..Finding::of_seal(Kind::SealBroken, body, what) };
         if body.v != FORMAT {
-            return self.note(broken("its format is unknown to this build"));
+            return self.note(broken("this version does not support its format"));
         }
         let (ids, short) = match (body.entry_ids(), body.short_hashes()) {
             (Ok(ids), Ok(short)) => (ids, short),
@@ -137,24 +137,24 @@ impl Verifier {
             let says = if is_earlier {
                 ", after which it claims to continue. If older parts are gone, pass --goes-on"
             } else if is_first && self.expected.anchors_from_ms.is_none() {
-                ". If its log was trimmed, say from when on it has to be there (--anchors-from)"
+                ". If its log was trimmed, pass the time from which it must be complete (--anchors-from)"
             } else {
                 ""
             };
-            let what = format!("it was sealed, and is not in this export{says}");
+            let what = format!("it was sealed, but is missing from this export{says}");
             self.note(of(Finding::of_entry(Kind::Missing, shard, id, what)));
             return None;
         };
         let before = found.sealed.replace(number).filter(|before| *before != number);
         let (line, hash, is_it) = (found.line, found.leaf.hash, found.leaf.short() == named);
         if let Some(before) = before {
-            let what = format!("seal {before} covers it, too: sealed entries were sealed again");
+            let what = format!("seal {before} covers it too: sealed entries were sealed again");
             self.note(of(Finding { line: Some(line), ..Finding::of_entry(Kind::Forked, shard, id, what) }));
         }
         if is_it {
             return Some(hash);
         }
-        let finding = Finding::of_entry(Kind::Edited, shard, id, "it is not what was sealed".to_owned());
+        let finding = Finding::of_entry(Kind::Edited, shard, id, "it differs from what was sealed".to_owned());
         self.note(Finding { line: Some(line), ..of(finding) });
         None
     }

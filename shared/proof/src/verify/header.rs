@@ -45,7 +45,7 @@ impl Verifier {
         let Some(part) = self.parts.last_mut().filter(|part| !part.lies) else { return };
         let Some(tenant) = part.tenant.as_ref().filter(|tenant| **tenant != body.tenant) else { return };
         let other = if body.tenant.is_empty() { "no tenant" } else { &body.tenant };
-        let what = format!("it says that the export is of {tenant} alone; it has seals of {other}");
+        let what = format!("it says that the export contains only {tenant}, but it has seals of {other}");
         part.lies = true;
         let line = part.line;
         self.note(Finding::at_line(Kind::HeaderWrong, line, &what));
@@ -58,7 +58,7 @@ impl Verifier {
             return signed.map(|seal| seal.body.fleet.clone()).collect();
         };
         for name in seals.keys().filter(|name| name.fleet != fleet) {
-            let what = format!("its seals are of the fleet {}, and the export has to be of {fleet}", name.fleet);
+            let what = format!("its seals are of the fleet {}; expected {fleet}", name.fleet);
             self.note(Finding::of_chain(Kind::HeaderWrong, name, what));
         }
         BTreeSet::from([fleet])
@@ -70,13 +70,13 @@ impl Verifier {
             return;
         }
         let sealed = fleets.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let is = if self.expected.fleet.is_some() { "it has to be" } else { "its seals are" };
+        let is = if self.expected.fleet.is_some() { "expected" } else { "its seals are of" };
         let wrong: Vec<Finding> = self
             .parts
             .iter()
             .filter(|part| !fleets.contains(&part.fleet))
             .map(|part| {
-                let what = format!("it says that the export is of the fleet {}; {is} of {sealed}", part.fleet);
+                let what = format!("it says that the export is of the fleet {}; {is} {sealed}", part.fleet);
                 Finding::at_line(Kind::HeaderWrong, part.line, &what)
             })
             .collect();

@@ -205,7 +205,7 @@ impl Verifier {
         let before = gone.before.as_deref().map_or_else(|| "the end".to_owned(), |id| format!("entry {id}"));
         let more = if gone.remade { " or more: Redis had lost the log or its end" } else { "" };
         self.verdict.told.push(format!(
-            "{} entries of shard {}, between entry {} and {before}, were gone before they were exported{more}.",
+            "{} entries of shard {}, between entry {} and {before}, were lost before export{more}.",
             gone.entries, gone.shard, gone.after
         ));
     }
@@ -214,7 +214,7 @@ impl Verifier {
         self.verdict.entries += 1;
         let (line, shard) = (self.lines, entry.shard);
         let Ok(id) = entry.id.parse::<EntryId>() else {
-            return self.note(Finding::at_line(Kind::Unreadable, line, "it has no id of an entry"));
+            return self.note(Finding::at_line(Kind::Unreadable, line, "it has no entry id"));
         };
         let leaf = Leaf::of(id, &entry.admitted, &entry.text);
         if self.before.get(&shard).is_some_and(|before| id <= *before) {
@@ -222,8 +222,8 @@ impl Verifier {
             self.before.remove(&shard);
         }
         if let Some(before) = self.entries.get(&(shard, id)) {
-            let what = if before.leaf == leaf { "the same entry stands" } else { "another entry of this id stands" };
-            let what = format!("{what} in line {} already", before.line);
+            let what = if before.leaf == leaf { "the same entry is" } else { "another entry with this id is" };
+            let what = format!("{what} already in line {}", before.line);
             return self.note(Finding { line: Some(line), ..Finding::of_entry(Kind::Inserted, shard, id, what) });
         }
         if let Some(last) = self.last.insert(shard, id).filter(|last| *last > id) {
@@ -243,7 +243,7 @@ impl Verifier {
         };
         let head = head_of(seal.body);
         if body.shard != seal.shard {
-            let what = format!("it stands among those of shard {}", seal.shard);
+            let what = format!("it is among the seals of shard {}", seal.shard);
             self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, &body, what) });
         }
         let signed = self.check_signature(&body, &head, &seal.signature, line);
@@ -263,8 +263,8 @@ impl Verifier {
                 }
                 return true;
             }
-            Some(_) => "its signature is not that of its body by the key".to_owned(),
-            None => format!("no key of the id {:?} is known", body.key_id),
+            Some(_) => "its signature is invalid for the key".to_owned(),
+            None => format!("unknown key id {:?}", body.key_id),
         };
         self.note(Finding { line: Some(line), ..Finding::of_seal(Kind::SealBroken, body, what) });
         false
@@ -302,7 +302,7 @@ impl Verifier {
             if found.sealed.is_some() {
                 self.verdict.sealed += 1;
             } else if last.get(shard).is_some_and(|upto| id <= upto) {
-                let what = "no seal stands for it, and later entries are sealed".to_owned();
+                let what = "no seal covers it, although later entries are sealed".to_owned();
                 let finding = Finding::of_entry(Kind::Inserted, *shard, *id, what);
                 inserted.push(Finding { line: Some(found.line), ..finding });
             } else {
@@ -321,14 +321,12 @@ impl Verifier {
         }
         for (key, seals) in &self.by_untrusted {
             told.push(format!(
-                "{seals} seals are checked by the key {key:?} that the export itself names: name the key that you know."
+                "{seals} seals were checked with the key {key:?} that the export itself contains: pass a key that you \
+                 trust (--key)."
             ));
         }
         if self.verdict.unsealed > 0 {
-            told.push(format!(
-                "{} entries at the end are not sealed: nothing is known of them.",
-                self.verdict.unsealed
-            ));
+            told.push(format!("{} entries at the end are not sealed and could not be checked.", self.verdict.unsealed));
         }
         if self.earlier > 0 {
             let behind: Vec<String> = self.before.iter().map(|(shard, id)| format!("{id} in shard {shard}")).collect();
@@ -339,11 +337,13 @@ impl Verifier {
             ));
         }
         if self.trimmed > 0 {
-            told.push(format!("{} sealed entries were written before that time, and are not here.", self.trimmed));
+            told.push(format!("{} sealed entries were written before that time and are missing.", self.trimmed));
         }
         match (self.end, self.header.as_ref()) {
             (None, Some(header)) if !header.follows.is_empty() => {}
-            (None, Some(_)) => told.push("The export has no end: it was cut, or is still being written.".to_owned()),
+            (None, Some(_)) => {
+                told.push("The export has no last line: it was truncated, or is still being written.".to_owned())
+            }
             (Some(end), _) if (end.entries, end.seals) != (self.verdict.entries, self.verdict.seals) => {
                 told.push(format!(
                     "The export's last line counts {} entries and {} seals: there are {} and {}.",
@@ -355,7 +355,7 @@ impl Verifier {
         for chain in &self.verdict.chains {
             let name = ChainName { fleet: String::new(), shard: chain.shard, tenant: chain.tenant.clone() };
             if chain.first_seal > 1 {
-                let known = chain.anchored_before.map(|seal| format!("; an anchor knows seal {seal} of them"));
+                let known = chain.anchored_before.map(|seal| format!("; an anchor lists seal {seal} of them"));
                 told.push(format!(
                     "{name} begins with seal {}: {} entries before it are not in this export{}.",
                     chain.first_seal,
@@ -364,10 +364,10 @@ impl Verifier {
                 ));
             }
             if chain.anchored.is_none() {
-                told.push(format!("No anchor bears out a seal of {name}: its end may have been cut off."));
+                told.push(format!("No anchor confirms a seal of {name}: its end may have been cut off."));
             } else if chain.anchored.is_some_and(|seal| seal < chain.last_seal) {
                 let last = chain.anchored.unwrap_or_default();
-                told.push(format!("{name} is borne out by anchors up to seal {last} of {}.", chain.last_seal));
+                told.push(format!("{name} is confirmed by anchors up to seal {last} of {}.", chain.last_seal));
             }
         }
         self.verdict.told.append(&mut told);

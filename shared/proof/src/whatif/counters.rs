@@ -130,17 +130,16 @@ impl NotKnown {
 /// Counters whose windows are over go when a scheduler keeps house; surely after so long.
 const PRUNED_MS: i64 = 3_600_000;
 
-const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not say which";
-const NO_ARGUMENTS: &str = "counts by arguments that the log does not have whole";
-const NO_CONTEXT: &str = "counts by user, session or task, which entries do not say (audit.premises)";
+const CROWDED: &str = "had more counters at once than keys_max: calls shared one, and the log does not show which";
+const NO_ARGUMENTS: &str = "counts by arguments that are incomplete in the log";
+const NO_CONTEXT: &str = "counts by user, session or task, which the entries lack (audit.premises)";
 const ONE_TENANT: &str = "counts calls of several tenants, but only one tenant's calls are read";
-const NO_SLOTS: &str =
-    "is a part of the workers' slots, and the log does not say how many these were (--slots says it)";
+const NO_SLOTS: &str = "is a percentage of the workers' slots, whose number is not in the log (pass --slots)";
 /// Why a share of the slots is not decided anew.
 pub const SHARE: &str =
-    "is a share of the workers' slots, which follows from what waited everywhere: a wait for it stands as it was";
+    "is a share of the workers' slots, which depends on all waiting calls: its waits stay as recorded";
 /// Why a budget of models is not decided anew.
-pub const OF_MODELS: &str = "counts requests to models, which the log does not have: tasks that it counts";
+pub const OF_MODELS: &str = "counts model requests, which are not in the log: tasks that it counts";
 
 impl Books {
     /// The day of a zone that holds `now_ms`.

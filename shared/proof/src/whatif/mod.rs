@@ -82,8 +82,8 @@ impl Kind {
             Self::Allowed => "would be allowed",
             Self::Asked => "would need approval",
             Self::Otherwise => "would be stopped by something else",
-            Self::Capped => "would be refused",
-            Self::LetGo => "would not be refused",
+            Self::Capped => "would be rejected",
+            Self::LetGo => "would not be rejected",
             Self::Delayed => "would wait longer",
             Self::Sooner => "would wait less",
         }

@@ -125,7 +125,7 @@ impl Fate {
     pub fn words(&self) -> String {
         match self {
             Self::Passed => "passed".into(),
-            Self::Asked => "people were asked".into(),
+            Self::Asked => "approval requested".into(),
             Self::NotReached => "not reached".into(),
             Self::Stopped { reason, rule } => format!("denied ({})", if rule.is_empty() { reason } else { rule }),
             Self::Ended { outcome, rule, .. } if !rule.is_empty() => format!("{outcome} ({rule})"),

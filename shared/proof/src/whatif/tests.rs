@@ -415,7 +415,10 @@ fn where_a_limit_and_a_cap_both_held_up_calls_a_difference_is_not_decided() {
     ];
     let (found, summary) = replay(&few, &capped);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
-    assert!(found.is_empty() && why.len() == 1 && why[0].contains("limits beside caps"), "{found:?} {why:?}");
+    assert!(
+        found.is_empty() && why.len() == 1 && why[0].contains("a limit and a cap both delayed"),
+        "{found:?} {why:?}"
+    );
 }
 
 #[test]

@@ -306,7 +306,7 @@ fn another_key_signs_nothing_and_a_key_that_the_export_names_is_told() {
     let mut verifier = Verifier::new(BTreeMap::new());
     made.lines.iter().for_each(|line| verifier.line(line));
     let verdict = verifier.finish(&made.anchors, None);
-    assert!(verdict.intact && verdict.told[0].contains("the export itself names"), "{:?}", verdict.told);
+    assert!(verdict.intact && verdict.told[0].contains("the export itself contains"), "{:?}", verdict.told);
 }
 
 #[test]

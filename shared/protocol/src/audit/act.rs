@@ -135,7 +135,7 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     entry.text("actor_type", "operator");
     entry.text("actor_id", &by);
     entry.raw("tenant", "null");
-    entry.text("message", &format!("{by} had shard {shard} repaired"));
+    entry.text("message", &format!("{by} repaired shard {shard}"));
     entry.raw("meta", &meta.open());
     entry.open()
 }

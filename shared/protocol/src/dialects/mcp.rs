@@ -20,7 +20,7 @@ pub(super) struct Rules;
 
 impl DialectRules for Rules {
     fn about(&self) -> About {
-        let summary = "MCP: tools as `tools/list` gives them, calls as `tools/call` takes them";
+        let summary = "MCP: tools as in `tools/list`, calls as in `tools/call`";
         About { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
     }
 

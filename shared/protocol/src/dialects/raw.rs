@@ -17,7 +17,7 @@ impl DialectRules for Rules {
     fn about(&self) -> About {
         About {
             option: "raw",
-            summary: "Everything that a program wants to know",
+            summary: "Complete results for programs",
             aliases: &[],
             has_strict: false,
             in_words: false,

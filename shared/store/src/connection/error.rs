@@ -23,7 +23,7 @@ pub enum StoreError {
         source: redis::RedisError,
     },
     /// The streams or groups of the shard are gone (a flush): they are made anew, what was in them is lost.
-    #[error("the shard's streams or groups are gone: {0}")]
+    #[error("the shard's streams or groups are missing: {0}")]
     StateLost(String),
     /// Another number of shards is in force.
     #[error(
@@ -36,7 +36,7 @@ pub enum StoreError {
         stored: String,
     },
     /// A reply that no version of the script gives.
-    #[error("{verb} answered what it never should: {found}")]
+    #[error("unexpected reply to {verb}: {found}")]
     Reply {
         /// The verb.
         verb: &'static str,

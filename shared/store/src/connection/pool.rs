@@ -56,7 +56,7 @@ impl managed::Manager for Manager {
         if let Some(primary) = &pooled.primary
             && self.dial.has_moved(primary).await
         {
-            return Err(managed::RecycleError::message("there is another primary"));
+            return Err(managed::RecycleError::message("another server is the primary"));
         }
         // A demoted primary answers PING, and reads, as before.
         match role(&mut pooled.connection).await? {

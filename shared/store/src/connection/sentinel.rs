@@ -170,7 +170,7 @@ impl Sentinels {
             state.query_async::<HashMap<String, String>>(&mut of_state)
         );
         let (host, port) =
-            place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it knows no {:?}", self.name))?;
+            place.map_err(|error| error.to_string())?.ok_or_else(|| format!("it does not monitor {:?}", self.name))?;
         // A user who may not ask this is told by most of them.
         let epoch = state.ok().and_then(|state| state.get("config-epoch")?.parse().ok());
         Ok(Named { host, port, epoch: epoch.unwrap_or(0) })
@@ -190,8 +190,8 @@ impl Sentinels {
         };
         match timeout(PRIMARY_TIMEOUT, connect).await {
             Ok(Ok((connection, Role::Primary))) => Ok(connection),
-            Ok(Ok((_, Role::Other(role)))) => Err(format!("it says that it is a {role}")),
-            Ok(Ok((_, Role::Untold))) => Err("it does not tell its role: the user needs the command ROLE".into()),
+            Ok(Ok((_, Role::Other(role)))) => Err(format!("it reports the role {role}")),
+            Ok(Ok((_, Role::Untold))) => Err("it does not report its role: the user needs the command ROLE".into()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {PRIMARY_TIMEOUT:?}")),
         }
@@ -231,7 +231,7 @@ impl Sentinels {
             format!("{}: {why}", sentinel.address())
         });
         let reasons: Vec<String> = reasons.collect();
-        Err(format!("no sentinel leads to a primary {}: {}", self.name, reasons.join("; ")))
+        Err(format!("cannot find the primary {}: {}", self.name, reasons.join("; ")))
     }
 }
 

@@ -51,10 +51,11 @@ impl TlsFault {
                 "name the file with the certificate of its authority: redis.tls_ca (TICKFLEET_REDIS_TLS_CA), or tls_ca in the URL; with Helm: redis.tlsCA"
             }
             Self::Expired => {
-                "renew the certificate of the Redis server and have the server load it; if it is still valid, set the clock of this machine right"
+                "renew the certificate of the Redis server and have the server load it; if it is still valid, correct \
+                 the clock of this machine"
             }
             Self::NotYetValid => {
-                "set the clock of this machine right, or wait until the certificate of the Redis server is valid"
+                "correct the clock of this machine, or wait until the certificate of the Redis server is valid"
             }
             Self::WrongName => {
                 "put a name into the URL that the certificate of the Redis server has, or issue a certificate with this name"

@@ -94,7 +94,8 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
             Some(("protocol", value)) => protocol = format!("?protocol={value}"),
             _ => {
                 return Err(refused(
-                    "after ? may stand sentinel_username, sentinel_password, protocol, tls_cert, tls_key and tls_ca",
+                    "parameters after ? can be sentinel_username, sentinel_password, protocol, tls_cert, tls_key and \
+                     tls_ca",
                 ));
             }
         }
@@ -126,7 +127,7 @@ fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
     let protocol = match query.as_str() {
         "" => String::new(),
         query if query.starts_with("protocol=") && !query.contains('&') => format!("?{query}"),
-        _ => return Err(refused("after ? may stand protocol, tls_cert, tls_key and tls_ca")),
+        _ => return Err(refused("parameters after ? can be protocol, tls_cert, tls_key and tls_ca")),
     };
     let login = if login.is_empty() { String::new() } else { format!("{login}@") };
     let seed = |host: &str| {

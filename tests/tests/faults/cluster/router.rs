@@ -98,7 +98,7 @@ async fn why_nobody_holds_a_slot_is_told_node_by_node_and_no_search_is_endless()
     let asked = Instant::now();
     let error = store.now_ms().await.unwrap_err().to_string();
     assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
-    for expected in ["no node leads to the holder of slot ", &format!("names {}: ", cluster.address(holder)), ", too"] {
+    for expected in ["cannot find the owner of slot ", &format!("names {}: ", cluster.address(holder)), ", too"] {
         assert!(error.contains(expected), "{expected}\n{error}");
     }
     assert!(store.connection().primary().unwrap().is_err());

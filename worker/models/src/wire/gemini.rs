@@ -152,8 +152,8 @@ pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let usage = Usage { input: used.prompt_token_count, output };
     let Some(candidate) = reply.candidates.into_iter().next() else {
         // A prompt that its filter stopped has feedback in place of a candidate.
-        let blocked = reply.prompt_feedback.ok_or("the answer has no candidate")?;
-        let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the answer has no candidate")?;
+        let blocked = reply.prompt_feedback.ok_or("the response has no candidate")?;
+        let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the response has no candidate")?;
         let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
         return Ok(Answer { text, calls: Vec::new(), stop: Stop::Refused, usage });
     };

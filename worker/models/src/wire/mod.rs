@@ -127,7 +127,7 @@ fn stop(word: Option<&str>, is_refused: bool, calls: &mut [ToolCall], ends_with_
 
 /// Why JSON is not what was expected, without a word of it.
 fn unexpected(error: &serde_json::Error) -> String {
-    format!("the answer is not what this provider answers (line {}, column {})", error.line(), error.column())
+    format!("the response does not have this provider's format (line {}, column {})", error.line(), error.column())
 }
 
 #[cfg(test)]

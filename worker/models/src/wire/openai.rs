@@ -90,7 +90,7 @@ struct Tokens {
 
 pub(super) fn read(request: &Request, body: &str) -> Result<Answer, String> {
     let read: Completion = serde_json::from_str(body).map_err(|e| unexpected(&e))?;
-    let choice = read.choices.into_iter().next().ok_or("the answer has no choice")?;
+    let choice = read.choices.into_iter().next().ok_or("the response has no choice")?;
     let said = choice.message;
     let refused = said.refusal.filter(|refusal| !refusal.is_empty());
     let calls = said.tool_calls.unwrap_or_default().into_iter().flatten().enumerate().map(|(index, called)| {

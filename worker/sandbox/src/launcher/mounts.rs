@@ -81,11 +81,11 @@ fn sources(spec: &Spec) -> Result<Vec<Source>, Refusal> {
     all.extend(devices.map(|source| Source { device: true, ..source }));
     for grant in &spec.grants {
         let source = Source::open(&grant.path, &grant.path, grant.write);
-        let missing = || Refusal::Step(format!("the granted path {} is not there", grant.path.display()));
+        let missing = || Refusal::Step(format!("the granted path {} does not exist", grant.path.display()));
         all.push(source.ok_or_else(missing)?);
     }
     let workspace = Source::open(&spec.workspace, Path::new(WORKSPACE), true);
-    all.push(workspace.ok_or_else(|| Refusal::Step("the workspace is not there".into()))?);
+    all.push(workspace.ok_or_else(|| Refusal::Step("the workspace does not exist".into()))?);
     Ok(all)
 }
 

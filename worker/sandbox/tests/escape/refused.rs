@@ -25,7 +25,7 @@ async fn a_launcher_that_is_not_there_is_told() {
     let sandbox = Sandbox::probe(Launcher::program("/no/such/launcher"), None, folder.path()).await;
     let told = sandbox.abilities().to_string();
     assert!(told.contains("/no/such/launcher") && told.contains("basic: no"), "{told}");
-    assert!(told.contains("a cgroup for each command: no (this machine holds no level that needs one)"), "{told}");
+    assert!(told.contains("a cgroup for each command: no (this machine supports no level that needs one)"), "{told}");
 }
 
 /// A launcher that starts on a lesser machine: `restrict` is Python that takes something away before.

@@ -46,7 +46,7 @@ pub enum SchemaError {
     #[error("must describe an object: {0}")]
     NotAnObject(String),
     /// Checking values against it could take unbounded time, or need the network.
-    #[error("is refused: {why} (at '{at}')")]
+    #[error("is rejected: {why} (at '{at}')")]
     Unbounded {
         /// The place in the schema.
         at: String,
@@ -62,7 +62,7 @@ pub enum SchemaError {
         why: String,
     },
     /// No arguments can fit it.
-    #[error("fits no call: {why} (at '{at}')")]
+    #[error("accepts no arguments: {why} (at '{at}')")]
     Uncallable {
         /// The place in the schema.
         at: String,
@@ -79,7 +79,7 @@ impl SchemaError {
             Self::NotAnObject(why) => SchemaProblem { at: String::new(), why: format!("describes an object ({why})") },
             Self::Unbounded { at, why } => SchemaProblem { at, why: format!("costs little to check ({why})") },
             Self::Invalid { at, why } => SchemaProblem { at, why: format!("is valid ({why})") },
-            Self::Uncallable { at, why } => SchemaProblem { at, why: format!("a call can fit ({why})") },
+            Self::Uncallable { at, why } => SchemaProblem { at, why: format!("accepts some arguments ({why})") },
         }
     }
 }

@@ -40,7 +40,7 @@ impl Startup {
     /// # Errors
     /// It is not declared, not set, or a tenant's own.
     pub fn secret(&self, name: &str) -> Result<&str, HookError> {
-        self.secrets.get(name).map_err(|_: ToolError| format!("the secret {name} is not there").into())
+        self.secrets.get(name).map_err(|_: ToolError| format!("the secret {name} is missing").into())
     }
 }
 
@@ -126,7 +126,7 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
         }
     };
     let ended = tokio::time::timeout(START_TIMEOUT, run).await;
-    let why = match ended.unwrap_or_else(|_| Err(format!("was not done after {} s", START_TIMEOUT.as_secs()))) {
+    let why = match ended.unwrap_or_else(|_| Err(format!("did not finish within {} s", START_TIMEOUT.as_secs()))) {
         Ok(()) => {
             running.store(true, Ordering::Release);
             return Ok(());

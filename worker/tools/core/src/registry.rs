@@ -99,7 +99,7 @@ pub enum RegistryError {
         tool: String,
     },
     /// Two tools want one id.
-    #[error("tool '{tool}': the id '{id}' belongs to the tool '{other}' already")]
+    #[error("tool '{tool}': the id '{id}' already belongs to the tool '{other}'")]
     IdTwice {
         /// The later tool.
         tool: String,
@@ -397,7 +397,7 @@ fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
 /// What is wrong with a cache, if anything is. A typed tool whose declaration makes it more careful is no read any more.
 fn wrong_cache(cache: &ReadCache, spec: &ToolSpec) -> Option<&'static str> {
     if spec.effect != Effect::Read {
-        return Some("a cache is for a tool whose effect is read: what any other does would be left undone");
+        return Some("a cache requires the effect read: a cached output would skip the effect of any other tool");
     }
     (cache.ttl_ms < 1 || cache.ttl_ms > CACHE_TTL_MS_MAX).then_some("a cache's ttl is 1 ms to a day")
 }

@@ -59,7 +59,7 @@ pub enum ToolError {
     },
     /// The call has begun a turn or a task of the same tenant, and is made again when that has ended; until then it holds
     /// no slot. For a tool whose effect is `read` or `idempotent`.
-    #[error("it waits for work that it has begun")]
+    #[error("it waits for work that it started")]
     Waits {
         /// What it waits for; none to be made again after a time.
         awaits: Option<TurnId>,
@@ -659,6 +659,6 @@ mod tests {
         assert_eq!(errors, ["tool 'two': its start hook failed: no connection"]);
         assert_eq!(log.lock().unwrap().drain(..).collect::<Vec<_>>(), ["one starts with k-1", "one stops"]);
         let errors = start_all(&[hooked("one", false)], &Environment::of([])).await.unwrap_err();
-        assert_eq!(errors[0].to_string(), "tool 'one': its start hook failed: the secret KEY is not there");
+        assert_eq!(errors[0].to_string(), "tool 'one': its start hook failed: the secret KEY is missing");
     }
 }

@@ -286,7 +286,7 @@ mod tests {
         let client = Client::new(guard, true, Duration::from_millis(50)).unwrap();
         let url = Url::parse(&format!("https://{address}/")).unwrap();
         match client.send(Request { url, ..request(Method::GET, None) }, 0, &Secrets::of([])).await {
-            Err(SendError::NotSent { why, .. }) => assert_eq!(why, "no connection in time"),
+            Err(SendError::NotSent { why, .. }) => assert_eq!(why, "connection timed out"),
             other => panic!("{other:?}"),
         }
     }

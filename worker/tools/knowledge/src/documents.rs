@@ -76,7 +76,7 @@ struct Line {
 pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
     let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
     if content.len() as u64 > form.bytes_max() {
-        return problem(format!("it has {} bytes; at most {} are taken", content.len(), form.bytes_max()));
+        return problem(format!("it has {} bytes; at most {} are allowed", content.len(), form.bytes_max()));
     }
     let text = match std::str::from_utf8(content) {
         Ok(text) if !text.contains('\0') => text,
@@ -113,7 +113,7 @@ fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
     }
     if line.text.len() > limits::DOCUMENT_BYTES_MAX {
         let bytes = line.text.len();
-        return Err(format!("the text has {bytes} bytes; at most {} are taken", limits::DOCUMENT_BYTES_MAX));
+        return Err(format!("the text has {bytes} bytes; at most {} are allowed", limits::DOCUMENT_BYTES_MAX));
     }
     let cut = chunks::markdown(&line.text);
     let title = line.title.or_else(|| cut.title.clone()).unwrap_or_default();
@@ -145,7 +145,7 @@ fn draft(named: Named<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
     }
     if passages.len() > limits::DOCUMENT_PASSAGES_MAX {
         let (count, max) = (passages.len(), limits::DOCUMENT_PASSAGES_MAX);
-        return Err(format!("it has {count} sections and passages; at most {max} are taken"));
+        return Err(format!("it has {count} sections and passages; at most {max} are allowed"));
     }
     let mut parts = vec![CUT_VERSION, source, title, category, file];
     for passage in &passages {

@@ -79,7 +79,7 @@ impl Embedder {
         let allowed = allowed.into_iter().filter(|entry| !entry.is_empty()).collect();
         let url = format!("{}/embeddings", base.trim_end_matches('/'));
         let client = client_for(&url, &allowed, CONNECT_TIMEOUT);
-        let client = client.map_err(|why| format!("the endpoint of embeddings (EMBEDDINGS_BASE_URL): {why}"))?;
+        let client = client.map_err(|why| format!("the embeddings endpoint (EMBEDDINGS_BASE_URL): {why}"))?;
         Ok(Some(Self { url, key: key.map(SecretString::from), model, client, rests_until: Mutex::default() }))
     }
 
@@ -95,12 +95,12 @@ impl Embedder {
     /// Why there is no answer.
     pub(crate) async fn of_question(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
         if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
-            return Err("the endpoint of embeddings has failed just now".to_owned());
+            return Err("the embeddings endpoint failed recently and is not called yet".to_owned());
         }
         let text = [clean(question)];
         let answer = self.of_texts(&text, timeout).await;
         *self.rests_until.lock() = answer.is_err().then(|| Instant::now() + REST);
-        answer?.pop().ok_or_else(|| "no vector came back".to_owned())
+        answer?.pop().ok_or_else(|| "the endpoint returned no vector".to_owned())
     }
 
     /// What these texts mean, at most [`TEXTS_MAX`] of them: a vector for each, all of one length.
@@ -113,11 +113,11 @@ impl Embedder {
         let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the response is not a list of embeddings")?;
         let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
         for Embedding { index, embedding } in answer.data {
-            let place = vectors.get_mut(index).ok_or("the answer has more embeddings than there are texts")?;
+            let place = vectors.get_mut(index).ok_or("the response has more embeddings than texts")?;
             *place = Some(in_bytes(&embedding)?);
         }
         let vectors: Option<Vec<Vec<i8>>> = vectors.into_iter().collect();
-        let vectors = vectors.ok_or("the answer has fewer embeddings than there are texts")?;
+        let vectors = vectors.ok_or("the response has fewer embeddings than texts")?;
         if vectors.windows(2).any(|pair| pair[0].len() != pair[1].len()) {
             return Err("the embeddings have different lengths".to_owned());
         }
@@ -130,7 +130,7 @@ impl Embedder {
         let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json").body(body);
         if let Some(key) = &self.key {
             let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
-            let mut value = value.map_err(|_| "the key has characters of no key")?;
+            let mut value = value.map_err(|_| "the API key contains invalid characters")?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -139,15 +139,15 @@ impl Embedder {
             error if error.is_connect() => {
                 format!("the endpoint cannot be reached: {}", tickfleet_outbound::connect_failure(&error))
             }
-            _ => "the connection ended before the answer".to_owned(),
+            _ => "the connection ended before the response".to_owned(),
         })?;
         if !response.status().is_success() {
-            return Err(format!("the endpoint answered status {}", response.status().as_u16()));
+            return Err(format!("the endpoint returned status {}", response.status().as_u16()));
         }
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the answer")? {
+        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the response")? {
             if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(format!("the answer has more than {ANSWER_BYTES_MAX} bytes"));
+                return Err(format!("the response has more than {ANSWER_BYTES_MAX} bytes"));
             }
             body.extend_from_slice(&chunk);
         }

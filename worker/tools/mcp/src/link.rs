@@ -193,14 +193,14 @@ fn handshake_failure(error: &ClientInitializeError) -> String {
             format!("the handshake failed: {}", error.message)
         }
         ClientInitializeError::JsonRpcError(error) => {
-            format!("it refused the handshake with the error {}: {}", error.code.0, error.message)
+            format!("it rejected the handshake with the error {}: {}", error.code.0, error.message)
         }
-        ClientInitializeError::ConnectionClosed(_) => "it ended before it answered `initialize`".to_owned(),
-        ClientInitializeError::ExpectedInitResponse(None) => "it ended before it answered `initialize`".to_owned(),
+        ClientInitializeError::ConnectionClosed(_) => "it ended before its response to `initialize`".to_owned(),
+        ClientInitializeError::ExpectedInitResponse(None) => "it ended before its response to `initialize`".to_owned(),
         ClientInitializeError::TransportError { error, .. } => format!("the handshake failed: {}", causes(error)),
         ClientInitializeError::Cancelled => "the handshake was cancelled".to_owned(),
         // What came is nothing to show: it is not what was asked for.
-        _ => "it answered `initialize` with something else than its result".to_owned(),
+        _ => "its response to `initialize` is invalid".to_owned(),
     }
 }
 
@@ -319,13 +319,13 @@ impl Link {
                 ListToolsRequest { method: Default::default(), params: Some(page), extensions: Default::default() };
             let page = match self.peer.send_request(ClientRequest::ListToolsRequest(request)).await {
                 Ok(ServerResult::CustomResult(CustomResult(serde_json::Value::String(page)))) => page,
-                Ok(_) => return Err("it answered `tools/list` with something else than a list".to_owned()),
+                Ok(_) => return Err("its response to `tools/list` is not a list".to_owned()),
                 Err(ServiceError::McpError(error)) if wire::is_unreadable(&error) || wire::is_too_large(&error) => {
                     return Err(said(format!("its list of tools could not be read: {}", error.message)));
                 }
                 Err(ServiceError::McpError(error)) => {
                     return Err(said(format!(
-                        "it refused `tools/list` with the error {}: {}",
+                        "it rejected `tools/list` with the error {}: {}",
                         error.code.0, error.message
                     )));
                 }

@@ -40,7 +40,7 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
         link.stop().await;
         Ok::<_, String>((listed?, version))
     });
-    let silent = || format!("it did not tell its tools within {} s{}", limit.as_secs(), tail.words());
+    let silent = || format!("it did not list its tools within {} s{}", limit.as_secs(), tail.words());
     let (listed, version) = looked.await.map_err(|_| silent())??;
     Ok(offered(def, listed, version))
 }

@@ -235,9 +235,9 @@ fn report(server: &Inner, checked: &Checked) {
     }
     for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
         let what = match verdict {
-            Verdict::Changed(parts) => format!("other than pinned: {}", parts.join(", ")),
+            Verdict::Changed(parts) => format!("different from pinned: {}", parts.join(", ")),
             Verdict::Malformed(why) => format!("it cannot be read: {why}"),
-            Verdict::Gone | Verdict::AsPinned => "the server has it no more".to_owned(),
+            Verdict::Gone | Verdict::AsPinned => "the server no longer offers it".to_owned(),
         };
         tracing::warn!(server = server.name, tool, what, "MCP tool quarantined; see `tickfleet mcp pin`");
     }

@@ -53,7 +53,7 @@ impl McpTool {
                 Err(outcome::quarantined(&self.own, &what, &["malformed"]))
             }
             Some(Verdict::Gone) => {
-                Err(outcome::quarantined(&self.own, "the MCP server does not offer it any more", &["gone"]))
+                Err(outcome::quarantined(&self.own, "the MCP server no longer offers it", &["gone"]))
             }
             None => Err(self.away(NoLink::Away)),
         }

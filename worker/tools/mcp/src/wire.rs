@@ -277,17 +277,18 @@ fn from_server(text: &str, id: Option<&RawValue>, method: &RawValue) -> Decoded 
 /// What is wrong with it.
 fn initialized(result: &str) -> Result<InitializeResult, String> {
     if result.len() > SMALL_BYTES_MAX {
-        return Err(format!("its answer to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
+        return Err(format!("its response to `initialize` has more than {SMALL_BYTES_MAX} bytes"));
     }
-    let answer: Value = serde_json::from_str(result).map_err(|error| format!("its answer to `initialize`: {error}"))?;
+    let answer: Value =
+        serde_json::from_str(result).map_err(|error| format!("its response to `initialize`: {error}"))?;
     let Some(revision) = answer.get("protocolVersion") else {
-        return Err("its answer to `initialize` has no `protocolVersion`".to_owned());
+        return Err("its response to `initialize` has no `protocolVersion`".to_owned());
     };
     let known = ProtocolVersion::KNOWN_VERSIONS.iter().filter(|known| known.has_initialize());
     let known: Vec<&str> = known.map(ProtocolVersion::as_str).collect();
     if !revision.as_str().is_some_and(|revision| known.contains(&revision)) {
         return Err(format!(
-            "it answered `initialize` with the revision {} of MCP; expected one of {}",
+            "its response to `initialize` has the revision {} of MCP; expected one of {}",
             wording::cut(&revision.to_string(), WORDS_BYTES_MAX),
             known.join(", ")
         ));
@@ -298,7 +299,7 @@ fn initialized(result: &str) -> Result<InitializeResult, String> {
         "capabilities": {"tools": {"listChanged": true}},
         "serverInfo": {"name": word("name"), "version": word("version")},
     });
-    serde_json::from_value(read).map_err(|error| format!("its answer to `initialize`: {error}"))
+    serde_json::from_value(read).map_err(|error| format!("its response to `initialize`: {error}"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustls::CertificateError;
 pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     let request = find::<reqwest::Error>(error);
     if request.is_some_and(reqwest::Error::is_timeout) {
-        return "no connection in time";
+        return "connection timed out";
     }
     if request.is_some_and(reqwest::Error::is_dns) {
         return "its name could not be resolved";
@@ -22,7 +22,7 @@ pub fn connect_failure(error: &(dyn Error + 'static)) -> &'static str {
     let Some(error) = find::<io::Error>(error) else { return "the connection failed" };
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "the connection was refused",
-        io::ErrorKind::TimedOut => "no connection in time",
+        io::ErrorKind::TimedOut => "connection timed out",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "it is not reachable",
         io::ErrorKind::InvalidData => "the TLS handshake failed",
         _ => "the connection failed",

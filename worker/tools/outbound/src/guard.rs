@@ -16,7 +16,7 @@ use super::address::{self, Block, Special};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
     /// Neither http nor https.
-    #[error("only http and https addresses are called")]
+    #[error("the address does not start with http:// or https://")]
     Scheme,
     /// A URL without a host.
     #[error("the address has no host")]

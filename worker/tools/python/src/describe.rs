@@ -34,12 +34,12 @@ pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("no runtime could be made ({error})"))?;
+        let runtime = runtime.map_err(|error| format!("cannot start a runtime ({error})"))?;
         runtime.block_on(ask(name, def, machine))
     };
     // A thread of its own, since a runtime cannot be entered within another.
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
-    asked.unwrap_or_else(|_| Err("asking for its tools ended by a bug".to_owned())).map_err(failed)
+    asked.unwrap_or_else(|_| Err("listing its tools crashed because of a bug".to_owned())).map_err(failed)
 }
 
 async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, String> {

@@ -110,16 +110,18 @@ async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Opti
                  install the package of the worker's own version"
             )));
         }
-        Some(FromHost::Refused { message }) => return Err(Some(format!("the tool host refused: {message}"))),
+        Some(FromHost::Refused { message }) => {
+            return Err(Some(format!("the tool host rejected the request: {message}")));
+        }
         Some(FromHost::Failed { message }) => return Err(Some(format!("a module cannot be imported:\n{message}"))),
-        Some(_) => return Err(Some("it did not say first that it is ready".to_owned())),
+        Some(_) => return Err(Some("it did not report that it is ready".to_owned())),
         None => return Err(None),
     }
     let describe = frames::encode(&ToHost::Describe).map_err(in_words)?;
     socket.write_all(&describe).await.map_err(|_| None)?;
     match next(&mut socket).await.map_err(in_words)? {
         Some(FromHost::Tools { tools }) => Ok((socket, tools)),
-        Some(_) => Err(Some("it did not tell its tools when asked".to_owned())),
+        Some(_) => Err(Some("it did not list its tools when asked".to_owned())),
         None => Err(None),
     }
 }
@@ -185,7 +187,7 @@ impl Interpreter {
         let output = result.output.as_deref().map(RawValue::get);
         let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
         let frame = frames::encode(&ended).or_else(|error| {
-            let error = format!("its result cannot be passed on: {error}");
+            let error = format!("its result cannot be encoded: {error}");
             frames::encode(&ToHost::Inner { id, number, outcome: "internal", output: None, error: Some(&error) })
         });
         if let Ok(frame) = frame {

@@ -34,7 +34,8 @@ impl Machine {
     /// There is no place to try it in, in words.
     pub(crate) async fn sandbox(&self) -> Result<&Sandbox, String> {
         let probe = async || {
-            let scratch = Scratch::new().map_err(|error| format!("no folder for a sandbox can be made ({error})"))?;
+            let scratch =
+                Scratch::new().map_err(|error| format!("cannot create a folder for the sandbox ({error})"))?;
             Ok(Sandbox::probe(self.launcher.clone(), None, scratch.path()).await)
         };
         self.sandbox.get_or_try_init(probe).await

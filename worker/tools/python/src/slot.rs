@@ -83,7 +83,7 @@ async fn started(shared: &Shared) -> Result<(Arc<Interpreter>, Process), String>
     }
     interpreter.bye();
     process.end().await;
-    Err("its tools are others than when the configuration was read; a reload takes them over".to_owned())
+    Err("its tools have changed since the configuration was read; a reload applies the change".to_owned())
 }
 
 /// Has a process take calls until that is over. One that has served enough ends beside its successor, one at a time.

@@ -222,6 +222,6 @@ async fn a_host_that_is_full_says_so() {
     assert!(tools.call("add", json!({"a": 1})).await.is_ok());
     let said = tokio::task::spawn_blocking(move || described(&Pools::new(environment()), &def)).await.unwrap();
     let said = said.unwrap_err();
-    assert!(said.contains("the tool host refused: it runs 1 interpreters already"), "{said}");
+    assert!(said.contains("the tool host rejected the request: it runs 1 interpreters already"), "{said}");
     tools.stop().await;
 }

@@ -51,7 +51,7 @@ impl Shell {
     pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
         drop(self.workspaces.sweep_when_due());
         let made = self.workspaces.of(context);
-        made.map_err(|error| ToolFailure::Internal { message: format!("the workspace cannot be made: {error}") })
+        made.map_err(|error| ToolFailure::Internal { message: format!("cannot create the workspace: {error}") })
     }
 
     /// Runs a command, in a container of `image` where its level wants one.
@@ -82,7 +82,7 @@ impl Shell {
             }
             Err(RunError::Machine(why)) => Err(ToolFailure::NotConfigured { message: format!("{why}.") }),
             Err(RunError::Lost(message)) => {
-                tracing::error!(error = message, "sandboxed command lost");
+                tracing::error!(error = message, "lost track of a sandboxed command; its outcome is unknown");
                 let message = "It is not known whether the command ran to its end.".into();
                 Err(ToolFailure::Transient { message, retry_after: None, not_executed: false })
             }

@@ -35,7 +35,7 @@ async function end(id, isTask, refresh) {
     const [done] = await ask("cancel", { method: "POST", body: { ids: [id], reason: data.get("reason") } });
     say(`${id}: ${done.answer}`);
   };
-  const text = isTask ? "It ends with everything it began. Running calls finish first." : "Running calls finish first.";
+  const text = isTask ? "Its subtasks end too. Running calls finish first." : "Running calls finish first.";
   if (await confirm({ title: `End ${id}?`, text, fields: [reasonField()], button: "End it", act })) refresh();
 }
 

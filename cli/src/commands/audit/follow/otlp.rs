@@ -97,7 +97,7 @@ impl Collector {
             }
             // Its address, its headers or the collector itself are at fault, not the record.
             _ => Err(SendError::Again {
-                why: format!("the collector answered {status}"),
+                why: format!("the collector returned {status}"),
                 wait: wait.map(Duration::from_secs),
             }),
         }

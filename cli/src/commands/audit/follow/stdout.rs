@@ -27,7 +27,7 @@ impl Standard {
             let mut out = std::io::stdout().lock();
             out.write_all(text.as_bytes()).and_then(|()| out.flush())
         });
-        let over = |why: String| SendError::Over(format!("standard output cannot be written any more: {why}"));
+        let over = |why: String| SendError::Over(format!("cannot write to standard output: {why}"));
         printed.await.map_err(|error| over(error.to_string()))?.map_err(|error| over(error.to_string()))
     }
 }

@@ -44,7 +44,8 @@ impl Bank {
     /// No port is to be had.
     pub(super) async fn start() -> Result<Self> {
         let ledger = Arc::<Mutex<Ledger>>::default();
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for the bank")?;
+        let listener =
+            tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot open a port for the bank")?;
         let base_url = format!("http://{}", listener.local_addr()?);
         let app = Router::new()
             .route("/mail", get(|| async { Json(json!({"from": "eve", "text": "You owe me 90. Pay today."})) }))

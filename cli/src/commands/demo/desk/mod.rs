@@ -254,11 +254,10 @@ fn account(desk: &Desk) -> String {
     };
     let times = if desk.quotes_asked == 1 { "once".to_owned() } else { format!("{} times", desk.quotes_asked) };
     format!(
-        "\nThe bank's ledger: {}. The price was asked for {times}.\n\
-         A rule in shadow (at most 100) stopped nothing, and says that it would have stopped {shadowed} calls.\n\
-         What tickfleet prove reads from an export of {entries} audit entries, {sealed} of them sealed: {proves}\n\
-         What tickfleet whatif says of 250 unasked instead of 500: {by_a_stricter} otherwise, by {}.\n\
-         Of the same policy: {by_the_same}.\n",
+        "\nThe bank's ledger: {}. The price was requested {times}.\nA rule in shadow mode (at most 100) stopped \
+         nothing; it would have stopped {shadowed} calls.\ntickfleet prove, from an export of {entries} audit \
+         entries, {sealed} of them sealed: {proves}\ntickfleet whatif, with 250 instead of 500 without approval: \
+         {by_a_stricter} decisions change, by {}.\nWith the same policy: {by_the_same}.\n",
         paid.join(", "),
         by.join(", "),
     )

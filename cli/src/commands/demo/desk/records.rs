@@ -85,9 +85,9 @@ impl Records {
         let expected = [
             (all && self.intact, "the desk's audit log is not sealed, or not as it was written"),
             (self.holds, "the desk's audit log does not prove what it should"),
-            (self.shadowed == SHADOWED, "a rule in shadow was not told of the calls that it would have stopped"),
-            (self.by_the_same == 0, "the desk's own policy would have decided otherwise than it did"),
-            (self.by_a_stricter == OTHERWISE, "a stricter policy would not have decided what it says"),
+            (self.shadowed == SHADOWED, "a shadow rule did not report the calls that it would have stopped"),
+            (self.by_the_same == 0, "whatif reports changed decisions for the desk's own policy"),
+            (self.by_a_stricter == OTHERWISE, "whatif does not report the expected changes for a stricter policy"),
         ];
         expected.into_iter().filter(|(is, _)| !is).map(|(_, what)| what.to_owned()).collect()
     }
@@ -95,7 +95,7 @@ impl Records {
 
 impl Commands<'_> {
     fn command(&self, args: &[&str]) -> anyhow::Result<Command> {
-        let program = std::env::current_exe().context("the program's own file is not known")?;
+        let program = std::env::current_exe().context("cannot find the program's own file")?;
         let mut command = Command::new(program);
         command.env_clear().envs(self.environment.iter()).env("TICKFLEET_LOG_LEVEL", "error");
         command.args(args).arg("--json").arg("--config").arg(self.conf);

@@ -90,13 +90,13 @@ class Gateway:
         answer = _good(await self.http.ask("POST", f"/v1/{kind}s/{segment(id)}/cancel", tenant, body=body))
         answer.read()
         if answer.json.get("answer") == "full":
-            raise Throttled("too_many_cancels", "too many cancels wait for their turns already; this one was not kept")
+            raise Throttled("too_many_cancels", "too many early cancels are pending; this one was not stored; retry later")
 
     def follow(self, tenant: str | None, task_id: str, position: int) -> AsyncGenerator[Event, None]:
         return follow(self.http, tenant, task_id, position)
 
     def replies(self, tenant: str | None, inbox: str, check: Callable[[], None]) -> Replies:
-        raise Unsupported("replies: an inbox is read through Redis alone; through a gateway, wait for a turn by its id")
+        raise Unsupported("replies: inboxes can be read only over Redis; through a gateway, wait for a turn by its id")
 
 
 class _Awaited:

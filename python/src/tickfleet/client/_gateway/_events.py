@@ -40,7 +40,7 @@ async def follow(http: Http, tenant: str | None, task_id: str, position: int) ->
     """The events of a task from a position on; a stream that breaks is taken up behind the last step that was told."""
     tries = http.tries(http.patience)
     while True:
-        trouble = _Later(Unavailable("the gateway ends the stream of events before the task's end"))
+        trouble = _Later(Unavailable("the gateway ended the event stream before the task ended"))
         began, came_from = time.monotonic(), position
         try:
             async with http.stream(f"/v1/tasks/{segment(task_id)}/events", tenant, position) as response:

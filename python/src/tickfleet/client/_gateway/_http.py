@@ -210,7 +210,7 @@ class Http:
         key = self._key()
         if not _SECRET.match(key):
             # Not what it is: errors are logged.
-            raise ValueError("the gateway's key has characters that no key has: white space or beyond ASCII")
+            raise ValueError("the gateway's API key contains whitespace or non-ASCII characters")
         return f"Bearer {key}"
 
     def _headers(self, tenant: str | None, has_body: bool) -> dict[str, str]:
@@ -227,7 +227,7 @@ def segment(id: str) -> str:
         Unsupported: It is one that means another place in a URL.
     """
     if id in (".", ".."):
-        raise Unsupported(f"the id {id} is not valid in a URL, so a gateway cannot be asked for it")
+        raise Unsupported(f"the id {id} is not valid in a URL and cannot be used through a gateway")
     return id
 
 
@@ -245,7 +245,7 @@ def checked(answer: Answer) -> Answer:
     if answer.status == 403:
         raise Forbidden(answer.message)
     if 300 <= answer.status < 400:
-        raise FleetError(f"the URL leads elsewhere (status {answer.status}): give the gateway's own", "redirected")
+        raise FleetError(f"the URL redirects (status {answer.status}): use the gateway's own URL", "redirected")
     return answer
 
 
@@ -257,7 +257,7 @@ def passing(answer: Answer) -> FleetError:
     elif answer.status == 429 and answer.code != "too_many_waiting":
         error = Throttled(answer.code or "too_many_requests", answer.message)
     else:
-        return Unavailable(f"the gateway does not do what it is asked: {answer.message}")
+        return Unavailable(f"the gateway failed: {answer.message}")
     if isinstance(error, NotAccepted):
         error.retry_after = answer.retry_after
     return error

@@ -118,7 +118,7 @@ pub(crate) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
 fn redirects(cursor: &Cursor<'_>, once: bool) -> Option<u8> {
     let redirects = cursor.integer(0, REDIRECTS_MAX)?;
     if once && redirects > 0 {
-        cursor.refuse("0: what has an effect `once` follows no redirect");
+        cursor.refuse("0: a tool with effect `once` follows no redirects");
     }
     Some(redirects)
 }

@@ -21,14 +21,14 @@ const UNSAID_MS: i64 = tickfleet_model::policy::FACT_KEPT_MS_MAX;
 
 /// Why a call's session is not known.
 pub const NO_SESSION: &str =
-    "its tool asks for facts of its session, which the entry does not say (audit.premises; a build before this one)";
-const NO_ARGUMENTS: &str = "its tool asks for facts about arguments that the log does not have whole";
+    "its tool requires session facts, which the entry lacks (audit.premises, or an older version)";
+const NO_ARGUMENTS: &str = "its tool requires facts about arguments that are incomplete in the log";
 const OTHERS_UNSAID: &str =
-    "a call whose session or arguments the log does not have may have changed a fact that it asks for";
-const OPEN_BEFORE: &str = "what its session knew before the log began is not known";
-const SAME_MOMENT: &str = "a fact that it asks for may have changed just before it began, or just after it";
-const WAS_LET_IN: &str = "it did not wait for a call that was under way and may have changed a fact that it asks for";
-const NEVER: &str = "it would wait for a fact, and the log does not say until when";
+    "a call without its session or arguments in the log may have changed a fact that it requires";
+const OPEN_BEFORE: &str = "the facts of its session before the log began are unknown";
+const SAME_MOMENT: &str = "a fact that it requires may have changed just before or just after it began";
+const WAS_LET_IN: &str = "it did not wait for a running call that may have changed a fact that it requires";
+const NEVER: &str = "it would wait for a fact, and the log does not show until when";
 
 /// What happens next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -39,15 +39,15 @@ const WAIT_MS_MAX: i64 = limits::DEADLINE_DEFAULT_MS;
 /// A limit that cut a slice short: which, the log does not say.
 const LIMIT: &str = "a limit";
 
-const NOT_ADMITTED: &str = "how it was admitted is not in the log (audit.admissions)";
-const OPEN_BEFORE: &str = "the window that stopped it had begun before the log did";
-const NO_TASK: &str = "the budget of its task refused it, and how much of that was used is not in the log";
-const GAVE_BACK: &str = "when calls that waited had places of limits, and when not, is not known of these";
+const NOT_ADMITTED: &str = "its admission is not in the log (audit.admissions)";
+const OPEN_BEFORE: &str = "the window that stopped it began before the log";
+const NO_TASK: &str = "the budget of its task rejected it, and the used part is not in the log";
+const GAVE_BACK: &str = "the log does not show when waiting calls of these limits held slots";
 /// Why a difference is not told where both hold calls up: which of the turns that wait for either goes first, and when it is looked
 /// at again, follows from what the log does not have.
-const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both held up calls of its agent, or of agents that wait for the same, and limits beside caps cannot be \
-     decided again";
-const TOO_MANY: &str = "more calls would wait than are followed";
+const LIMITS_BESIDE_CAPS: &str = "a limit and a cap both delayed calls of its agent, or of agents that wait for the \
+                                  same limit: this cannot be evaluated again";
+const TOO_MANY: &str = "more calls would wait than this command tracks";
 
 /// What happens next.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -35,6 +35,6 @@ fn what_became_of_places_that_the_log_does_not_tell_is_told_as_not_decided() {
         let first = noted(over(turn("a", &[(1_000, 0, go(2, 2, 5_000))]), 1_500), notes);
         let (found, summary) = replay(&places, &[first]);
         assert!(found.is_empty(), "{found:?}");
-        assert!(summary.not_decidable.keys().any(|why| why.contains("calls that waited")), "{notes}: {summary:?}");
+        assert!(summary.not_decidable.keys().any(|why| why.contains("when waiting calls")), "{notes}: {summary:?}");
     }
 }

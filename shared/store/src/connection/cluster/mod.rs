@@ -238,7 +238,7 @@ impl Holder {
             let mut connection = self.cluster.connect(place, config).await.map_err(|error| error.to_string())?;
             let Some((key, _)) = &self.key else {
                 return match role(&mut connection).await.map_err(|error| error.to_string())? {
-                    Role::Other(role) => Err(format!("it says that it is a {role}")),
+                    Role::Other(role) => Err(format!("it reports the role {role}")),
                     Role::Primary | Role::Untold => Ok(Reached::Primary(connection)),
                 };
             };
@@ -331,9 +331,9 @@ impl Dial for Holder {
             return Ok(connection);
         }
         if found.is_err() {
-            search.reasons.push(format!("no more were asked after {SEARCH_MAX:?}"));
+            search.reasons.push(format!("search stopped after {SEARCH_MAX:?}"));
         }
-        let why = format!("no node leads to the holder of {}: {}", self.address(), search.reasons.join("; "));
+        let why = format!("cannot find the owner of {}: {}", self.address(), search.reasons.join("; "));
         self.found.send_replace(Some(Err(why.clone())));
         Err(std::io::Error::new(std::io::ErrorKind::NotConnected, why).into())
     }

@@ -52,7 +52,7 @@ impl View {
     pub(super) fn primary_of(&self, slot: u16) -> Result<&Place, String> {
         let range = self.ranges.iter().find(|range| (range.first..=range.last).contains(&slot));
         let range = range.ok_or_else(|| format!("reports no owner of slot {slot}"))?;
-        range.primary.as_ref().ok_or_else(|| format!("does not tell where the holder of slot {slot} is"))
+        range.primary.as_ref().ok_or_else(|| format!("does not report the address of the owner of slot {slot}"))
     }
 
     /// The primaries that hold slots, each once, with how many.

@@ -201,7 +201,7 @@ impl SignIn {
         for _ in 0..KEEP_TRIES {
             match self.home.keep_grant(&self.seal.id, &sealed, KEPT_MS).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "X's next refresh token is not stored yet"),
+                Err(error) => tracing::warn!(%error, "failed to store X's next refresh token; retrying"),
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -50,11 +50,11 @@ pub(super) async fn start(
     machine: &Machine,
     tail: &Arc<Tail>,
 ) -> Result<(ConfinedProcess, UnixStream), String> {
-    let no_socket = |error: std::io::Error| format!("no socket could be made ({error})");
+    let no_socket = |error: std::io::Error| format!("cannot create a socket ({error})");
     let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
     ours.set_nonblocking(true).map_err(no_socket)?;
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
-    let scratch = Scratch::new().map_err(|error| format!("no folder for it could be made ({error})"))?;
+    let scratch = Scratch::new().map_err(|error| format!("cannot create its folder ({error})"))?;
     let spec = spec((def, sandbox), variables(def, secrets, &machine.environment), scratch.path(), machine)?;
     let holding = machine.sandbox().await?;
     let started = holding.start(level(sandbox.level), spec, OwnedFd::from(theirs)).await;

@@ -48,7 +48,7 @@ pub(super) fn start(
     environment: &Environment,
     tail: &Arc<Tail>,
 ) -> Result<(OwnProcess, UnixStream), String> {
-    let no_socket = |error: std::io::Error| format!("no socket could be made ({error})");
+    let no_socket = |error: std::io::Error| format!("cannot create a socket ({error})");
     let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
     ours.set_nonblocking(true).map_err(no_socket)?;
     let ours = UnixStream::from_std(ours).map_err(no_socket)?;
