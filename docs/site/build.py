@@ -21,6 +21,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # Folders whose Markdown files are no pages: of the chart, of this site, of data for programs.
 NO_PAGES = ("helm/", "docs/site/", "docs/snippets/", "cli/", ".github/")
+# The forge looks for it there.
+SECURITY = ".github/SECURITY.md"
 PROGRAMS = ("mdbook", "mdbook-mermaid")
 SKIPPED = {"target", "node_modules", "dist", "__pycache__", ".venv"}
 
@@ -52,7 +54,7 @@ def summary():
 def check():
     """Pages that are missing in SUMMARY.md, twice in it, or not there."""
     _, pages = summary()
-    there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)}
+    there = {path for path in files("") if path.endswith(".md") and not path.startswith(NO_PAGES)} | {SECURITY}
     # The index of decisions lists them.
     there -= {path for path in there if re.match(r"docs/adr/\d", path)}
     wrong = [f"SUMMARY.md does not have {path}" for path in sorted(there - set(pages))]
