@@ -1,18 +1,9 @@
 //! The commands that the documents show, run as they stand there: what they print must be what is shown.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-use tokio::time::Instant;
-
-use super::binary::{DevFleet, Said};
 
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// How long a command that only looks is asked again: what it shows may still be on its way.
-const LOOK_FOR: Duration = Duration::from_secs(60);
 
 /// A command (`$ …`) with what a document shows of its output.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,15 +46,6 @@ pub fn shown(text: &str) -> Vec<Shown> {
         }
     }
     found
-}
-
-/// The blocks of one language that begin with a comment that names their file, as `(path, text)`.
-pub fn files(text: &str, language: &str) -> Vec<(String, String)> {
-    let named = |(_, lines): (usize, Vec<&str>)| {
-        let path = lines.first()?.strip_prefix("# ")?.split([':', ' ']).next()?.to_owned();
-        Some((path, lines.join("\n")))
-    };
-    blocks(text, language).into_iter().filter_map(named).collect()
 }
 
 /// A line without what differs from run to run: numbers, digests, and the blanks that depend on their length.
@@ -133,19 +115,6 @@ pub fn agrees(shown: &[String], printed: &str) -> bool {
     anything || rest.iter().all(String::is_empty)
 }
 
-/// The pages of a folder that show commands, as paths from the root.
-pub fn pages_with_commands(folder: &str) -> BTreeSet<String> {
-    let entries = Path::new(REPOSITORY).join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let pages = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    let with_commands = pages.filter(|path| !shown(&fs::read_to_string(path).unwrap()).is_empty());
-    with_commands.map(|path| format!("{folder}/{}", path.file_name().unwrap().to_string_lossy())).collect()
-}
-
-/// Runs a shown command in `folder` as a reader would, with the binary in PATH.
-fn run(fleet: &DevFleet, folder: &Path, command: &str) -> Said {
-    Said::of(with_binary(&mut fleet.shell(command)).current_dir(folder), "")
-}
-
 /// A command with the binary in its PATH.
 pub fn with_binary(command: &mut Command) -> &mut Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
@@ -154,44 +123,12 @@ pub fn with_binary(command: &mut Command) -> &mut Command {
     command.env("PATH", path)
 }
 
-/// Runs all commands of a document in order, against one fleet, in a folder with the files that it shows.
-pub fn check(fleet: &DevFleet, document: &str) {
-    let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    for (path, text) in files(&text, "yaml") {
-        let file = folder.path().join(path);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, text).unwrap();
-    }
-    for part in ["tests", "config"] {
-        std::os::unix::fs::symlink(Path::new(REPOSITORY).join(part), folder.path().join(part)).unwrap();
-    }
-    for shown in shown(&text) {
-        let looks = ["explain", "top", "doctor"].map(|verb| format!("tickfleet {verb}"));
-        let only_looks = looks.iter().any(|look| shown.command.starts_with(look));
-        let mut said = run(fleet, folder.path(), &shown.command);
-        let began = Instant::now();
-        while only_looks && !agrees(&shown.output, &said.stdout) && began.elapsed() < LOOK_FOR {
-            said = run(fleet, folder.path(), &shown.command);
-        }
-        assert!(
-            agrees(&shown.output, &said.stdout),
-            "{document}:{}: `{}` printed something else:\n{}{}",
-            shown.line,
-            shown.command,
-            said.stdout,
-            said.stderr
-        );
-    }
-}
-
 #[test]
-fn commands_and_files_are_found_in_a_document() {
-    let text = "a\n```console\n$ one 1\nout\n$ two\n```\n```sh\n$ not\n```\n```yaml\n# conf/a.yaml: why\nx: 1\n```\n";
+fn commands_are_found_in_a_document() {
+    let text = "a\n```console\n$ one 1\nout\n$ two\n```\n```sh\n$ not\n```\n";
     let commands = shown(text);
     assert_eq!(commands.iter().map(|c| (c.line, c.command.as_str())).collect::<Vec<_>>(), [(3, "one 1"), (5, "two")]);
     assert_eq!(commands[0].output, ["out"]);
-    assert_eq!(files(text, "yaml"), [("conf/a.yaml".to_owned(), "# conf/a.yaml: why\nx: 1".to_owned())]);
 }
 
 #[test]
