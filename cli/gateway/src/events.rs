@@ -19,11 +19,17 @@ use crate::serving::listening::Listening;
 /// A line that says nothing, so that proxies keep a quiet connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// The largest id of an event: no turn or task has as many.
+const EVENT_ID_MAX: u32 = u32::MAX;
+
 /// The position that a watcher goes on from.
 pub(crate) fn position(headers: &HeaderMap) -> Result<usize, Problem> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
-    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    number.ok_or_else(|| Problem::invalid("Last-Event-ID: expected the id of an event, a number"))
+    let number = value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok());
+    let number = number.and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| {
+        Problem::invalid(format!("Last-Event-ID: expected the id of an event, a number from 0 to {EVENT_ID_MAX}"))
+    })
 }
 
 /// A task's events, until its end; none of one whose agent the caller does not see.

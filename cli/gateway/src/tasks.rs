@@ -172,7 +172,7 @@ pub(crate) async fn list(
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
-    // A place is a tenant's name and a task's, which headers can say.
+    // Names and a number, which a header can hold; the task is one of those that were shown.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }

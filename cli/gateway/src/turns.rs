@@ -10,7 +10,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::{Context, IdError, TurnId};
 use tickfleet_protocol::{parse_turn, trace_id, with_owner};
@@ -280,6 +280,15 @@ pub(crate) fn within(name: &str, found: Option<usize>, default: usize, max: usiz
         return Ok(found);
     }
     Err(Problem::invalid(format!("{name}: expected a number from 1 to {max}")))
+}
+
+/// Reads an optional member that has a default: null counts as absent, as everywhere in bodies.
+pub(crate) fn or_default<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 /// The whole body.

@@ -565,3 +565,146 @@ async fn two_ids_or_two_headers_for_one_thing_are_refused() {
     fleet.until("it has ended", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_none()).await;
     fleet.stop().await;
 }
+
+/// The tasks that a key sees, page by page, and the positions between the pages.
+async fn paged(front: &Front, key: &str, limit: usize) -> (Vec<String>, Vec<String>) {
+    let (mut tasks, mut positions) = (Vec::new(), Vec::<String>::new());
+    loop {
+        let from = positions.last().map(|last| format!("&from={last}")).unwrap_or_default();
+        let page = front.ask(key, "GET", &format!("/v1/tasks?limit={limit}{from}"), &Value::Null).await;
+        assert_eq!((page.status, page.header("tickfleet-begun-anew")), (200, None), "{page:?}");
+        tasks.extend(page.json().as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+        let Some(next) = page.header("tickfleet-next") else { return (tasks, positions) };
+        assert!(positions.len() < 10, "the list does not end: {positions:?}");
+        positions.push(next.to_owned());
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_none_that_it_sees() {
+    let fleet = Fleet::start(plan()).await;
+    let services = ["submit", "read", "cancel"];
+    let (all_row, all) = key("all", "acme", &["*"], &services);
+    let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &services);
+    let rows = [all_row, kelly_row];
+    let front = Front::of(&fleet, &rows).await;
+    let delegated = async |agent: &str, id: &str| {
+        let task = json!({"target_agent": agent, "task_description": "work", "task_id": id, "budget": 5});
+        assert_eq!(front.ask(&all, "POST", "/v1/tasks", &task).await.status, 202);
+        let name = TurnName::parse(&format!("acme:{id}")).unwrap();
+        fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
+    };
+    for (agent, id) in [("kelly", "kellys-old"), ("fran", "frans-old"), ("kelly", "kellys-new"), ("fran", "frans-new")]
+    {
+        delegated(agent, id).await;
+    }
+    // More between hers than one page looks at.
+    let newest: f64 = fleet.ask("ZSCORE", "tasks:acme", &["kellys-new"]).await;
+    let (old, between) = ((newest - 100_000.0).to_string(), (newest - 50_000.0).to_string());
+    fleet.ask::<u64>("ZADD", "tasks:acme", &[&old, "kellys-old"]).await;
+    let others: Vec<String> = (0..2_100).map(|number| format!("frans-{number}")).collect();
+    let scored: Vec<&str> = others.iter().flat_map(|id| [between.as_str(), id.as_str()]).collect();
+    assert_eq!(fleet.ask::<u64>("ZADD", "tasks:acme", &scored).await, 2_100);
+
+    for limit in [1, 2, 20] {
+        let (tasks, positions) = paged(&front, &kelly, limit).await;
+        assert_eq!(tasks, ["kellys-new", "kellys-old"], "{limit} a page");
+        let is_hers = |position: &String| tasks.iter().any(|id| position.split(':').nth(1) == Some(id));
+        assert!(!positions.is_empty() && positions.iter().all(is_hers), "{limit} a page: {positions:?}");
+    }
+    let (tasks, _) = paged(&front, &all, 1).await;
+    assert_eq!(tasks, ["frans-new", "kellys-new", "frans-old", "kellys-old"]);
+
+    // A position at another agent's task is none, as one at a task that does not exist.
+    let questions = Arc::new(Questions::default());
+    let observed = Front::observed(&fleet, &rows, questions.clone()).await;
+    let listed = async |key: &str, id: &str| {
+        let before = questions.0.load(Ordering::SeqCst);
+        let page = observed.ask(key, "GET", &format!("/v1/tasks?from=acme:{id}"), &Value::Null).await;
+        let headers = ["tickfleet-begun-anew", "tickfleet-next"].map(|name| page.header(name).map(str::to_owned));
+        (page.status, headers, page.body, questions.0.load(Ordering::SeqCst) - before)
+    };
+    let nobodys = listed(&kelly, "nobodys").await;
+    assert_eq!((nobodys.0, nobodys.1[0].as_deref()), (200, Some("true")));
+    assert_eq!(listed(&kelly, "frans-new").await, nobodys);
+    assert_eq!(listed(&all, "frans-new").await.1[0], None);
+
+    let ids: Vec<&str> = others.iter().map(String::as_str).collect();
+    fleet.ask::<u64>("ZREM", "tasks:acme", &ids).await;
+    end(&fleet, &front, &all, &["kellys-old", "frans-old", "kellys-new", "frans-new"]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
+    let fleet = Fleet::start(plan()).await;
+    let (kelly_row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read", "cancel"]);
+    let (bolt_row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
+    let front = Front::of(&fleet, &[kelly_row, bolt_row]).await;
+    let nulls = |fields: &[&str], mut body: Value| {
+        for field in fields {
+            let members = body.as_object_mut().unwrap();
+            members.entry(*field).or_insert(Value::Null);
+        }
+        body
+    };
+    let turn = json!({"agent": "kelly", "calls": [{"name": "echo", "arguments": {"text": "hi"}}]});
+    let task = json!({"target_agent": "kelly", "task_description": "work", "task_id": "job"});
+    let replay =
+        json!({"ids": ["letter-0-1-0"], "reason": "a test", "message": null, "although_it_may_have_run": null});
+    let run = json!({"threadId": "t", "runId": "r", "messages": [{"role": null, "content": null}]});
+    for (key, path, body, status) in [
+        (&kelly, "/v1/turns?wait=30", nulls(&TURN_FIELDS, turn), 200),
+        (&kelly, "/v1/tasks", nulls(&DELEGATE_FIELDS, task), 202),
+        (&kelly, "/v1/tasks/none/cancel", json!({"reason": null}), 404),
+        (&bolt, "/v1/operate/resume", json!({"tenant": null, "agent": null, "tool": null, "reason": "a test"}), 200),
+        (&bolt, "/v1/operate/dead/replay", replay, 200),
+        (&bolt, "/v1/operate/approvals/bolt:none/approve", json!({"reason": null, "set": null, "narrowed": null}), 404),
+    ] {
+        let answer = front.ask(key, "POST", path, &body).await;
+        assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
+    }
+    let answer = front.ask(&kelly, "POST", "/v1/agents/kelly/ag-ui", &run).await;
+    assert!(answer.status == 400 && answer.body.contains("expected a user's message"), "{answer:?}");
+    let name = TurnName::parse("acme:job").unwrap();
+    fleet.until("the task is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
+    end(&fleet, &front, &kelly, &["job"]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_that_comes_twice_in_an_operators_body_is_refused() {
+    let fleet = Fleet::start(plan()).await;
+    let (row, bolt) = key("bolt", "bolt", &["*"], &["view", "operate", "approve"]);
+    let front = Front::of(&fleet, &[row]).await;
+    let path = "/v1/operate/approvals/bolt:none/approve";
+    for set in [r#"{"/a": 1, "/a": 2}"#, r#"{"/a": 1, "/\u0061": 2}"#, r#"{"/a": {"b": 1, "b": 2}}"#] {
+        let body = format!(r#"{{"reason": "a test", "set": {set}}}"#);
+        let answer = front.ask_in(&bolt, "POST", path, &[], &body).await;
+        assert!(answer.status == 400 && answer.body.contains("occurs twice"), "{set}: {answer:?}");
+    }
+    let once = r#"{"reason": "a test", "set": {"/a": 1, "/b": {"a": 1}}}"#;
+    assert_eq!(front.ask_in(&bolt, "POST", path, &[], once).await.status, 404);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_id_of_an_event_that_no_stream_has_is_refused() {
+    let fleet = Fleet::start(plan()).await;
+    let (row, kelly) = key("kelly", "acme", &["kelly"], &["submit", "read", "cancel"]);
+    let front = Front::of(&fleet, &[row]).await;
+    let task = json!({"target_agent": "kelly", "task_description": "work", "task_id": "job"});
+    assert_eq!(front.ask(&kelly, "POST", "/v1/tasks", &task).await.status, 202);
+    let name = TurnName::parse("acme:job").unwrap();
+    fleet.until("it is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
+    for path in ["/v1/tasks/job/events", "/v1/turns/job/events"] {
+        for id in ["4294967296", "9223372036854775808", "18446744073709551615", "99999999999999999999", "-1", "x"] {
+            let answer = front.ask_with(&kelly, "GET", path, &[("last-event-id", id)], &Value::Null).await;
+            assert_eq!(answer.status, 400, "{path} {id}: {answer:?}");
+            let expected = "Last-Event-ID: expected the id of an event, a number from 0 to 4294967295";
+            assert!(answer.body.contains(expected), "{path} {id}: {answer:?}");
+        }
+    }
+    end(&fleet, &front, &kelly, &["job"]).await;
+    fleet.stop().await;
+}

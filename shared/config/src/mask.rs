@@ -1,8 +1,9 @@
 //! Hides secrets that somebody wrote into a configuration, wherever it is shown.
 //!
 //! What a field is decides. Whatever a tool sends to a service or hands to a program (headers, query, body, defaults,
-//! environments, sign-in) may be a secret, so only references are shown. Addresses lose their user, the values of their
-//! query and segments that look random. Everything else loses what is shaped or named like a secret.
+//! environments, arguments, standard input, sign-in) may be a secret, so only references are shown. Addresses lose their
+//! user, the values of their query and segments that look random. Everything else loses what is shaped or named like a
+//! secret.
 
 use tickfleet_model::Redactor;
 use tickfleet_model::redaction::REDACTED;
@@ -32,8 +33,8 @@ enum Kind {
     Sent,
     /// A URL, or a path of one.
     Address,
-    /// The command line or input of a program.
-    Command,
+    /// The name or path of a program.
+    Program,
     /// A reference to a secret.
     Reference,
     /// Anything else.
@@ -43,24 +44,45 @@ enum Kind {
 fn kind(path: &str) -> Kind {
     const SENT: [&str; 6] =
         [".http.headers.", ".http.query.", ".http.body", ".http.defaults.", ".oauth2.params.", ".shell.environment."];
+    const SIGN_IN: [&str; 3] = [".oauth2.client_secret", ".oauth2.refresh_token", ".oauth2.scope"];
     const ADDRESSES: [&str; 6] = ["redis.url", ".base_url", ".token_url", ".url", ".otlp_endpoint", ".http.path"];
-    const COMMANDS: [&str; 4] = [".shell.command", ".shell.stdin", ".args", ".command"];
+    let (path, index) = item(path);
     let of_server = path.starts_with("servers.") || path.starts_with("python.");
     let sent = SENT.iter().any(|part| path.contains(part)) || of_server && has_any(path, &[".headers.", ".env."]);
-    let is_sign_in = path.ends_with(".oauth2.client_secret") || path.ends_with(".oauth2.refresh_token");
-    let name = path.rsplit('.').next().unwrap_or_default();
-    let plain_header = path.contains(".headers.") && PLAIN_HEADERS.contains(&name.to_ascii_lowercase().as_str());
+    let is_sign_in = SIGN_IN.iter().any(|end| path.ends_with(end));
+    let is_argument = path.ends_with(".shell.stdin")
+        || path.ends_with(".shell.command") && index != Some("0")
+        || of_server && path.ends_with(".args");
+    let plain_header =
+        path.contains(".headers.") && PLAIN_HEADERS.contains(&last_name(path).to_ascii_lowercase().as_str());
     if path.contains(".secrets.") || path.contains(".key.") || path.starts_with("seal.") {
         Kind::Reference
-    } else if is_sign_in || sent && !plain_header {
+    } else if is_sign_in || is_argument || sent && !plain_header {
         Kind::Sent
     } else if ADDRESSES.iter().any(|end| path.ends_with(end)) {
         Kind::Address
-    } else if COMMANDS.iter().any(|end| path.ends_with(end)) {
-        Kind::Command
+    } else if path.ends_with(".command") {
+        Kind::Program
     } else {
         Kind::Other
     }
+}
+
+/// The path of a list, and the index of the item that `path` names: of `servers.a.args[1]`, `servers.a.args` and `1`.
+fn item(path: &str) -> (&str, Option<&str>) {
+    let parted = path.strip_suffix(']').and_then(|path| path.rsplit_once('['));
+    parted.map_or((path, None), |(list, index)| (list, Some(index)))
+}
+
+/// The name of the field at `path`, or of the list that it is an item of.
+fn last_name(path: &str) -> &str {
+    item(path).0.rsplit('.').next().unwrap_or_default()
+}
+
+/// Returns what an error shows of a text that is not what is allowed at `path`; none if all of it may be shown that errors
+/// show of any text.
+pub(crate) fn found(text: &str, path: &str) -> Option<String> {
+    (kind(path) == Kind::Sent).then(|| references_only(text))
 }
 
 fn has_any(text: &str, parts: &[&str]) -> bool {
@@ -69,12 +91,12 @@ fn has_any(text: &str, parts: &[&str]) -> bool {
 
 /// Returns the text of the field at `path` without what may be a secret in it.
 pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
-    let name = path.rsplit('.').next().unwrap_or_default();
+    let name = last_name(path);
     match kind(path) {
         Kind::Reference => text.to_owned(),
         Kind::Sent => references_only(text),
         Kind::Address => address(text, redactor),
-        Kind::Command => described(text, redactor).split(' ').map(without_random).collect::<Vec<_>>().join(" "),
+        Kind::Program => described(text, redactor).split(' ').map(without_random).collect::<Vec<_>>().join(" "),
         Kind::Other if redactor.is_secret_key(name) && is_sent_by_name(path) => references_only(text),
         Kind::Other => described(text, redactor),
     }
@@ -82,7 +104,7 @@ pub(crate) fn masked(text: &str, path: &str, redactor: &Redactor) -> String {
 
 /// Returns true if a number at `path` may be a secret: one that is sent under a name that says so.
 pub(crate) fn hides_number(path: &str, redactor: &Redactor) -> bool {
-    kind(path) == Kind::Sent && redactor.is_secret_key(path.rsplit('.').next().unwrap_or_default())
+    kind(path) == Kind::Sent && redactor.is_secret_key(last_name(path))
 }
 
 /// Names of the policy files are names of tools, roles and facts, whatever they sound like.
@@ -90,13 +112,6 @@ fn is_sent_by_name(path: &str) -> bool {
     !["permissions.", "approvers.", "limits.", "agents.", "tenants.", "seal."].iter().any(|file| path.starts_with(file))
         && !path.contains(".input_schema.")
         && !path.contains(".output_schema.")
-}
-
-/// Returns true if an argument of a program is the value of the option before it, and that may hold a secret.
-pub(crate) fn follows_secret_name(before: Option<&str>, path: &str, redactor: &Redactor) -> bool {
-    let flag = before.filter(|before| before.starts_with('-') && !before.contains('='));
-    kind(path) == Kind::Command
-        && flag.is_some_and(|flag| redactor.is_secret_key(flag.trim_start_matches('-')) || flag == "-H" || flag == "-u")
 }
 
 /// Returns the text with everything masked but references to arguments and secrets.
@@ -219,9 +234,17 @@ mod tests {
             ("servers.a.env.WHATEVER", "hunter2", "***"),
             ("servers.a.headers.X-Custom", "hunter2", "***"),
             ("servers.a.url", "https://mcp.test/sse?api_key=hunter2", "https://mcp.test/sse?api_key=***"),
-            ("servers.a.args", "--api-key=hunter2", "--api-key=***"),
-            ("servers.a.args", "@scope/server-files", "@scope/server-files"),
-            ("servers.a.args", "redis://:hunter2@redis/0", "redis://:***@redis/0"),
+            ("servers.a.command", "npx", "npx"),
+            ("servers.a.args[0]", "--api-key=hunter2", "***"),
+            ("servers.a.args[1]", "hunter2", "***"),
+            ("servers.a.args[2]", "${TOKEN:-hunter2}", "${TOKEN:-***}"),
+            ("tools.a.shell.command[0]", "/usr/bin/mysql", "/usr/bin/mysql"),
+            ("tools.a.shell.command[1]", "-phunter2", "***"),
+            ("tools.a.shell.command[2]", "{{query}}", "{{query}}"),
+            ("tools.a.shell.command", "mysql -phunter2", "***"),
+            ("tools.a.shell.stdin", "hunter2 {{text}}", "***{{text}}"),
+            ("tools.a.http.oauth2.scope", "hunter2", "***"),
+            ("tools.a.http.oauth2.scope", "${SCOPE}", "${SCOPE}"),
             ("python.a.env.WHATEVER", "hunter2", "***"),
             ("redis.url", "redis://:hunter2@redis/0", "redis://:***@redis/0"),
             ("tracing.otlp_endpoint", "https://c.test/v1?key=hunter2", "https://c.test/v1?key=***"),

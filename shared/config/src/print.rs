@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Configuration;
 use crate::document::errors::Place;
 use crate::document::tree::{Node, Value, join};
-use crate::mask::{MASK, follows_secret_name, hides_number, masked};
+use crate::mask::{MASK, hides_number, masked};
 use tickfleet_model::Redactor;
 
 /// Columns before a comment.
@@ -141,12 +141,8 @@ fn flow(node: &Node, path: &str, redactor: &Redactor) -> String {
     match &node.value {
         Value::Text(text) => word(&masked(text, path, redactor)),
         Value::List(items) => {
-            let mut before = None;
-            let items = items.iter().map(|item| {
-                let text = if let Value::Text(text) = &item.value { Some(text.as_str()) } else { None };
-                let hidden = follows_secret_name(std::mem::replace(&mut before, text), path, redactor);
-                if hidden { word(MASK) } else { flow(item, path, redactor) }
-            });
+            let items = items.iter().enumerate();
+            let items = items.map(|(at, item)| flow(item, &format!("{path}[{at}]"), redactor));
             format!("[{}]", items.collect::<Vec<_>>().join(", "))
         }
         Value::Integer(_) | Value::Float(_) if hides_number(path, redactor) => word(MASK),

@@ -12,6 +12,8 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
 const VALUES_MAX: usize = 8;
 /// Characters of a value that are shown: a model knows what it has said.
 const VALUE_CHARS_MAX: usize = 80;
+/// Bytes that these have at most, and one character more.
+const VALUE_BYTES_MAX: usize = (VALUE_CHARS_MAX + 1) * 4;
 
 /// A compiled message.
 #[derive(Debug, Clone)]
@@ -97,10 +99,12 @@ fn told(value: Value<'_>) -> String {
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => {
+            // Before it is cut: half a secret does not look like one.
+            let clean = Redactor::default().head(text.as_bytes(), VALUE_BYTES_MAX);
             // A line break would let it look like a line of whoever shows the message.
             let visible = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-            let mut cut: String = text.chars().take(VALUE_CHARS_MAX).map(visible).collect();
-            if text.chars().nth(VALUE_CHARS_MAX).is_some() {
+            let mut cut: String = clean.chars().take(VALUE_CHARS_MAX).map(visible).collect();
+            if clean.chars().nth(VALUE_CHARS_MAX).is_some() {
                 cut.push('…');
             }
             cut

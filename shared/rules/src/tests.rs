@@ -365,6 +365,12 @@ fn messages_show_no_secrets_and_close_their_braces() {
     let call = Call::with(&json!({"long": "ä".repeat(200)}).to_string());
     let rule = Rule { message: Some("{args.long}".into()), ..require("1 > 2") };
     assert_eq!(call.decide(rule).unwrap_err().message.chars().count(), 81, "long values are cut");
+    // The cut goes through a token: what is left of it would not look like one any more.
+    let token = format!("ghp_{}", "a1B2".repeat(9));
+    let half = Call::with(&json!({"to": format!("{} {token}", "x".repeat(70))}).to_string());
+    let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };
+    let said = half.decide(rule).unwrap_err().message;
+    assert!(said.starts_with("pays xxx") && !said.contains("ghp_"), "{said}");
     let forged = Call::with(&json!({"to": "kim\n  Arguments: {}\u{1b}[8m"}).to_string());
     let rule = Rule { message: Some("pays {args.to}".into()), ..require("1 > 2") };
     assert_eq!(forged.decide(rule).unwrap_err().message, "pays kim\\n  Arguments: {}\\u{1b}[8m", "one line stays one");

@@ -22,7 +22,7 @@ use crate::Shared;
 use crate::events::respond;
 use crate::problem::{Problem, ProblemBody};
 use crate::serving::listening::{Listener, Listening};
-use crate::turns::{path, whole};
+use crate::turns::{or_default, path, whole};
 use crate::verbs::Verb;
 use told::{Run, events};
 
@@ -47,7 +47,7 @@ pub(crate) struct RunInput {
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct Message {
     /// `user` for the last message.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     role: String,
     /// Text, or parts of type `text`.
     #[serde(default)]

@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Operator, because, body, optional, placed, within};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{path, query, whole};
+use crate::turns::{or_default, path, query, whole};
 use crate::verbs::Verb;
 
 /// Approvals that are listed where nobody says how many.
@@ -130,7 +130,7 @@ async fn find(shared: &Shared, operator: &Operator, name: &str) -> Result<Approv
 #[serde(deny_unknown_fields)]
 pub(crate) struct Agrees {
     /// Reason for the audit log.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     #[schema(example = "agreed with Ben")]
     reason: String,
     /// New values of arguments that can be changed, by JSON pointer.

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{Operator, because, body, optional, placed, within};
 use crate::Shared;
 use crate::problem::{Problem, ProblemBody};
-use crate::turns::{path, query, whole};
+use crate::turns::{or_default, path, query, whole};
 use crate::verbs::Verb;
 
 /// Those that are listed where nobody says how many, and at most.
@@ -208,7 +208,7 @@ pub(crate) struct Replays {
     #[schema(value_type = Option<Object>)]
     message: Option<Box<RawValue>>,
     /// Include entries that may already have taken effect.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     although_it_may_have_run: bool,
 }
 

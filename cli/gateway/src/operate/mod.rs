@@ -17,6 +17,7 @@ pub(crate) mod turns;
 pub(crate) mod views;
 pub(crate) mod workers;
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
@@ -27,6 +28,7 @@ use chrono::SecondsFormat;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tickfleet_model::{TenantId, TurnId, limits};
+use tickfleet_protocol::json::{self, Bounds};
 use tickfleet_store::TurnName;
 use utoipa::ToSchema;
 
@@ -226,9 +228,12 @@ async fn known(shared: &Shared, named: Named<'_>) -> Result<(), Problem> {
     }
 }
 
-/// Reads a body.
+/// Reads a body. A key that comes twice, at any depth, is refused: readers disagree on which one counts.
 fn body<T: DeserializeOwned>(bytes: &[u8], expected: &str) -> Result<T, Problem> {
-    serde_json::from_slice(bytes).map_err(|error| Problem::invalid(format!("expected {expected}: {error}")))
+    let bounds = Bounds { bytes_max: bytes.len(), depth_max: limits::JSON_DEPTH_MAX };
+    let wrong = |error: &dyn fmt::Display| Problem::invalid(format!("expected {expected}: {error}"));
+    json::check(bytes, bounds).map_err(|error| wrong(&error))?;
+    serde_json::from_slice(bytes).map_err(|error| wrong(&error))
 }
 
 /// A reason, for the audit log.

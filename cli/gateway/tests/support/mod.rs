@@ -96,10 +96,17 @@ impl Desk for PlainDesk {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    pub head: String,
     pub body: String,
 }
 
 impl Answer {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
@@ -166,6 +173,11 @@ impl Front {
         body: &Value,
     ) -> Answer {
         let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.ask_in(key, method, path, headers, &body).await
+    }
+
+    /// As [`Self::ask_with`], with a body as it stands.
+    pub async fn ask_in(&self, key: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut head =
             format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\n");
         for (name, value) in headers {
@@ -184,5 +196,5 @@ pub async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: 
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-    Answer { status, body: body.to_owned() }
+    Answer { status, head: head.to_owned(), body: body.to_owned() }
 }

@@ -17,8 +17,8 @@ use crate::replies::Reply;
 
 /// Tasks that are looked at together.
 const PAGE: usize = 32;
-/// Tasks that one listing looks at, at most.
-const LOOKED_AT_MAX: usize = 2_000;
+/// Tasks of one tenant that a listing looks at, at most.
+const WINDOW: usize = 63 * PAGE;
 /// Bytes of a description that a list has.
 const DESCRIPTION_BYTES_MAX: usize = 400;
 
@@ -97,16 +97,26 @@ impl TaskFilter {
     }
 }
 
-/// Where a list goes on: behind a task of a tenant, or at a tenant's newest.
+/// The position of the next page: behind a task of a tenant, or at a tenant's newest. The task is one that the list has
+/// shown: whoever pages may not see all tasks of the tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TasksAt {
     tenant: TenantId,
     behind: Option<TaskId>,
+    /// Windows behind that task in which nothing was shown.
+    windows: usize,
+}
+
+impl TasksAt {
+    fn newest(tenant: &TenantId) -> Self {
+        Self { tenant: tenant.clone(), behind: None, windows: 0 }
+    }
 }
 
 impl fmt::Display for TasksAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.tenant, self.behind.as_ref().map(TaskId::as_str).unwrap_or_default())
+        write!(f, "{}:{}", self.tenant, self.behind.as_ref().map(TaskId::as_str).unwrap_or_default())?;
+        if self.windows == 0 { Ok(()) } else { write!(f, ":{}", self.windows) }
     }
 }
 
@@ -114,9 +124,11 @@ impl FromStr for TasksAt {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
-            let (tenant, behind) = text.split_once(':')?;
+            let (tenant, rest) = text.split_once(':')?;
+            let (behind, windows) = rest.split_once(':').unwrap_or((rest, "0"));
             let behind = (!behind.is_empty()).then(|| TaskId::new(behind)).transpose().ok()?;
-            Some(Self { tenant: TenantId::new(tenant).ok()?, behind })
+            let windows = windows.parse::<u16>().ok()?;
+            Some(Self { tenant: TenantId::new(tenant).ok()?, behind, windows: windows.into() })
         };
         read().ok_or_else(|| "expected a position printed by a list, such as demo:d-1f0c".to_owned())
     }
@@ -129,15 +141,17 @@ pub struct TaskPage {
     pub tasks: Vec<TaskSummary>,
     /// Where the list goes on; none at its end.
     pub next: Option<TasksAt>,
-    /// True if the place to go on from was not found any more: its task is kept no longer. The tenant begins anew.
+    /// True if the position was not found: its task is no longer kept, or whoever asks does not see it. The list of the
+    /// tenant starts over.
     pub begun_anew: bool,
 }
 
 /// Whether somebody sees what is an agent's; none: of a task whose agent is not known.
 pub type Sees<'a> = &'a (dyn Fn(Option<&str>) -> bool + Sync);
 
-/// A page of the tasks of these tenants. At most some 2,000 tasks (and tenants) are looked at a page, so that a filter that
-/// nothing passes costs no more. Tasks that come meanwhile are at their tenant's beginning.
+/// A page of the tasks of these tenants. A page looks at about 2,000 tasks of one tenant at most, and begins no other tenant
+/// after that many, so that a filter that nothing passes costs no more. Tasks that come meanwhile are at their tenant's
+/// beginning.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -163,54 +177,60 @@ pub async fn task_page_of(
 ) -> Result<TaskPage, StoreError> {
     let (mut page, mut looked_at) = (TaskPage::default(), 0);
     for tenant in tenants.iter().filter(|tenant| from.is_none_or(|from| **tenant >= from.tenant)) {
-        if looked_at >= LOOKED_AT_MAX {
-            page.next = Some(TasksAt { tenant: tenant.clone(), behind: None });
+        let newest = TasksAt::newest(tenant);
+        if looked_at >= WINDOW {
+            page.next = Some(newest);
             break;
         }
         looked_at += 1;
-        let behind = from.filter(|from| from.tenant == *tenant).and_then(|from| from.behind.as_ref());
-        if !of_tenant(client.store(tenant), (tenant, behind), (filter, sees), &mut page, &mut looked_at).await? {
+        let at = from.filter(|from| from.tenant == *tenant).cloned().unwrap_or(newest);
+        if !of_tenant(client.store(tenant), at, (filter, sees), &mut page, &mut looked_at).await? {
             break;
         }
     }
     Ok(page)
 }
 
-/// Adds those of a tenant; answers whether the page has room for more.
+/// Adds those of a tenant from a position on; answers whether the page has room for more.
 async fn of_tenant(
     store: &Store,
-    (tenant, behind): (&TenantId, Option<&TaskId>),
+    mut at: TasksAt,
     (filter, sees): (&TaskFilter, Sees<'_>),
     page: &mut TaskPage,
     looked_at: &mut usize,
 ) -> Result<bool, StoreError> {
+    let tenant = at.tenant.clone();
     let mut skip = 0;
-    if let Some(behind) = behind {
-        let newer = store.newer_tasks(&TurnName::task(tenant, behind)).await?;
-        page.begun_anew = newer.is_none();
-        skip = newer.map_or(0, |newer| newer + 1);
+    if let Some(shown) = at.behind.clone() {
+        match newer(store, &tenant, &shown, sees).await? {
+            Some(newer) => skip = newer + 1,
+            None => (page.begun_anew, at) = (true, TasksAt::newest(&tenant)),
+        }
     }
+    skip += at.windows * WINDOW;
+    let (mut last, mut left, mut is_blank) = (at.behind.clone(), WINDOW, true);
     loop {
-        let ids = store.tasks(tenant, skip, PAGE).await?;
+        let ids = store.tasks(&tenant, skip, PAGE).await?;
         let is_last = ids.len() < PAGE;
-        skip += PAGE;
+        (skip, left) = (skip + PAGE, left - PAGE);
+        let ids = behind(ids, last.as_ref());
+        last = ids.last().cloned().or(last);
         if !ids.is_empty() {
             let now_ms = store.now_ms().await?;
-            for summary in join_all(ids.into_iter().map(|id| task_summary(store, tenant, id))).await {
+            for summary in join_all(ids.into_iter().map(|id| task_summary(store, &tenant, id))).await {
+                *looked_at += 1;
                 let summary = match summary {
                     // Rule 18: a key that a hand has damaged costs itself alone.
-                    Err(error) if error.is_script_error() => {
-                        *looked_at += 1;
-                        continue;
-                    }
+                    Err(error) if error.is_script_error() => continue,
                     summary => summary?,
                 };
-                *looked_at += 1;
-                page.next = Some(TasksAt { tenant: tenant.clone(), behind: Some(summary.id.clone()) });
                 if filter.takes(&summary, now_ms) && sees(summary.agent.as_deref()) {
+                    is_blank = false;
+                    at = TasksAt { behind: Some(summary.id.clone()), ..TasksAt::newest(&tenant) };
                     page.tasks.push(summary);
                 }
                 if page.tasks.len() >= filter.limit {
+                    page.next = Some(at);
                     return Ok(false);
                 }
             }
@@ -219,10 +239,31 @@ async fn of_tenant(
             page.next = None;
             return Ok(true);
         }
-        if *looked_at >= LOOKED_AT_MAX {
+        if left == 0 {
+            at.windows += usize::from(is_blank);
+            page.next = Some(at);
             return Ok(false);
         }
     }
+}
+
+/// How many tasks are newer than one that a list has shown; none if it is not there, or is not to be seen. Both are asked
+/// either way: what may not be seen takes as long as what does not exist.
+async fn newer(store: &Store, tenant: &TenantId, task: &TaskId, sees: Sees<'_>) -> Result<Option<usize>, StoreError> {
+    let name = TurnName::task(tenant, task);
+    let newer = store.newer_tasks(&name).await?;
+    let agent = match store.record(&name).await {
+        // Rule 18.
+        Err(error) if error.is_script_error() => None,
+        view => summary(tenant, task.clone(), &view?).agent,
+    };
+    Ok(newer.filter(|_| sees(agent.as_deref())))
+}
+
+/// Those of `ids` that are behind the last one that was looked at: tasks that came meanwhile have moved it down.
+fn behind(mut ids: Vec<TaskId>, last: Option<&TaskId>) -> Vec<TaskId> {
+    let known = last.and_then(|last| ids.iter().position(|id| id == last)).map_or(0, |at| at + 1);
+    ids.split_off(known)
 }
 
 /// What is known of one task in short.
@@ -302,4 +343,30 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> String {
     }
     let end = (0..=bytes_max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_position_is_read_as_it_is_written() {
+        for text in ["demo:", "demo:job", "demo:job:2", "demo::1"] {
+            assert_eq!(text.parse::<TasksAt>().unwrap().to_string(), text);
+        }
+        for text in ["demo", "demo:job:", "demo:job:x", "demo:job:-1", "demo:job:1:1", "demo:job:70000", ":job"] {
+            assert!(text.parse::<TasksAt>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_looked_at_is_not_looked_at_again_if_tasks_came_meanwhile() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| TaskId::new(*id).unwrap()).collect::<Vec<_>>();
+        let last = TaskId::new("c").unwrap();
+        assert_eq!(behind(ids(&["b", "c", "d"]), Some(&last)), ids(&["d"]));
+        assert_eq!(behind(ids(&["d", "e"]), Some(&last)), ids(&["d", "e"]));
+        assert_eq!(behind(ids(&["a", "b"]), None), ids(&["a", "b"]));
+    }
 }

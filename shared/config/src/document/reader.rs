@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::document::errors::{Errors, Place};
 use crate::document::tree::{Entry, Node, Value, join};
 use crate::document::units::{format_duration, format_size, parse_duration, parse_size};
+use crate::mask;
 use tickfleet_model::suggest;
 
 /// A mapping whose fields are known: what is asked for is read, the rest is refused by [`Section::close`].
@@ -85,7 +86,19 @@ impl<'a> Cursor<'a> {
 
     /// Notes that the value is not what is allowed, and what was probably meant.
     pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
-        self.errors.suggest(&self.node.place, &self.path, self.node.describe(), expected, meant);
+        self.errors.suggest(&self.node.place, &self.path, self.found(), expected, meant);
+    }
+
+    /// The value as an error shows it: without what may be a literal secret.
+    fn found(&self) -> String {
+        let shown = match &self.node.value {
+            Value::Text(text) => mask::found(text, &self.path),
+            _ => None,
+        };
+        match shown {
+            Some(text) => Node { value: Value::Text(text), place: self.node.place.clone() }.describe(),
+            None => self.node.describe(),
+        }
     }
 
     /// Text as it stands.

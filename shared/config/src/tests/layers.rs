@@ -251,8 +251,27 @@ tools:
       headers: {X-Custom: hunter2, Authorization: Bearer hunter2, Accept: application/json}
       body: {pin: hunter2, nested: [{deep: hunter2}], number: 5, text: "{{text}}"}
       secrets: {SECRET: {env: CLIENT_SECRET}}
+  sign:
+    description: Signs in first.
+    effect: once
+    input_schema: {type: object}
+    http:
+      method: POST
+      base_url: https://sign.example.com
+      path: /
+      oauth2: {grant: client_credentials, token_url: "https://id.example.com/t", client_id: shop,
+        client_secret: "${SECRET}", scope: hunter2}
+      secrets: {SECRET: {env: CLIENT_SECRET}}
+  report:
+    description: Reports.
+    effect: read
+    input_schema: {type: object, properties: {text: {type: string}}, required: [text]}
+    shell:
+      level: basic
+      command: [/usr/bin/report, --as, hunter2, -phunter2, "--password=hunter2", "{{text}}"]
+      stdin: "hunter2 and {{text}}"
 "#;
-    let permissions = "permissions: {notify: {everyone: true}}";
+    let permissions = "permissions: {notify: {everyone: true}, sign: {everyone: true}, report: {everyone: true}}";
     let settings = "tracing: {otlp_endpoint: \"https://c.example.com/?key=hunter2\"}\n";
     let configuration = given()
         .file("tools.yaml", tools)
@@ -265,8 +284,33 @@ tools:
     for shown in [&printed, &parts] {
         let lines: Vec<&str> = shown.lines().filter(|line| line.contains("hunter2")).collect();
         assert!(lines.is_empty(), "{lines:#?}");
-        for plain in ["hooks.example.com", "T024BE7LD", "application/json", "{{text}}", "CLIENT_SECRET"] {
+        for plain in
+            ["hooks.example.com", "T024BE7LD", "application/json", "{{text}}", "CLIENT_SECRET", "/usr/bin/report"]
+        {
             assert!(shown.contains(plain), "{plain} is no secret:\n{shown}");
         }
+    }
+}
+
+#[test]
+fn an_error_shows_no_literal_of_a_field_that_may_hold_a_secret() {
+    let tool = |shell: &str| {
+        let tools = format!(
+            "tools:\n  report:\n    description: Reports.\n    effect: read\n    input_schema: {{type: object}}\n    \
+             shell: {{level: basic, {shell}}}\n"
+        );
+        let given =
+            given().file("tools.yaml", tools).file("permissions.yaml", "permissions: {report: {everyone: true}}");
+        given.load().unwrap_err().to_string()
+    };
+    for shell in [
+        "command: [report, \"hunter2 {{text\"]",
+        "command: report --password hunter2",
+        "command: [report], stdin: \"hunter2 {{text\"",
+        "command: [report], environment: {A: \"hunter2 {{text}}\"}",
+    ] {
+        let refused = tool(shell);
+        assert!(refused.contains("tools.report.shell.") && refused.contains("***"), "{shell}: {refused}");
+        assert!(!refused.contains("hunter2"), "{shell}: {refused}");
     }
 }

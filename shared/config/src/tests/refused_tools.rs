@@ -33,7 +33,7 @@ fn a_placeholder_must_name_an_argument() {
          input_schema.properties: id, note; did you mean `note`?",
     );
     tool("method: GET\n      path: /v1\n      query: {q: \"{{id\"}")
-        .assert_refused("tools.yaml:12:18: tools.call.http.query.q: found \"{{id\"; expected a `}}` after every `{{`");
+        .assert_refused("tools.yaml:12:18: tools.call.http.query.q: found \"***\"; expected a `}}` after every `{{`");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_sign_in_says_all_that_its_grant_needs_and_no_secret() {
             place(82, ".client_id")
         ));
     http(&format!("headers: {{authorization: x}}, oauth2: {{{good}, client_secret: \"${{S}}\"}}")).assert_refused(
-        "tools.yaml:7:32: tools.call.http.headers.authorization: found \"x\"; expected no Authorization beside oauth2, \
+        "tools.yaml:7:32: tools.call.http.headers.authorization: found \"***\"; expected no Authorization beside oauth2, \
          which sets it",
     );
 }

@@ -2,25 +2,44 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, TenantId};
 
-/// Adds tenant and agent to a message that leaves them out, as a provider's response does.
+/// Adds tenant and agent to a message that leaves them out, as a provider's response does. Null counts as left out, as in
+/// every optional field.
 #[must_use]
-pub fn with_owner(bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
-    let Ok(members) = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(&bytes) else { return bytes };
-    let Some(open) = bytes.iter().position(|b| *b == b'{') else { return bytes };
+pub fn with_owner(mut bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
     // Ids need no escaping: their characters are bounded.
-    let mut added = String::new();
-    for (name, id) in [("tenant", tenant.map(TenantId::as_str)), ("agent", agent.map(AgentId::as_str))] {
-        if let Some(id) = id.filter(|_| !members.contains_key(name)) {
-            added.push_str(&format!("\"{name}\":\"{id}\","));
+    for (name, id) in [("agent", agent.map(AgentId::as_str)), ("tenant", tenant.map(TenantId::as_str))] {
+        if let Some(id) = id {
+            bytes = with_member(bytes, name, id);
         }
     }
-    if members.is_empty() {
-        added.pop();
+    bytes
+}
+
+fn with_member(bytes: Vec<u8>, name: &str, id: &str) -> Vec<u8> {
+    let Some((at, replaced, added)) = addition(&bytes, name, id) else { return bytes };
+    match (bytes.get(..at), bytes.get(at.wrapping_add(replaced)..)) {
+        (Some(head), Some(tail)) => [head, added.as_bytes(), tail].concat(),
+        _ => bytes,
     }
-    let (head, tail) = bytes.split_at(open + 1);
-    [head, added.as_bytes(), tail].concat()
+}
+
+/// Where a text is put into a message, in the place of so many bytes, and the text; none if the message has the member.
+fn addition(bytes: &[u8], name: &str, id: &str) -> Option<(usize, usize, String)> {
+    let members = serde_json::from_slice::<BTreeMap<String, &RawValue>>(bytes).ok()?;
+    match members.get(name).map(|value| value.get()) {
+        None => {
+            let open = bytes.iter().position(|b| *b == b'{')?;
+            Some((open + 1, 0, format!("\"{name}\":\"{id}\"{}", if members.is_empty() { "" } else { "," })))
+        }
+        // It is a part of the bytes, not a copy: where it begins there is how far it lies behind their beginning.
+        Some(null) if null == "null" => {
+            Some((null.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr()), null.len(), format!("\"{id}\"")))
+        }
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -39,6 +58,10 @@ mod tests {
         assert_eq!(owned("{}"), r#"{"tenant":"demo","agent":"kelly"}"#);
         assert_eq!(owned(r#" {"calls":[]}"#), r#" {"tenant":"demo","agent":"kelly","calls":[]}"#);
         assert_eq!(owned(r#"{"tenant":"acme","agent":"fran"}"#), r#"{"tenant":"acme","agent":"fran"}"#);
+        assert_eq!(owned(r#"{"tenant": null,"agent":null}"#), r#"{"tenant": "demo","agent":"kelly"}"#);
+        assert_eq!(owned(r#"{"agent":null,"a":null}"#), r#"{"tenant":"demo","agent":"kelly","a":null}"#);
+        // Twice the same member stays so, and is refused.
+        assert_eq!(owned(r#"{"tenant":"acme","tenant":null}"#).matches("tenant").count(), 2);
         // What cannot be read is told by whoever parses it.
         assert_eq!(owned("[1]"), "[1]");
         assert_eq!(owned("{"), "{");

@@ -75,9 +75,6 @@ const EVERYWHERE: &[libc::c_long] = &[
     libc::SYS_gettimeofday,
     libc::SYS_getuid,
     libc::SYS_getxattr,
-    libc::SYS_inotify_add_watch,
-    libc::SYS_inotify_init1,
-    libc::SYS_inotify_rm_watch,
     libc::SYS_ioctl,
     libc::SYS_ioprio_get,
     libc::SYS_ioprio_set,
@@ -223,7 +220,6 @@ const OLDER: &[libc::c_long] = &[
     libc::SYS_futimesat,
     libc::SYS_getdents,
     libc::SYS_getpgrp,
-    libc::SYS_inotify_init,
     libc::SYS_lchown,
     libc::SYS_link,
     libc::SYS_lstat,
@@ -303,6 +299,8 @@ pub(super) fn forbidden() -> Vec<libc::c_long> {
         libc::SYS_listen,
         // Its queues of events are memory that nothing counts; at `basic` it would reach the machine's files.
         libc::SYS_inotify_add_watch,
+        libc::SYS_inotify_init1,
+        libc::SYS_inotify_rm_watch,
         libc::SYS_bpf,
         libc::SYS_chroot,
         libc::SYS_delete_module,
@@ -342,6 +340,12 @@ pub(super) fn forbidden() -> Vec<libc::c_long> {
         libc::SYS_userfaultfd,
     ];
     #[cfg(target_arch = "x86_64")]
-    all.extend([libc::SYS_kexec_file_load, libc::SYS_ioperm, libc::SYS_iopl, libc::SYS_modify_ldt]);
+    all.extend([
+        libc::SYS_inotify_init,
+        libc::SYS_kexec_file_load,
+        libc::SYS_ioperm,
+        libc::SYS_iopl,
+        libc::SYS_modify_ldt,
+    ]);
     all
 }

@@ -16,6 +16,7 @@ old = {'mount': 165, 'umount2': 166, 'pivot_root': 155, 'chroot': 161, 'ptrace':
        'process_vm_writev': 311, 'keyctl': 250, 'add_key': 248, 'request_key': 249, 'bpf': 321, 'perf_event_open': 298,
        'userfaultfd': 323, 'setns': 308, 'unshare': 272, 'kexec_load': 246, 'kexec_file_load': 320, 'init_module': 175,
        'finit_module': 313, 'delete_module': 176, 'kcmp': 312, 'open_by_handle_at': 304, 'fanotify_init': 300,
+       'inotify_init': 253, 'inotify_add_watch': 254, 'inotify_rm_watch': 255, 'inotify_init1': 294,
        'shmget': 29, 'msgget': 68, 'semget': 64, 'mq_open': 240, 'reboot': 169, 'swapon': 167, 'modify_ldt': 154,
        'iopl': 172, 'ioperm': 173, 'io_uring_setup': 425, 'io_uring_enter': 426, 'io_uring_register': 427,
        'open_tree': 428, 'move_mount': 429, 'fsopen': 430, 'mount_setattr': 442, 'pidfd_getfd': 438,

@@ -22,6 +22,7 @@ use tickfleet_model::limits;
 use tickfleet_tools::Secrets;
 
 use super::events::{Data, Events};
+use super::printable::{REASON_BYTES_MAX, printable};
 use super::wire::{self, Decoded, Decoder};
 
 type Headers = HashMap<HeaderName, HeaderValue>;
@@ -196,7 +197,7 @@ impl Reader {
     }
 
     fn unreadable(&self, id: u64, why: &str) -> ServerJsonRpcMessage {
-        let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
+        let (server, reason) = (self.server.as_str(), printable(why, &self.secrets, REASON_BYTES_MAX));
         tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         wire::unreadable(id, &reason)
     }

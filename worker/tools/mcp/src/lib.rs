@@ -17,6 +17,7 @@ mod link;
 mod listing;
 mod look;
 mod outcome;
+mod printable;
 mod scan;
 mod server;
 mod servers;

@@ -12,9 +12,10 @@ use rmcp::model::{ClientJsonRpcMessage, ClientNotification, JsonRpcMessage, Serv
 use rmcp::service::RoleClient;
 use rmcp::transport::Transport;
 use tickfleet_model::limits;
-use tickfleet_tools::{Secrets, wording};
+use tickfleet_tools::Secrets;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
+use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan::Scan;
 use super::wire::{self, Decoded, Decoder, Flaw};
 
@@ -187,7 +188,7 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
 
     /// Ends a request whose answer could not be read.
     fn end_request(&mut self, id: u64, why: &str) {
-        let (server, reason) = (self.server.as_str(), self.secrets.scrub(why));
+        let (server, reason) = (self.server.as_str(), printable(why, &self.secrets, REASON_BYTES_MAX));
         tracing::warn!(server, request = id, reason, "cannot read an MCP server's response");
         if self.waiting.remove(&id) {
             self.ready.push_back(wire::unreadable(id, &reason));
@@ -198,8 +199,8 @@ impl<R: AsyncRead + Unpin, W> Lines<R, W> {
     fn noise(&mut self, text: &[u8]) {
         self.noise += 1;
         if self.noise == 10_u64.pow(self.noise.ilog10()) {
-            let text = self.secrets.scrub(&String::from_utf8_lossy(text));
-            let (server, line, lines) = (self.server.as_str(), wording::cut(&text, NOISE_BYTES_MAX), self.noise);
+            let line = printable(&String::from_utf8_lossy(text), &self.secrets, NOISE_BYTES_MAX);
+            let (server, lines) = (self.server.as_str(), self.noise);
             tracing::warn!(
                 server,
                 line,

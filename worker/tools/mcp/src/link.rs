@@ -27,12 +27,12 @@ use super::child::{self, ServerProcess};
 use super::http::Answering;
 use super::lines::Lines;
 use super::listing::{Listing, Malformed};
+use super::printable::{REASON_BYTES_MAX, printable};
 use super::wire;
 use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::standard_error::Tail;
-use tickfleet_tools::wording;
 
 /// Limit of resolving, connecting and the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,8 +42,9 @@ const REQUESTS_MAX: usize = 256;
 /// them.
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
-/// Bytes of a server's words that go into a reason.
-const REASON_BYTES_MAX: usize = 300;
+
+/// Bytes of the version that a server gives of itself.
+const VERSION_BYTES_MAX: usize = 100;
 
 /// The verdict whether a tool still is what was pinned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -154,8 +155,7 @@ pub(super) async fn connect_heard(
     };
     let (heard, stop) = (Arc::new(heard), CancellationToken::new());
     let listener = Listener(Arc::clone(&heard));
-    let in_words =
-        |error: ClientInitializeError| wording::cut(&secrets.scrub(&handshake_failure(&error)), REASON_BYTES_MAX);
+    let in_words = |error: ClientInitializeError| printable(&handshake_failure(&error), &secrets, REASON_BYTES_MAX);
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
             let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
@@ -302,7 +302,8 @@ impl Link {
     /// The version that the server gives of itself.
     pub(super) fn version(&self) -> Option<String> {
         let info = self.peer.peer_info()?;
-        let version = info.server_info.as_ref().map(|server| wording::cut(&server.version, REASON_BYTES_MAX));
+        let version =
+            info.server_info.as_ref().map(|server| printable(&server.version, &self.secrets, VERSION_BYTES_MAX));
         version.filter(|version| !version.is_empty())
     }
 
@@ -311,7 +312,7 @@ impl Link {
     /// # Errors
     /// Why not, in words; more tools than a server may have are an error too.
     pub(super) async fn tools(&self) -> Result<Listing, String> {
-        let said = |what: String| wording::cut(&self.secrets.scrub(&what), REASON_BYTES_MAX);
+        let said = |what: String| printable(&what, &self.secrets, REASON_BYTES_MAX);
         let (mut listing, mut cursor) = (Listing::default(), None);
         loop {
             let page = PaginatedRequestParams::default().with_cursor(cursor);
@@ -337,6 +338,7 @@ impl Link {
             };
             cursor = listing.take(&page).map_err(said)?;
             if cursor.is_none() {
+                listing.scrub(&self.secrets);
                 return Ok(listing);
             }
         }

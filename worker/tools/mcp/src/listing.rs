@@ -9,12 +9,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_config::{McpAnnotations, McpDefinition};
 use tickfleet_model::limits;
-use tickfleet_tools::wording;
+use tickfleet_tools::{Secrets, wording};
 
+use super::printable::{REASON_BYTES_MAX, printable};
 use super::scan;
 
 /// Bytes of a name or a cursor that is quoted.
 const WORDS_BYTES_MAX: usize = 100;
+/// Bytes of the name of a tool that cannot be read.
+const NAME_BYTES_MAX: usize = 128;
 
 /// The tools of a server, as far as they were read.
 #[derive(Debug, Default)]
@@ -109,6 +112,21 @@ impl Listing {
         Ok(Some(cursor))
     }
 
+    /// Takes the secrets of the connection out of what the server says: definitions are pinned in a file, and read by models.
+    pub(super) fn scrub(&mut self, secrets: &Secrets) {
+        for tool in &mut self.tools {
+            for words in [&mut tool.title, &mut tool.description, &mut tool.annotations.title].into_iter().flatten() {
+                *words = secrets.scrub(words);
+            }
+            scrub_words(&mut tool.input_schema, secrets);
+            tool.output_schema.iter_mut().for_each(|schema| scrub_words(schema, secrets));
+        }
+        for Malformed { name, why } in &mut self.malformed {
+            *name = printable(name, secrets, NAME_BYTES_MAX);
+            *why = printable(why, secrets, REASON_BYTES_MAX);
+        }
+    }
+
     /// One tool, or why it is none.
     ///
     /// # Errors
@@ -193,6 +211,24 @@ fn annotations(value: Option<&RawValue>) -> Result<McpAnnotations, String> {
         idempotent_hint: hint(read.idempotent_hint),
         open_world_hint: hint(read.open_world_hint),
     })
+}
+
+/// Scrubs the words of a schema: what its values have to be stays as it is.
+fn scrub_words(schema: &mut Value, secrets: &Secrets) {
+    match schema {
+        Value::Object(members) => {
+            for (key, value) in members {
+                match value {
+                    Value::String(words) if matches!(key.as_str(), "title" | "description" | "$comment") => {
+                        *words = secrets.scrub(words);
+                    }
+                    value => scrub_words(value, secrets),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| scrub_words(item, secrets)),
+        _ => {}
+    }
 }
 
 fn quoted(text: &str) -> String {

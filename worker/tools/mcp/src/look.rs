@@ -11,7 +11,7 @@ use super::listing::{Listing, Malformed};
 use super::{definition, link, listing};
 use tickfleet_tools::Environment;
 use tickfleet_tools::standard_error::Tail;
-use tickfleet_tools::{ArgumentCheck, OutputCheck};
+use tickfleet_tools::{ArgumentCheck, OutputCheck, wording};
 
 /// Limit of the whole look, unless somebody chooses another one.
 pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,7 +51,7 @@ pub(super) fn offered(def: &McpServerDef, listed: Listing, version: Option<Strin
     let mut offer = Offer { version, tools: Vec::new(), refused };
     for tool in listed.tools {
         match unusable(def, &tool, &offer.tools) {
-            Some(why) => offer.refused.push((tool.name, why)),
+            Some(why) => offer.refused.push((wording::cut(&tool.name, limits::NAME_BYTES_MAX), why)),
             None => offer.tools.push(tool),
         }
     }
@@ -64,7 +64,8 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
     if name.len() > limits::NAME_BYTES_MAX || name.contains(odd) {
         return Some(format!(
-            "its name {name:?} is not 1 to {} characters of A-Z a-z 0-9 _ . -",
+            "its name {:?} is not 1 to {} characters of A-Z a-z 0-9 _ . -",
+            wording::cut(&name, limits::NAME_BYTES_MAX),
             limits::NAME_BYTES_MAX
         ));
     }

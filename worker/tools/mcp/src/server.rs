@@ -8,7 +8,7 @@ use std::time::Duration;
 use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::{McpConnection, McpServerDef};
 use tickfleet_ops::metrics::McpServer;
-use tickfleet_tools::{Environment, wording};
+use tickfleet_tools::Environment;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -33,8 +33,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The time between two looks at the tools without a notice: not every server sends one.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
-/// Bytes of a tool's name that are logged.
-const NAME_BYTES_MAX: usize = 128;
 /// Limit of asking for the tools of a server that is up.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -230,7 +228,7 @@ async fn tend(server: &Inner, link: &Arc<Link>) -> String {
 /// Logs the tools that cannot be read, and those that are quarantined.
 fn report(server: &Inner, checked: &Checked) {
     for malformed in &checked.malformed {
-        let (tool, reason) = (wording::cut(&malformed.name, NAME_BYTES_MAX), malformed.why.as_str());
+        let (tool, reason) = (malformed.name.as_str(), malformed.why.as_str());
         tracing::warn!(server = server.name, tool, reason, "unreadable definition of an MCP tool; tool left out");
     }
     for (tool, verdict) in checked.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {

@@ -314,3 +314,70 @@ async fn over_http_digits_are_kept_and_an_answer_that_cannot_be_read_ends_its_ca
     }
     servers.stop().await;
 }
+
+/// A server whose texts hold its own token, another secret, and characters that show something else than they are.
+const INDISCREET: &str = r#"
+import json
+import os
+import sys
+
+token = os.environ["TOKEN"]
+trick = "\u202e\u001b[8m\n# forged"
+tool = {
+    "name": "look",
+    "title": "Look " + token,
+    "description": "Signs in as " + token + ".",
+    "inputSchema": {"type": "object", "properties": {"a": {"type": "string", "description": "as " + token}}},
+    "annotations": {"title": token},
+}
+for request in sys.stdin:
+    request = json.loads(request)
+    if "id" not in request:
+        continue
+    result = {"content": [{"type": "text", "text": "hi"}]}
+    if request["method"] == "tools/list":
+        result = {"tools": [tool, {"name": "odd " + token + trick + "x" * 10000, "inputSchema": 7}]}
+    if request["method"] == "initialize":
+        version = "1.0 " + token + trick + " ghp_" + "a1B2" * 9 + "x" * 10000
+        server = {"name": "s", "version": version}
+        revision = request["params"]["protocolVersion"]
+        result = {"protocolVersion": revision, "capabilities": {"tools": {}}, "serverInfo": server, "instructions": token}
+    print(json.dumps({"jsonrpc": "2.0", "result": result, "id": request["id"]}), flush=True)
+"#;
+
+#[tokio::test]
+async fn texts_of_a_server_show_no_secret_nothing_hidden_and_are_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("server.py");
+    std::fs::write(&script, INDISCREET).unwrap();
+    let token = "correct-horse-battery";
+    let server = json!({"command": "python3", "args": [script], "env": {"TOKEN": "${TOKEN}"},
+        "secrets": {"TOKEN": {"env": "SERVER_TOKEN"}}});
+    std::fs::write(folder.path().join("mcp.yaml"), json!({"servers": {"s": server}}).to_string()).unwrap();
+    let (mut file, _) = load_mcp(&Sources { dir: Some(folder.path().to_owned()), ..Sources::default() }).unwrap();
+    let def = file.servers.remove("s").unwrap();
+    #[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
+    let path = std::env::var("PATH").unwrap_or_default();
+    let environment = Environment::of([("PATH", path.as_str()), ("SERVER_TOKEN", token)]);
+    let offer = look("s", &def, &environment, TIMEOUT).await.unwrap();
+    let version = offer.version.clone().unwrap();
+    assert!(version.starts_with("1.0 [REDACTED]\\u202e\\u001b[8m\\n# forged"), "{version}");
+    assert!(version.len() <= 300 && !version.contains("ghp_"), "{version}");
+    let tool = &offer.tools[0];
+    assert_eq!(tool.description.as_deref(), Some("Signs in as [REDACTED]."));
+    assert_eq!(tool.input_schema["properties"]["a"]["description"], "as [REDACTED]");
+    let (name, why) = &offer.refused[0];
+    assert!(name.starts_with("odd [REDACTED]\\u202e") && name.len() <= 300, "{name}: {why}");
+    // What is pinned is what a worker compares with.
+    assert!(!format!("{offer:?}").contains(token), "{offer:?}");
+    let mut pinned = def;
+    pinned.tools = offer.tools;
+    pinned.prefix = String::new();
+    let servers = Servers::new(environment);
+    let tools = servers.tools(&McpFile { servers: [("s".to_owned(), pinned)].into() }, TIMEOUT).unwrap();
+    let tools: BTreeMap<String, RegisteredTool> =
+        tools.into_iter().map(|tool| (tool.spec.name.clone(), tool)).collect();
+    let called = call(&tools["look"], json!({})).await;
+    assert!(called.is_ok(), "it is not quarantined: {called:?}");
+    servers.stop().await;
+}
