@@ -33,7 +33,7 @@ const LISTED: (usize, usize) = (20, 500);
 /// Where a list of tasks goes on.
 const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
 /// Where a list has begun anew.
-const BEGUN_ANEW: HeaderName = HeaderName::from_static("tickfleet-begun-anew");
+const LIST_RESTARTED: HeaderName = HeaderName::from_static("tickfleet-list-restarted");
 
 /// An accepted task.
 #[derive(Debug, Serialize, ToSchema)]
@@ -149,7 +149,7 @@ pub(crate) async fn delegate(
 #[utoipa::path(get, path = "/v1/tasks", tag = "tasks", params(Wanted),
     responses((status = 200, description = "Tasks, the newest first", body = Vec<Object>,
             headers(("tickfleet-next" = String, description = "Position of the next page, for `from`. Absent on the last page"),
-                ("tickfleet-begun-anew" = String, description = "`true` if the position is no longer kept and the list starts over"))),
+                ("tickfleet-list-restarted" = String, description = "`true` if the position has expired or its task is not visible to the key, so that the list starts over"))),
         (status = 400, description = "Invalid query parameter", body = ProblemBody),
         (status = 401, description = "Missing or invalid API key or token", body = ProblemBody),
         (status = 403, description = "The key lacks the permission", body = ProblemBody),
@@ -176,8 +176,8 @@ pub(crate) async fn list(
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }
-    if page.begun_anew {
-        headers.insert(BEGUN_ANEW, HeaderValue::from_static("true"));
+    if page.list_restarted {
+        headers.insert(LIST_RESTARTED, HeaderValue::from_static("true"));
     }
     Ok((headers, Json(page.tasks)))
 }

@@ -572,7 +572,7 @@ async fn paged(front: &Front, key: &str, limit: usize) -> (Vec<String>, Vec<Stri
     loop {
         let from = positions.last().map(|last| format!("&from={last}")).unwrap_or_default();
         let page = front.ask(key, "GET", &format!("/v1/tasks?limit={limit}{from}"), &Value::Null).await;
-        assert_eq!((page.status, page.header("tickfleet-begun-anew")), (200, None), "{page:?}");
+        assert_eq!((page.status, page.header("tickfleet-list-restarted")), (200, None), "{page:?}");
         tasks.extend(page.json().as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()));
         let Some(next) = page.header("tickfleet-next") else { return (tasks, positions) };
         assert!(positions.len() < 10, "the list does not end: {positions:?}");
@@ -621,7 +621,7 @@ async fn a_list_of_tasks_names_no_task_that_its_key_does_not_see_and_leaves_out_
     let listed = async |key: &str, id: &str| {
         let before = questions.0.load(Ordering::SeqCst);
         let page = observed.ask(key, "GET", &format!("/v1/tasks?from=acme:{id}"), &Value::Null).await;
-        let headers = ["tickfleet-begun-anew", "tickfleet-next"].map(|name| page.header(name).map(str::to_owned));
+        let headers = ["tickfleet-list-restarted", "tickfleet-next"].map(|name| page.header(name).map(str::to_owned));
         (page.status, headers, page.body, questions.0.load(Ordering::SeqCst) - before)
     };
     let nobodys = listed(&kelly, "nobodys").await;

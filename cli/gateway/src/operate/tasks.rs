@@ -53,7 +53,7 @@ pub(crate) struct Page {
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
     /// True if the place to go on from is kept no longer: the list of its tenant begins anew.
-    begun_anew: bool,
+    list_restarted: bool,
     /// Now, ms of shard time.
     now_ms: i64,
 }
@@ -89,7 +89,7 @@ pub(crate) async fn list(
     };
     let page = task_page(&shared.client, &tenants, &filter, from.as_ref()).await?;
     let (next, now_ms) = (page.next.map(|next| next.to_string()), super::views::now_ms(&shared).await?);
-    Ok(Json(Page { tasks: page.tasks, next, begun_anew: page.begun_anew, now_ms }))
+    Ok(Json(Page { tasks: page.tasks, next, list_restarted: page.list_restarted, now_ms }))
 }
 
 fn outcome(word: String) -> Result<String, Problem> {

@@ -165,7 +165,7 @@ async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> R
         Some(tenant) => client.store(tenant).now_ms().await?,
         None => 0,
     };
-    if page.begun_anew {
+    if page.list_restarted {
         output.note("the task of --from has expired: its tenant's list starts over");
     }
     output.show(&page.tasks, |tasks| listed(tasks, now_ms, output))?;

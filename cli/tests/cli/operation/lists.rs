@@ -47,7 +47,11 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
     filtered(&served, "tasks", &[(&so, 3), (&not_so, 0), ("state=running", 0), ("agent=kelly", 0), ("tenant=acme", 0)]);
     filtered(&served, "tasks", &[("older_than_s=3600", 0), ("older_than_s=0", 3), ("from=acme:", 3)]);
     let gone = served.sees("tasks?from=demo:job-0");
-    assert_eq!((count(&gone, "tasks"), &gone["begun_anew"]), (3, &json!(true)), "what is kept no longer is no place");
+    assert_eq!(
+        (count(&gone, "tasks"), &gone["list_restarted"]),
+        (3, &json!(true)),
+        "what is kept no longer is no place"
+    );
     served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2 goes on");
     served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
     served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).complains("expected one of ok,");

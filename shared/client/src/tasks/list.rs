@@ -143,7 +143,7 @@ pub struct TaskPage {
     pub next: Option<TasksAt>,
     /// True if the position was not found: its task is no longer kept, or whoever asks does not see it. The list of the
     /// tenant starts over.
-    pub begun_anew: bool,
+    pub list_restarted: bool,
 }
 
 /// Whether somebody sees what is an agent's; none: of a task whose agent is not known.
@@ -204,7 +204,7 @@ async fn of_tenant(
     if let Some(shown) = at.behind.clone() {
         match newer(store, &tenant, &shown, sees).await? {
             Some(newer) => skip = newer + 1,
-            None => (page.begun_anew, at) = (true, TasksAt::newest(&tenant)),
+            None => (page.list_restarted, at) = (true, TasksAt::newest(&tenant)),
         }
     }
     skip += at.windows * WINDOW;

@@ -55,7 +55,7 @@ function draw(page, view, refresh) {
   const next = page.next ? h("button", { id: "more-tasks", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
   const first = view.from ? h("button", { id: "first-tasks", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
-    page.begun_anew ? h("p", { class: "doubt" }, "The position in the list has expired: the list starts over.") : null,
+    page.list_restarted ? h("p", { class: "doubt" }, "The position in the list has expired: the list starts over.") : null,
     page.tasks.length ? table(`${page.tasks.length} tasks${page.next ? ", and maybe more" : ""}`, columns, page.tasks) : h("p", {}, "No tasks match."),
     h("div", { class: "row" }, may("operate") ? end : null, first, next),
   ];
