@@ -97,7 +97,7 @@ export class Submitted {
     this.awaited.release();
   }
 
-  /** Cancels the turn or task. Calls that already run finish; the reply arrives as usual. */
+  /** Cancels the turn or task. A running call is stopped, and a `once` call then ends as `outcome_unknown`. The reply arrives as usual. */
   cancel(reason = ""): Promise<void> {
     return this.fleet.cancel(this.id, { tenant: this.tenant || undefined, task: this.isTask, reason });
   }
