@@ -247,7 +247,7 @@ mod tests {
         assert!(refused(r#"{"choices":[{"message":{}},{"message":{}}]}"#).contains("2 choices"));
         assert!(refused(r#"{"choices":[{"delta":{}}]}"#).contains("without a message"));
         assert!(refused(r#"{"candidates":[]}"#).contains("0 candidates"));
-        assert!(refused(r#"{"candidates":[{"content":{"role":"model"}}]}"#).contains("calls no tool"));
+        assert!(refused(r#"{"candidates":[{"content":{"role":"model"}}]}"#).contains("without tool calls"));
         assert!(refused(r#"{"role":"user","content":"hi"}"#).contains("\"user\""));
         assert!(refused(r#"{"role":"assistant","content":"hi"}"#).contains("--format text"));
         // Twice the same key could mean either.

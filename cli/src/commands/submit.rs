@@ -219,7 +219,7 @@ mod tests {
         let said = |text| call(text).map(|c| (c.tool, c.arguments)).map_err(|f| f.message());
         assert_eq!(said("echo"), Ok(("echo".into(), "{}".into())));
         assert_eq!(said(" echo  {\"text\": \"a b\"} "), Ok(("echo".into(), "{\"text\": \"a b\"}".into())));
-        assert!(said("echo text=hi").unwrap_err().unwrap().contains("no JSON"));
+        assert!(said("echo text=hi").unwrap_err().unwrap().contains("not JSON"));
         assert!(said("  ").is_err());
     }
 

@@ -182,8 +182,8 @@ mod tests {
             ("notes of somebody\n".to_owned(), "it is not an export"),
             ("notes without an end of line".to_owned(), "it is not an export"),
             (format!("{}\n", lines::entry(0, "1-1", "", "{}")), "it is not an export"),
-            (format!("{good}notes\n"), "line 2 of it is no line"),
-            (format!("{good}{end}notes\n"), "line 2 of it is no line"),
+            (format!("{good}notes\n"), "line 2 is not from an export"),
+            (format!("{good}{end}notes\n"), "line 2 is not from an export"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = match opened(&path) {

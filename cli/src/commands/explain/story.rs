@@ -516,7 +516,7 @@ mod tests {
                 "Call /1 called other tools:",
                 "  t.1.call-1 called order: ok, 1 try, 12 ms",
                 "    t.1.call-1.0.call-1 called look: permanent, 1 try, 12 ms: No stock.",
-                "  t.1.call-2 called mail: under way, 2 tries so far",
+                "  t.1.call-2 called mail: running, 2 tries so far",
             ]
         );
     }

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(made, json!({"type": "object", "required": ["tag"], "properties": {"tag": tag}}));
         for (reference, why) in [
             ("#/components/schemas/Node", "refers to itself"),
-            ("#/components/schemas/None", "leads nowhere"),
+            ("#/components/schemas/None", "points to nothing"),
             ("other.yaml#/Pet", "is not in this document"),
         ] {
             let error = inlined(true, schemas.clone(), json!({ "$ref": reference })).unwrap_err();

@@ -418,9 +418,9 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
             warnings.push(format!("shard {number} has never been used: no scheduler has run"));
             continue;
         }
-        for (kind, does) in [("scheduler", "admitted"), ("worker", "carried out")] {
+        for (kind, does) in [("scheduler", "no turns are admitted"), ("worker", "no calls run")] {
             if !nodes.iter().any(|node| node.shard == number && node.kind == kind && node.alive) {
-                warnings.push(format!("no {kind} is alive on shard {number}: nothing is {does}"));
+                warnings.push(format!("no {kind} is alive on shard {number}: {does}"));
             }
         }
         let mut workers =

@@ -73,7 +73,7 @@ fn answers_that_are_an_agents_own_are_kept_for_it_alone() {
     write("tools.yaml", &tools(""));
     let refused = tickfleet(&["config", "check", "--config", conf]).exits(1);
     for name in own {
-        let told = format!("tool '{name}': what it answers is of the agent that asks: say `per: agent`");
+        let told = format!("tool '{name}': its result depends on the agent that asks: set `per: agent`");
         assert!(refused.stderr.contains(&told), "{told}: {}", refused.stderr);
     }
     write("tools.yaml", &tools(", per: agent"));

@@ -33,7 +33,7 @@ async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
         }
     };
     assert_eq!(ended["results"][24]["outcome"], "cancelled");
-    fleet.run(&["explain", "demo:long/25"]).exits(2).complains("none of them");
+    fleet.run(&["explain", "demo:long/25"]).exits(2).complains("there is no /25");
 }
 
 #[tokio::test]

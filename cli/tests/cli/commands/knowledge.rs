@@ -130,7 +130,7 @@ async fn what_is_no_document_is_named_with_the_reason_and_the_rest_is_imported()
         ]
     );
     assert_eq!(place.sources(), ["docs/good.md", "docs/lines.jsonl", "docs/other.md"]);
-    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).complains("no tenant");
+    place.run(&["kb", "import", "docs/good.md", "--tenant", "nobody"]).exits(1).complains("unknown tenant");
 }
 
 /// An endpoint of embeddings that answers so many requests, and then no more.

@@ -109,7 +109,7 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
     let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
     away.complains("REDIS_URL (or --redis-url) names this Redis. Unset it");
-    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
+    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("not JSON");
     tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
     tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");
 }
