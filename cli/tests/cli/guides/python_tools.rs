@@ -215,7 +215,7 @@ fn the_examples_run_in_a_tool_host_and_a_check_need_not_have_it() {
     let socket = folder.path().join("host.sock").display().to_string();
     examples_conf(folder.path(), &format!("host: '{socket}'"));
     let check = || Said::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "").exits(0);
-    check().says("tools.yaml: python.examples.host: no tool host listens there now");
+    check().says("tools.yaml: python.examples.host: no tool host listens there, so its tools");
     let mut host = Command::new(interpreter());
     host.args(["-m", "tickfleet.host", "--listen", &socket, "--path"]).arg([REPOSITORY, "/python/examples"].concat());
     let mut host = host.args(EXAMPLES).current_dir(folder.path()).spawn().unwrap();
