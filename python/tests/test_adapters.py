@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tickfleet.adapters import _calls
-from tickfleet.client import InvalidMessage
+from tickfleet.client import Fleet, InvalidMessage
 from tickfleet.client._message import ID_BYTES_MAX, name
 
 
@@ -30,6 +30,14 @@ def test_what_no_utf_8_has_is_identified_too() -> None:
 def test_arguments_that_were_stored_in_another_order_are_the_same_text() -> None:
     assert _calls.arguments_text({"to": "bob", "amount": 10}) == _calls.arguments_text({"amount": 10, "to": "bob"})
     assert _calls.arguments_text('{"to": 1, "to": 2}') == '{"to": 1, "to": 2}'
+
+
+def test_a_node_of_a_graph_needs_a_client_for_asyncio() -> None:
+    pytest.importorskip("langchain_core")
+    from tickfleet.adapters.langgraph import fleet_node
+
+    with Fleet("redis://127.0.0.1:1", tenant="acme") as fleet, pytest.raises(TypeError, match="needs an AsyncFleet"):
+        fleet_node(fleet, "support")  # type: ignore[arg-type]
 
 
 def test_one_id_for_all_calls_is_refused() -> None:

@@ -31,8 +31,9 @@ from tickfleet.client import (
 from tickfleet.client._definitions import DIALECTS, defined
 from tickfleet.client._inbox import COUNT, Entry, Inbox, entry_of
 from tickfleet.client._message import asked, plain, task_message, turn_message, written
-from tickfleet.client._redis import ENQUEUE, connect
+from tickfleet.client._redis import ENQUEUE, Redis, connect
 from tickfleet.client._reply import read_record, read_reply
+from tickfleet.client._transport import DEFAULT_URL
 
 
 def test_definitions_of_each_dialect_are_those_that_the_fleet_makes() -> None:
@@ -201,17 +202,19 @@ def test_a_refusal_is_raised_by_its_kind() -> None:
     with pytest.raises(Rejected, match="unknown_agent: who") as rejected:
         read_reply(json.dumps({**REPLY, "status": "rejected", "error": error})).accepted()
     assert rejected.value.code == "unknown_agent" and not rejected.value.passing and rejected.value.reply.results
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match=f"^conflict: {REPLY['turn_id']}: who"):
         read_reply(json.dumps({**REPLY, "status": "conflict", "error": error})).accepted()
 
 
 def test_a_reply_that_does_not_come_is_told_with_both_causes() -> None:
-    told = str(ReplyTimeout("order-17", 20.0))
-    assert told.startswith("no reply to order-17 within 20 s: it may still be carried out. It has not ended, or ")
-    assert "no such tenant or id" in told and "it goes on" not in told
+    told = str(ReplyTimeout("order-17", 20.0, "acme"))
+    assert told.startswith("no reply to order-17 within 20 s. It can still run or wait for approval, or the fleet does not know")
+    assert told.endswith("the tenant or the id: tickfleet explain acme:order-17")
+    assert str(ReplyTimeout("order-17", 20.0)).endswith(": tickfleet explain TENANT:order-17")
     source = (Path(__file__).parents[2] / "typescript/src/errors.ts").read_text(encoding="utf-8")
     # The same words there.
-    assert " ms: it may still be carried out. " in source and told.partition("carried out. ")[2] in source
+    assert " ms. It can still run or wait for approval, or the fleet does not know " in source
+    assert "the tenant or the id: tickfleet explain " in source
 
 
 def test_a_call_that_waits_for_consent_is_no_end() -> None:
@@ -246,6 +249,17 @@ def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
     for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "names the primary")):
         with pytest.raises(ValueError, match=said):
             connect(url)
+
+
+def test_the_default_is_named_where_the_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def name_of(url: str) -> str:
+        return Redis(url, 1.0)._name
+
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert asyncio.run(name_of(DEFAULT_URL)) == f"REDIS_URL is unset: Redis at the default {DEFAULT_URL}"
+    assert asyncio.run(name_of("redis://127.0.0.1:1")) == "Redis"
+    monkeypatch.setenv("REDIS_URL", DEFAULT_URL)
+    assert asyncio.run(name_of(DEFAULT_URL)) == "Redis"
 
 
 def test_the_script_is_that_of_the_client_in_typescript() -> None:

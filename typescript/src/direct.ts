@@ -94,7 +94,7 @@ export class Direct implements Transport {
     const what = asked(message);
     const there = hub.waiter(`${tenant}:${id}`);
     if (there !== undefined && there.asked !== "" && there.asked !== what) {
-      throw new Conflict(id, `the id ${id} is in use for other content`);
+      throw new Conflict(id, "the id is in use for other content");
     }
     const waiter = there ?? new Waiter(`${tenant}:${id}`, what, isGiven);
     if (there === undefined) {
@@ -157,8 +157,8 @@ export class Direct implements Transport {
     const definitions = text === null ? undefined : defined(dialect, JSON.parse(text));
     if (definitions !== undefined) return definitions;
     throw new NoDefinitions(
-      `no tool list for agent ${agent} of tenant ${tenant} in ${dialect}: check that the agent is configured ` +
-        "and a worker runs. Workers publish tool lists when they start and every five minutes",
+      `no tool list for agent ${agent} of tenant ${tenant} in ${dialect}: check the names of tenant and agent, ` +
+        "and that a worker runs. Workers publish tool lists when they start and every five minutes",
     );
   }
 

@@ -71,7 +71,7 @@ export class Conflict extends FleetError {
   readonly id: string;
 
   constructor(id: string, message: string) {
-    super("conflict", `conflict: ${message}`);
+    super("conflict", `conflict: ${id}: ${message}`);
     this.id = id;
   }
 }
@@ -83,11 +83,12 @@ export class Conflict extends FleetError {
 export class ReplyTimeout extends FleetError {
   readonly id: string;
 
-  constructor(id: string, ms: number) {
+  constructor(id: string, ms: number, tenant = "") {
+    // Without a tenant, a gateway derives it from the key.
     super(
       "timeout",
-      `no reply to ${id} within ${ms} ms: it may still be carried out. ` +
-        "It has not ended, or the fleet knows no such tenant or id: then no reply comes",
+      `no reply to ${id} within ${ms} ms. It can still run or wait for approval, or the fleet does not know ` +
+        `the tenant or the id: tickfleet explain ${tenant || "TENANT"}:${id}`,
     );
     this.id = id;
   }

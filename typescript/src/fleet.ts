@@ -4,6 +4,7 @@ import { ReplyTimeout, Unsupported } from "./errors.js";
 import type { TaskEvent } from "./events.js";
 import { Gateway } from "./gateway/gateway.js";
 import { type Task, type Turn, idOf, nameOf, taskMessage, turnMessage } from "./message.js";
+import { DEFAULT_URL } from "./redis.js";
 import type { Replies } from "./replies.js";
 import { type Dialect, type Reply, accepted } from "./reply.js";
 import type { Awaited, Transport } from "./transport.js";
@@ -48,13 +49,13 @@ export interface Whose {
   tenant?: string;
 }
 
-function ended(reply: Reply | undefined, id: string, timeoutMs: number): Reply {
-  if (reply === undefined) throw new ReplyTimeout(id, timeoutMs);
+function ended(reply: Reply | undefined, tenant: string | undefined, id: string, timeoutMs: number): Reply {
+  if (reply === undefined) throw new ReplyTimeout(id, timeoutMs, tenant);
   return accepted(reply);
 }
 
 function transportOf({ url, apiKey, patienceMs = 10_000, warn = console.warn, tenant: _, ...direct }: FleetOptions): Transport {
-  const place = url ?? process.env["REDIS_URL"] ?? "redis://127.0.0.1:6379";
+  const place = url ?? process.env["REDIS_URL"] ?? DEFAULT_URL;
   if (!/^https?:/i.test(place)) {
     if (apiKey === undefined) return new Direct(place, patienceMs, warn, direct);
     throw new TypeError("apiKey is for gateways (http://, https://); Redis has user and password in its URL");
@@ -89,7 +90,7 @@ export class Submitted {
 
   /** Waits for the reply. Throws the errors of {@link Fleet.run}. */
   async reply({ timeoutMs = TIMEOUT_MS }: Waiting = {}): Promise<Reply> {
-    return ended(await this.awaited.reply(timeoutMs), this.id, timeoutMs);
+    return ended(await this.awaited.reply(timeoutMs), this.tenant, this.id, timeoutMs);
   }
 
   /** Stops waiting for the reply. The turn or task continues. */
@@ -185,7 +186,8 @@ export class Fleet {
 
   /** Waits for the reply to a turn or task by its id. Any client can have submitted it. */
   async wait(id: string, { tenant, timeoutMs = TIMEOUT_MS }: Whose & Waiting = {}): Promise<Reply> {
-    return ended(await this.#transport.wait(this.#whose({ tenant }), idOf(id, "id"), timeoutMs), id, timeoutMs);
+    const whose = this.#whose({ tenant });
+    return ended(await this.#transport.wait(whose, idOf(id, "id"), timeoutMs), whose, id, timeoutMs);
   }
 
   /**

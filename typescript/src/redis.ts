@@ -174,8 +174,13 @@ function wordOf(error: unknown): string | undefined {
 /** What passes by itself, though Redis has said so. */
 const PASSING = new Set(["READONLY", "LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"]);
 
+/** Redis, if no URL is passed and the variable `REDIS_URL` is unset. */
+export const DEFAULT_URL = "redis://127.0.0.1:6379";
+
 /** What this client asks of Redis. Every method may be repeated: it does no more than once. */
 export class Redis {
+  /** How errors name it. */
+  readonly name: string;
   readonly #target: Target;
   readonly #patienceMs: number;
   #link: Promise<Link> | undefined;
@@ -186,6 +191,8 @@ export class Redis {
 
   constructor(url: string, patienceMs: number) {
     this.#target = targetOf(url);
+    const isDefault = url === DEFAULT_URL && process.env["REDIS_URL"] === undefined;
+    this.name = isDefault ? `REDIS_URL is unset: Redis at the default ${url}` : "Redis";
     this.#patienceMs = patienceMs;
   }
 
@@ -228,7 +235,7 @@ export class Redis {
         }
         const pause = PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)]!;
         if (Date.now() + pause >= end) {
-          throw new Unavailable(`Redis cannot be reached: ${(error as Error).message}`, { cause: error });
+          throw new Unavailable(`${this.name} cannot be reached: ${(error as Error).message}`, { cause: error });
         }
         await sleep(pause);
       }

@@ -57,7 +57,7 @@ export class Replies implements AsyncIterable<Reply> {
     } catch (error) {
       this.#link?.drop();
       this.#link = undefined;
-      throw new Unavailable(`Redis cannot be reached: ${(error as Error).message}`, { cause: error });
+      throw new Unavailable(`${this.redis.name} cannot be reached: ${(error as Error).message}`, { cause: error });
     }
   }
 

@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from typing_extensions import Unpack
 
 from tickfleet.adapters._calls import arguments_text, call_of, checked, run, told, turn_id
-from tickfleet.client import AsyncFleet, InvalidMessage, TurnFields
+from tickfleet.client import AsyncFleet, Fleet, InvalidMessage, TurnFields
 
 
 def fleet_node(
@@ -35,7 +35,10 @@ def fleet_node(
 
     Raises:
         InvalidMessage: A ``turn_id`` is set; or, from the node, it does not run in a graph.
+        TypeError: ``fleet`` is a synchronous ``Fleet``.
     """
+    if isinstance(fleet, Fleet):
+        raise TypeError("fleet_node needs an AsyncFleet")
     fields = checked(fields)
 
     # LangGraph fills in `runtime` by its name.

@@ -16,7 +16,7 @@ from tickfleet.client._events import Event
 from tickfleet.client._message import ID_BYTES_MAX, TaskFields, TurnFields, name, task_message, turn_message
 from tickfleet.client._replies import Replies
 from tickfleet.client._reply import Reply
-from tickfleet.client._transport import PATIENCE, ApiKey, Awaited, Kind, transport
+from tickfleet.client._transport import DEFAULT_URL, PATIENCE, ApiKey, Awaited, Kind, transport
 
 Format = Literal[
     "openai", "openai_chat", "openai_responses", "anthropic", "gemini", "mcp", "mcp_2026_07_28", "raw", "text"
@@ -27,9 +27,9 @@ TIMEOUT = 300.0
 """Seconds that a reply is waited for, where nobody says otherwise."""
 
 
-def _accepted(reply: Reply | None, id: str, timeout: float | None) -> Reply:
+def _accepted(reply: Reply | None, tenant: str | None, id: str, timeout: float | None) -> Reply:
     if reply is None:
-        raise ReplyTimeout(id, timeout or 0.0)
+        raise ReplyTimeout(id, timeout or 0.0, tenant)
     return reply.accepted()
 
 
@@ -66,7 +66,7 @@ class Submitted:
             ReplyTimeout: The turn or task is unfinished; call again.
         """
         self._fleet.check_loop()
-        return _accepted(await self._awaited.reply(timeout), self.id, timeout)
+        return _accepted(await self._awaited.reply(timeout), self.tenant, self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
         """Cancels the turn or task. The reply arrives as usual.
@@ -127,7 +127,7 @@ class AsyncFleet:
         turns_max: int | None = None,
         turns_bytes_max: int | None = None,
     ) -> None:
-        place = url or os.environ.get("REDIS_URL") or "redis://127.0.0.1:6379"
+        place = url or os.environ.get("REDIS_URL") or DEFAULT_URL
         self._transport = transport(
             place,
             api_key,
@@ -262,8 +262,9 @@ class AsyncFleet:
                 default.
         """
         self.check_loop()
-        found = await self._transport.wait(self._whose(tenant), name(id, "id", ID_BYTES_MAX), timeout)
-        return _accepted(found, id, timeout)
+        tenant = self._whose(tenant)
+        found = await self._transport.wait(tenant, name(id, "id", ID_BYTES_MAX), timeout)
+        return _accepted(found, tenant, id, timeout)
 
     async def reply(self, id: str, *, tenant: str | None = None) -> Reply | None:
         """Returns the stored reply, or nothing if the turn or task is unfinished, was rejected, or ended longer ago than

@@ -89,7 +89,7 @@ class Direct:
         place, hub = f"{tenant}:{id}", self._hub(tenant)
         there, what = hub.waiter(place), asked(message)
         if there is not None and there.asked != what and there.asked:
-            raise Conflict(id, f"the id {id} is in use for other content")
+            raise Conflict(id, "the id is in use for other content")
         waiter = there or Waiter(place, asked=what, is_given=is_given)
         if there is None:
             self._tenants.add(tenant)
@@ -131,8 +131,8 @@ class Direct:
         text = None if digest is None else await self._redis.get(f"{prefix}=:{digest}")
         if text is None or dialect not in DIALECTS:
             raise NoDefinitions(
-                f"no tool list for agent {agent} of tenant {tenant} in {dialect}: check that the agent is "
-                "configured and a worker runs. Workers publish tool lists when they start and every five minutes"
+                f"no tool list for agent {agent} of tenant {tenant} in {dialect}: check the names of "
+                "tenant and agent, and that a worker runs. Workers publish tool lists when they start and every five minutes"
             )
         return defined(dialect, json.loads(text))
 

@@ -114,7 +114,7 @@ class Conflict(FleetError):
     code = "conflict"
 
     def __init__(self, id: str, message: str) -> None:
-        super().__init__(f"conflict: {message}")
+        super().__init__(f"conflict: {id}: {message}")
         self.id = id
         self.message = message
 
@@ -129,10 +129,11 @@ class ReplyTimeout(FleetError, TimeoutError):
 
     code = "timeout"
 
-    def __init__(self, id: str, seconds: float) -> None:
+    def __init__(self, id: str, seconds: float, tenant: str | None = None) -> None:
+        # Without a tenant, a gateway derives it from the key.
         super().__init__(
-            f"no reply to {id} within {seconds:g} s: it may still be carried out. It has not ended, or the fleet knows no such "
-            "tenant or id: then no reply comes"
+            f"no reply to {id} within {seconds:g} s. It can still run or wait for approval, or the fleet does not know the "
+            f"tenant or the id: tickfleet explain {tenant or 'TENANT'}:{id}"
         )
         self.id = id
 

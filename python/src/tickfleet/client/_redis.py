@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ except ImportError as error:  # pragma: no cover - said in words
 
 from tickfleet.client._errors import Pressure, QueueFull, Unavailable
 from tickfleet.client._inbox import BLOCK_MS, COUNT, Entry, Inbox, entry_of
+from tickfleet.client._transport import DEFAULT_URL
 
 _ANSWER_S = 10.0
 # A command answers within this time, a blocking read too. It is longer than BLOCK_MS.
@@ -120,6 +122,8 @@ class Redis:
     def __init__(self, url: str, patience: float) -> None:
         self._client = connect(url)
         self._patience = patience
+        is_default = url == DEFAULT_URL and not os.environ.get("REDIS_URL")
+        self._name = f"REDIS_URL is unset: Redis at the default {url}" if is_default else "Redis"
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._script: str | None = None
         self._may_run_scripts = True
@@ -146,7 +150,7 @@ class Redis:
                 pause = _PAUSES[min(tries, len(_PAUSES) - 1)]
                 tries += 1
                 if time.monotonic() + pause >= end:
-                    raise Unavailable(f"Redis cannot be reached: {error}") from error
+                    raise Unavailable(f"{self._name} cannot be reached: {error}") from error
             except exceptions.RedisError as error:
                 raise Unavailable(f"Redis rejected the command: {error}") from error
             await asyncio.sleep(pause)

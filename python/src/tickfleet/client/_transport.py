@@ -19,6 +19,9 @@ ApiKey = str | Callable[[], str]
 """API key of a gateway, or token of its identity provider, or a function that returns one and is called for each
 request."""
 
+DEFAULT_URL = "redis://127.0.0.1:6379"
+"""Redis, if no URL is passed and the variable `REDIS_URL` is unset."""
+
 PATIENCE = 10.0
 """Seconds for which a lost connection is tried again, where nobody says otherwise."""
 
