@@ -27,10 +27,12 @@ const fn purpose(role: Role) -> &'static str {
         Role::Tickfleet => "a scheduler, a worker and an operator that share one user, as in `tickfleet dev`",
         Role::Scheduler => "`tickfleet scheduler`",
         Role::Worker => "`tickfleet worker`",
-        Role::Operator => "commands that cancel, pause, replay, reset, repair or change tenants",
+        Role::Operator => "`doctor`, and commands that list, cancel, pause, replay, reset, repair or change tenants",
         Role::Gateway => "`tickfleet gateway`, its operator routes and the console",
         Role::Producer => "a service that submits turns and tasks and reads replies",
-        Role::Onlooker => "commands that only read: `top`, `explain`, `doctor`",
+        Role::Onlooker => {
+            "commands that only read: `top`, `explain`, `workers list`, `turns list`, `limits`, `dead list`"
+        }
         Role::Exporter => "`tickfleet audit export --follow` and `tickfleet approvals notify`",
     }
 }

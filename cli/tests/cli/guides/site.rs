@@ -291,6 +291,7 @@ async fn play(page: &str) {
         variables.push(("SHOP_URL".to_owned(), url));
         service = Some(running);
     }
+    variables.push(("REDIS_ADMIN_URL".to_owned(), url.clone()));
     let mut commands = shown(&text);
     let given = borrowed(&variables);
     if commands.first().is_some_and(|first| prepared(first, folder.path(), &given)) {
