@@ -97,7 +97,11 @@ export class Submitted {
     this.awaited.release();
   }
 
-  /** Cancels the turn or task. Calls that already run finish; the reply arrives as usual. */
+  /**
+   * Cancels the turn or task, and stops its running calls. The reply arrives as usual.
+   *
+   * A running `once` call ends as `outcome_unknown`.
+   */
   cancel(reason = ""): Promise<void> {
     return this.fleet.cancel(this.id, { tenant: this.tenant || undefined, task: this.isTask, reason });
   }

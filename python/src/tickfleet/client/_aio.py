@@ -69,7 +69,10 @@ class Submitted:
         return _accepted(await self._awaited.reply(timeout), self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancels the turn or task. Calls that already run finish; the reply arrives as usual."""
+        """Cancels the turn or task, and stops its running calls. The reply arrives as usual.
+
+        A running `once` call ends as `outcome_unknown`.
+        """
         await self._fleet.cancel(self.id, task=self._kind == "task", reason=reason, tenant=self.tenant or None)
 
 
