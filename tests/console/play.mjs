@@ -74,7 +74,7 @@ async function start() {
 
 /** The page, and what is done to it in words of an operator. */
 function hands(page, fleet) {
-  const settled = () => page.waitForFunction(() => !/Looking …/.test(document.querySelector("main").textContent));
+  const settled = () => page.waitForFunction(() => !/Loading …/.test(document.querySelector("main").textContent));
   return {
     async open(view) {
       await page.goto(`${fleet.url}#/${view}`);
@@ -94,7 +94,7 @@ function hands(page, fleet) {
     },
     async confirm(button, reason) {
       const dialog = page.getByRole("dialog");
-      if (reason) await dialog.getByLabel(/^Why/).fill(reason);
+      if (reason) await dialog.getByLabel(/^Reason/).fill(reason);
       await dialog.getByRole("button", { name: button, exact: true }).click();
       await dialog.waitFor({ state: "detached" });
     },
@@ -144,8 +144,8 @@ async function work(page, fleet) {
   await task("two turns are ended at once", async () => {
     await hand.open("turns?agent=fran");
     for (const id of ["order-18", "order-19"]) await page.getByLabel(`Select demo:${id}`).check();
-    await page.getByRole("button", { name: "End selected" }).click();
-    await hand.confirm("End them", "sold out");
+    await page.getByRole("button", { name: "Cancel selected" }).click();
+    await hand.confirm("Cancel them", "sold out");
     check((await hand.said()).startsWith("2 of 2"), "both of them");
   });
   const decide = async (button, text, done) => {
@@ -228,7 +228,7 @@ async function stops(page, fleet) {
     replays.length = 0;
     await hand.open("dead?error=503");
     await page.getByRole("button", { name: "Replay all matches …" }).click();
-    await dialog.getByLabel(/^Why/).fill("the service is back");
+    await dialog.getByLabel(/^Reason/).fill("the service is back");
     const first = await next(() => dialog.getByRole("button", { name: "Replay all matches", exact: true }).click());
     return next(() => first(ok));
   };

@@ -97,11 +97,7 @@ export class Submitted {
     this.awaited.release();
   }
 
-  /**
-   * Cancels the turn or task, and stops its running calls. The reply arrives as usual.
-   *
-   * A running `once` call ends as `outcome_unknown`.
-   */
+  /** Cancels the turn or task. A running call is stopped, and a `once` call then ends as `outcome_unknown`. The reply arrives as usual. */
   cancel(reason = ""): Promise<void> {
     return this.fleet.cancel(this.id, { tenant: this.tenant || undefined, task: this.isTask, reason });
   }

@@ -16,8 +16,8 @@ use crate::setup::Setup;
 
 /// Cancel a turn or task.
 ///
-/// Running calls are stopped; a `once` call then ends as `outcome_unknown`. The others end as `cancelled`. An unknown id
-/// is an error, unless `--early` is set.
+/// A running call is stopped, and a `once` call then ends as `outcome_unknown`. The other calls end as `cancelled`. An
+/// unknown id is an error, unless `--early` is set.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -77,7 +77,7 @@ export async function signIn(key) {
   if (key) sessionStorage.setItem(STORED, key.trim());
   try {
     me = await ask("me");
-    if (!may("view")) throw new Refused(403, "This key may not look: the console needs one with view.");
+    if (!may("view")) throw new Refused(403, "This key lacks the permission view.");
   } catch (error) {
     if (error.status !== 0) signOut();
     throw error;

@@ -81,14 +81,14 @@ export function confirm({ title, text, fields = [], button, stop = "Close", act 
     const wrong = h("p", { class: "bad", role: "alert" });
     const state = h("p", { class: "soft", role: "status" });
     const go = h("button", { class: "act" }, button);
-    const cancel = h("button", { type: "button", click: () => dialog.close() }, "Keep as it is");
+    const cancel = h("button", { type: "button", click: () => dialog.close() }, "Close");
     const form = h("form", { submit }, text ? h("p", {}, text) : null, fields, wrong, state, h("div", { class: "row" }, go, cancel));
     const heading = h("h2", { id: "dialog-title" }, title);
     const dialog = h("dialog", { "aria-labelledby": "dialog-title" }, heading, form);
     let running = Promise.resolve(false);
     function draw(isRunning, error) {
       go.disabled = isRunning;
-      cancel.textContent = isRunning ? stop : "Keep as it is";
+      cancel.textContent = isRunning ? stop : "Close";
       wrong.textContent = visible(error);
       state.textContent = "";
     }

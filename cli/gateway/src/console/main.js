@@ -87,7 +87,7 @@ function show(moved) {
   const { name, query } = place();
   clearInterval(showing?.timer);
   const view = VIEWS[name].open(query, refresh);
-  const region = h("div", {}, h("p", { class: "soft" }, "Looking …"));
+  const region = h("div", {}, h("p", { class: "soft" }, "Loading …"));
   showing = Object.assign(view, { region });
   document.title = `${VIEWS[name].title} · Tickfleet console`;
   main.replaceChildren(h("h1", {}, VIEWS[name].title), ...[view.still ?? []].flat(), region);

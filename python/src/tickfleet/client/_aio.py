@@ -69,9 +69,9 @@ class Submitted:
         return _accepted(await self._awaited.reply(timeout), self.id, timeout)
 
     async def cancel(self, reason: str = "") -> None:
-        """Cancels the turn or task, and stops its running calls. The reply arrives as usual.
+        """Cancels the turn or task. The reply arrives as usual.
 
-        A running `once` call ends as `outcome_unknown`.
+        A running call is stopped, and a ``once`` call then ends as ``outcome_unknown``.
         """
         await self._fleet.cancel(self.id, task=self._kind == "task", reason=reason, tenant=self.tenant or None)
 

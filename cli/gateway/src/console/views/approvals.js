@@ -73,9 +73,9 @@ export function card(approval, nowMs, refresh) {
     h("p", {}, "Approval ", storyLink(nameOf(approval)), ": ", h("strong", {}, approval.state), ", for ", storyLink(`${approval.tenant}:${turn}`)),
     shownArguments(approval, "approvers see all arguments before they decide"),
     changed(approval),
-    h("p", {}, `Required by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. It needs ${approval.needs.map(needed).join(" and ")}.`),
+    h("p", {}, `Required by ${approval.asked_by.map((one) => `${one.place} (${one.why})`).join("; ")}. Needs ${approval.needs.map(needed).join(" and ")}.`),
     said.length ? h("ul", {}, said.map((line) => h("li", {}, line))) : null,
-    h("p", { class: "soft" }, `Asked ${clock(approval.asked_ms)}; until ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),
+    h("p", { class: "soft" }, `Requested ${clock(approval.asked_ms)}; expires ${clock(approval.until_ms)} (${fromNow(approval.until_ms, nowMs)})`),
     buttons(approval, refresh));
 }
 
@@ -92,7 +92,7 @@ function filters(query) {
 }
 
 function draw({ approvals: found, next, now_ms }, view, refresh) {
-  const more = next ? h("button", { id: "more-approvals", click: () => { view.from = next; refresh(); } }, "Go on") : null;
+  const more = next ? h("button", { id: "more-approvals", click: () => { view.from = next; refresh(); } }, "Next page") : null;
   const first = view.from ? h("button", { id: "first-approvals", click: () => { view.from = undefined; refresh(); } }, "Ending soonest first") : null;
   return [
     may("approve") ? null : h("p", { class: "soft" }, "This key is read-only: it may not decide."),

@@ -30,7 +30,7 @@ function draw(found, view, refresh) {
   ];
   return [
     found.entries.length ? table(`${found.entries.length} entries found, the newest first`, columns, found.entries) : h("p", {}, "No entries found."),
-    h("p", { class: "soft" }, `${found.read} entries were read.${found.cursors.length ? "" : " No more entries in this time range."}`),
+    h("p", { class: "soft" }, `Searched ${found.read} entries.${found.cursors.length ? "" : " No more entries in this time range."}`),
     h("div", { class: "row" }, more),
   ];
 }

@@ -19,7 +19,7 @@ const ERRORS_EVERY_MS = 60_000;
 function errorsShown(page) {
   const columns = [
     ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind], ["Cause", (cause) => causeLink(cause, LATELY)],
-    ["Tool", (cause) => cause.tool], ["Told", (cause) => cause.told], ["Newest", (cause) => fromNow(cause.newest_ms, page.now_ms)],
+    ["Tool", (cause) => cause.tool], ["Error", (cause) => cause.told], ["Newest", (cause) => fromNow(cause.newest_ms, page.now_ms)],
   ];
   const more = page.next ? ` The newest ${page.read} entries of the log were read.` : "";
   return [
@@ -30,7 +30,7 @@ function errorsShown(page) {
 
 /** What failed most often lately, for the overview: the log is read for it, so it is asked for once a minute. */
 export function errors() {
-  const region = h("div", { id: "errors" }, h("p", { class: "soft" }, "Looking …"));
+  const region = h("div", { id: "errors" }, h("p", { class: "soft" }, "Loading …"));
   let asked_ms = 0;
   return () => {
     if (Date.now() - asked_ms >= ERRORS_EVERY_MS) {
@@ -48,15 +48,15 @@ export function errors() {
 export function byCause(page, view, wanted, refresh) {
   const columns = [
     ["Count", (cause) => cause.count, true], ["Kind", (cause) => cause.kind], ["Cause", (cause) => causeLink(cause, wanted)],
-    ["Tool", (cause) => cause.tool], ["Told", (cause) => cause.told],
+    ["Tool", (cause) => cause.tool], ["Error", (cause) => cause.told],
     ["Newest", (cause) => fromNow(cause.newest_ms, page.now_ms)], ["Oldest", (cause) => fromNow(cause.oldest_ms, page.now_ms)],
-    ["As they are", (cause) => cause.as_they_are, true], ["Tenants", (cause) => cause.tenants.join(", ")],
+    ["Replayable", (cause) => cause.as_they_are, true], ["Tenants", (cause) => cause.tenants.join(", ")],
   ];
-  const next = page.next ? h("button", { id: "more-causes", click: () => { view.from = page.next; refresh(); } }, "Read on") : null;
+  const next = page.next ? h("button", { id: "more-causes", click: () => { view.from = page.next; refresh(); } }, "Search further") : null;
   const first = view.from ? h("button", { id: "first-causes", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
     page.causes.length ? table(`${page.causes.length} causes${page.next || view.from ? " in this part of the log" : ""}`, columns, page.causes) : h("p", {}, "No dead letters match."),
-    h("p", { class: "soft" }, `${page.read} entries were read.${page.others ? ` ${page.others} more have other causes: narrow the filter.` : ""}`),
+    h("p", { class: "soft" }, `Searched ${page.read} log entries.${page.others ? ` ${page.others} more have other causes: narrow the filter.` : ""}`),
     h("div", { class: "row" }, next, first),
   ];
 }
@@ -100,7 +100,7 @@ export function allButton({ id, path, verb, button, text }, { wanted, page, told
       }
     };
     const some = page.dead.slice(0, 5).map((one) => one.id).join(", ");
-    const shown = `All matches: ${page.dead.length}${page.next ? " on this page, and maybe more" : ""}, as ${some}. ${text}`;
+    const shown = `${page.dead.length} matches${page.next ? " on this page, and maybe more" : ""}, for example ${some}. ${text}`;
     const isDone = await confirm({ title: `${button}?`, text: shown, fields: [reasonField()], button, stop: "Stop after this page", act });
     if (isDone || handled) refresh();
   };

@@ -23,7 +23,7 @@ function filters(query) {
   const input = (label, name, more) => field(label, { name, value: value(name), ...more });
   return h("form", { class: "row", "aria-label": "Dead letters", submit: enter },
     field("Kind", { name: "kind" }, ...["", "letter", "call", "task"].map(option)), input("Tenant", "tenant"), input("Agent", "agent"),
-    input("Tool", "tool"), input("Cause", "cause"), input("Told (503)", "error"),
+    input("Tool", "tool"), input("Cause", "cause"), input("Error contains", "error"),
     input("Error message (as listed under Errors by cause)", "told"), input("Maximum age (s)", "since_s", { type: "number", min: 1 }),
     h("label", {}, h("input", { type: "checkbox", name: "untold", value: "true", checked: value("untold") === "true" }), " No message"),
     h("label", {}, h("input", { type: "checkbox", name: "by", value: "cause", checked: value("by") === "cause" }), " By cause"), h("button", {}, "Show"));
@@ -70,7 +70,7 @@ async function edit(id, view, refresh) {
   // JSON with what is hidden escaped: it means the same.
   area.value = visible(whole.message ?? "");
   const fields = [h("label", {}, "Message to send (JSON)", h("br"), area), whole.may_have_run ? mayField() : null].filter(Boolean);
-  const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `It becomes ${whole.becomes}.`;
+  const text = whole.needs_message ? `It cannot be sent unchanged: ${whole.needs_message}.` : `New id: ${whole.becomes}.`;
   await handle([id], { path: "dead/replay", verb: "replayed", button: "Replay", text, fields }, view, refresh);
 }
 
@@ -96,23 +96,23 @@ function draw(page, view, wanted, refresh) {
     change: (event) => { if (event.target.checked) chosen.add(one.id); else chosen.delete(one.id); sync(); },
   });
   const what = (one) => (one.tool ? [`${one.tool} `, storyLink(`${one.tenant}:${one.name}`)] : one.from ? [`${one.from} ${one.name ?? ""}`] : ["task ", storyLink(`${one.tenant}:${one.name}`)]);
-  const replay = (one) => (one.needs_message ? `needs a message: ${one.needs_message}` : one.may_have_run ? "may have run" : "as it is");
+  const replay = (one) => (one.needs_message ? `needs a message: ${one.needs_message}` : one.may_have_run ? "may have run" : "unchanged");
   const columns = [
     ["When", (one) => fromNow(one.at_ms, page.now_ms)], ["Tenant", (one) => one.tenant], ["Agent", (one) => one.agent],
     ["What", (one) => h("span", {}, what(one))], ["Cause", (one) => one.cause],
-    ["Told", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, cut(one.error ?? "", 60) || "nothing"), h("pre", {}, one.error ?? ""))],
+    ["Error", (one) => h("details", { id: `told-${one.id}` }, h("summary", {}, cut(one.error ?? "", 60) || "no message"), h("pre", {}, one.error ?? ""))],
     ["Replay", replay],
   ];
   if (may("operate")) {
-    columns.unshift(["Choose", choose]);
+    columns.unshift(["Select", choose]);
     columns.push(["Edit", (one) => h("button", { id: `edit-${one.id}`, "aria-label": `Edit and replay ${one.id}`, click: () => edit(one.id, view, refresh) }, "Edit …")]);
   }
-  const all = h("button", { id: "choose-all", disabled: !page.dead.length, click: () => { for (const one of page.dead) chosen.add(one.id); refresh(); } }, "Choose all here");
-  const next = page.next ? h("button", { id: "more-dead", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
+  const all = h("button", { id: "choose-all", disabled: !page.dead.length, click: () => { for (const one of page.dead) chosen.add(one.id); refresh(); } }, "Select all on this page");
+  const next = page.next ? h("button", { id: "more-dead", click: () => { view.from = page.next; refresh(); } }, "Next page") : null;
   const first = view.from ? h("button", { id: "first-dead", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
     page.dead.length ? table(`${page.dead.length} dead letters${page.next ? ", and maybe more" : ""}`, columns, page.dead) : h("p", {}, "No dead letters match."),
-    h("p", { class: "soft" }, `${page.read} entries were read.`),
+    h("p", { class: "soft" }, `Searched ${page.read} log entries.`),
     h("div", { class: "row" }, may("operate") ? [all, ...buttons] : null, first, next),
     h("div", { class: "row" }, allButtons(page, wanted, refresh)),
   ];

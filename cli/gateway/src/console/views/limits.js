@@ -22,7 +22,7 @@ function one(limit, nowMs) {
     ["Counter", (counter) => (counter.counter || "all calls") + (counter.shard === undefined ? "" : ` (shard ${counter.shard})`)],
     ["Used", used],
     ["Window ends", (counter) => (limit.is_held ? "when calls end" : fromNow(counter.window_ends_ms, nowMs))],
-    ["Waiting", (counter) => counter.waiting ?? "each on its own", true],
+    ["Waiting", (counter) => counter.waiting ?? "not counted", true],
   ], limit.counters);
   return h("section", { class: "card", "aria-label": limit.name },
     h("h2", {}, limit.name),

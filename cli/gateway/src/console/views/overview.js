@@ -34,8 +34,8 @@ const nodes = (found) => table("Schedulers and workers", [
   ["Process", (node) => node.name],
   ["Kind", (node) => node.kind],
   ["Shard", (node) => node.shard, true],
-  ["State", (node) => h("span", { class: node.alive ? "good" : "bad" }, node.alive ? "alive" : "gone")],
-  ["Last heard", (node) => (node.beat_age_ms === null ? "" : `${span(node.beat_age_ms)} ago`)],
+  ["State", (node) => h("span", { class: node.alive ? "good" : "bad" }, node.alive ? "alive" : "dead")],
+  ["Last heartbeat", (node) => (node.beat_age_ms === null ? "" : `${span(node.beat_age_ms)} ago`)],
   ["Slots busy", (node) => (node.slots ? `${node.slots.busy} of ${node.slots.all}` : ""), true],
 ], found);
 
@@ -56,7 +56,7 @@ const fleet = (failed) => ({
   is_fleet: true,
   load: () => ask("overview"),
   draw: (found) => [
-    tiles(found), h("h2", {}, "To look at"), warnings(found),
+    tiles(found), h("h2", {}, "Warnings"), warnings(found),
     h("h2", {}, "Errors by cause"), failed(),
     h("h2", {}, "Waiting"), found.agents.length ? agents(found.agents, found.agents_whole) : h("p", {}, "No turns wait for a tick, a day or a limit."),
     h("h2", {}, "Processes"), nodes(found.nodes),
@@ -75,7 +75,7 @@ const ofTenant = (failed) => ({
     return [
       h("p", { class: "soft" }, `This key is for the tenant ${whoami().tenant}: fleet-wide figures need a key for all tenants.`),
       h("ul", { class: "tiles" }, states.map((state) => tile(state, count(state), page.next ? "of those found so far" : "turns")),
-        tile("approvals", approvals.approvals.length, "wait for people"), tile("paused", pauses.pauses.length, "tenant or agents")),
+        tile("approvals", approvals.approvals.length, "waiting for approvers"), tile("paused", pauses.pauses.length, "tenant or agents")),
       h("h2", {}, "Running"),
       running.length ? h("ul", {}, running.map((turn) => h("li", {}, storyLink(`${turn.tenant}:${turn.id}`)))) : h("p", {}, "Nothing runs."),
       h("h2", {}, "Errors by cause"), failed(),

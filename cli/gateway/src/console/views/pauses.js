@@ -26,6 +26,10 @@ function form(refresh) {
       const { changed } = await ask("pause", { method: "POST", body: { ...who, reason: data.get("reason") } });
       say(changed ? `Paused ${whose(who)}.` : `${whose(who)} was paused already.`);
     };
+    if (!who.tenant && !who.tool) {
+      say("Enter a tenant or a tool.");
+      return;
+    }
     const text = who.tool ? "Its calls wait as soon as workers receive the pause. Their deadlines apply." : "Admitted turns finish. New turns wait, and their deadlines apply.";
     if (await confirm({ title: `Pause ${whose(who)}?`, text, fields: [reasonField()], button: "Pause", act })) {
       element.reset();
@@ -42,10 +46,10 @@ function draw({ pauses: found, now_ms }, refresh) {
   const columns = [
     ["Tenant", (pause) => pause.tenant ?? "all"], ["Agent", (pause) => pause.agent ?? "all"], ["Tool", (pause) => pause.tool ?? "all"],
     ["Since", (pause) => `${clock(pause.since_ms)} (${fromNow(pause.since_ms, now_ms)})`],
-    ["By", (pause) => pause.by], ["Why", (pause) => pause.reason],
+    ["By", (pause) => pause.by], ["Reason", (pause) => pause.reason],
   ];
   if (may("operate")) {
-    columns.push(["Act", (pause) => h("button", {
+    columns.push(["Action", (pause) => h("button", {
       id: `resume-${pause.tenant ?? ""}-${pause.agent ?? ""}-${pause.tool ?? ""}`, "aria-label": `Resume ${whose(pause)}`, click: () => resume(pause, refresh),
     }, "Resume")]);
   }

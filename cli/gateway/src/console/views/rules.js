@@ -26,12 +26,12 @@ function draw(found, mode, refresh) {
     ["Rule", (rule) => rule.rule], ["Kind", (rule) => rule.kind],
     ["Mode", (rule) => (rule.mode === "shadow" ? h("span", { class: "doubt" }, "shadow") : rule.mode ?? "")],
     ["Would stop", (rule) => rule.shadow, true], ["Denied", (rule) => rule.denied, true], ["Last on", (rule) => day(rule.last_day)],
-    ["Says", (rule) => rule.says],
+    ["Condition", (rule) => rule.says],
   ];
   return [
     rules.length ? table(`${rules.length} rules and limits, days in UTC`, columns, rules) : h("p", {}, "No rules or limits match."),
     h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""} ${found.not_looked_at ? ` ${found.not_looked_at} of ${found.calls} calls of these days were counted by a version that does not count rules.` : ""} Calls delayed by limits wait and are not denials.`),
-    found.more ? h("button", { id: "count-rules", click: refresh }, "Count on") : null,
+    found.more ? h("button", { id: "count-rules", click: refresh }, "Count further") : null,
   ];
 }
 

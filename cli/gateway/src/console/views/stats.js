@@ -53,7 +53,7 @@ function draw(found, refresh) {
     found.rows.length ? table(`${found.rows.length} rows, days in UTC`, columns, found.rows) : h("p", {}, "No calls in this time range."),
     h("p", { class: "soft" }, `The audit log is counted up to ${clock(found.counted_upto_ms) || "nowhere yet"}.${found.gap ? " Entries may have been trimmed before they were counted." : ""}`),
     h("p", { class: "soft" }, used(found)),
-    found.more ? h("button", { id: "count-on", click: refresh }, "Count on") : null,
+    found.more ? h("button", { id: "count-on", click: refresh }, "Count further") : null,
   ];
 }
 

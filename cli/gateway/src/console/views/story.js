@@ -35,8 +35,8 @@ async function end(id, isTask, refresh) {
     const [done] = await ask("cancel", { method: "POST", body: { ids: [id], reason: data.get("reason") } });
     say(`${id}: ${done.answer}`);
   };
-  const text = isTask ? "Its subtasks end too. Running calls finish first." : "Running calls finish first.";
-  if (await confirm({ title: `End ${id}?`, text, fields: [reasonField()], button: "End it", act })) refresh();
+  const text = isTask ? "Its subtasks end too. A running call is stopped; a once call then ends as outcome_unknown." : "A running call is stopped; a once call then ends as outcome_unknown.";
+  if (await confirm({ title: `Cancel ${id}?`, text, fields: [reasonField()], button: "Cancel it", act })) refresh();
 }
 
 function told({ story, lines }, refresh) {
@@ -46,7 +46,7 @@ function told({ story, lines }, refresh) {
   const head = h("p", {}, `${story.is_task ? "Task" : "Turn"} `, h("strong", {}, id), story.agent ? ` of agent ${story.agent}` : "", ": ",
     h("strong", { class: isOver ? "good" : "doubt" }, story.state));
   const button = !isOver && may("operate")
-    ? h("button", { id: "end-it", click: () => end(id, story.is_task, refresh) }, story.is_task ? "End this task" : "End this turn") : null;
+    ? h("button", { id: "end-it", click: () => end(id, story.is_task, refresh) }, story.is_task ? "Cancel this task" : "Cancel this turn") : null;
   return [
     head, button ? h("p", {}, button) : null,
     approval ? card(approval, story.now_ms, refresh) : null,

@@ -29,15 +29,15 @@ async function endMany(ids, chosen, refresh) {
     chosen.clear();
   };
   const shown = `${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ` and ${ids.length - 10} more` : ""}`;
-  const title = `End ${ids.length} ${ids.length === 1 ? "task" : "tasks"}?`;
-  if (await confirm({ title, text: `${shown}. Everything they began ends with them.`, fields: [reasonField()], button: "End them", act })) refresh();
+  const title = `Cancel ${ids.length} ${ids.length === 1 ? "task" : "tasks"}?`;
+  if (await confirm({ title, text: `${shown}. Everything they began ends with them.`, fields: [reasonField()], button: "Cancel them", act })) refresh();
 }
 
 function draw(page, view, refresh) {
   const { chosen } = view;
   const living = page.tasks.filter((task) => task.state !== "ended").map(nameOf);
   for (const id of chosen) if (!living.includes(id)) chosen.delete(id);
-  const end = h("button", { id: "end-tasks", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End selected");
+  const end = h("button", { id: "end-tasks", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "Cancel selected");
   const choose = (task) => living.includes(nameOf(task)) && h("input", {
     type: "checkbox", id: `choose-${nameOf(task)}`, "aria-label": `Select ${nameOf(task)}`, checked: chosen.has(nameOf(task)),
     change: (event) => {
@@ -51,8 +51,8 @@ function draw(page, view, refresh) {
     ["Accepted", (task) => fromNow(task.accepted_ms, page.now_ms)], ["Ended", (task) => fromNow(task.ended_ms, page.now_ms)],
     ["Waits for", (task) => task.waits_for], ["What", (task) => cut(task.description ?? "", 80)],
   ];
-  if (may("operate")) columns.unshift(["Choose", (task) => choose(task) || null]);
-  const next = page.next ? h("button", { id: "more-tasks", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
+  if (may("operate")) columns.unshift(["Select", (task) => choose(task) || null]);
+  const next = page.next ? h("button", { id: "more-tasks", click: () => { view.from = page.next; refresh(); } }, "Next page") : null;
   const first = view.from ? h("button", { id: "first-tasks", click: () => { view.from = undefined; refresh(); } }, "From the newest") : null;
   return [
     page.list_restarted ? h("p", { class: "doubt" }, "The position in the list has expired: the list starts over.") : null,

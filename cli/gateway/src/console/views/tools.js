@@ -44,7 +44,7 @@ function off(found, refresh) {
     ["Who and why", (one) => h("a", { href: `#/audit?text=${encodeURIComponent(`disabled ${one.tool}`)}` }, "in the audit log")],
   ];
   if (may("operate") && !whoami().tenant) {
-    columns.push(["Act", (one) => h("button", { id: `enable-${one.tool}`, "aria-label": `Enable ${one.tool}`, click: () => change(one.tool, true, refresh) }, "Enable …")]);
+    columns.push(["Action", (one) => h("button", { id: `enable-${one.tool}`, "aria-label": `Enable ${one.tool}`, click: () => change(one.tool, true, refresh) }, "Enable …")]);
   }
   return table("Disabled tools", columns, found);
 }

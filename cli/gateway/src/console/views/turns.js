@@ -28,8 +28,8 @@ async function endMany(ids, chosen, refresh) {
     chosen.clear();
   };
   const shown = `${ids.slice(0, 10).join(", ")}${ids.length > 10 ? ` and ${ids.length - 10} more` : ""}`;
-  const title = `End ${ids.length} ${ids.length === 1 ? "turn" : "turns"}?`;
-  if (await confirm({ title, text: `${shown}. Running calls finish first.`, fields: [reasonField()], button: "End them", act })) refresh();
+  const title = `Cancel ${ids.length} ${ids.length === 1 ? "turn" : "turns"}?`;
+  if (await confirm({ title, text: `${shown}. Running calls are stopped; a once call then ends as outcome_unknown.`, fields: [reasonField()], button: "Cancel them", act })) refresh();
 }
 
 function draw(page, view, refresh) {
@@ -37,7 +37,7 @@ function draw(page, view, refresh) {
   const idOf = (turn) => `${turn.tenant}:${turn.id}`;
   const shown = new Set(page.turns.map(idOf));
   for (const id of chosen) if (!shown.has(id)) chosen.delete(id);
-  const end = h("button", { id: "end-chosen", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "End selected");
+  const end = h("button", { id: "end-chosen", disabled: !chosen.size, click: () => endMany([...chosen], chosen, refresh) }, "Cancel selected");
   const choose = (turn) => h("input", {
     type: "checkbox", id: `choose-${idOf(turn)}`, "aria-label": `Select ${idOf(turn)}`, checked: chosen.has(idOf(turn)),
     change: (event) => {
@@ -51,8 +51,8 @@ function draw(page, view, refresh) {
     ["Admitted", (turn) => fromNow(turn.accepted_ms, page.now_ms)], ["Done", (turn) => `${turn.done} of ${turn.calls}`, true],
     ["Calls left", (turn) => turn.tools.join(", ")],
   ];
-  if (may("operate")) columns.unshift(["Choose", choose]);
-  const next = page.next ? h("button", { id: "more-turns", click: () => { view.from = page.next; refresh(); } }, "Go on") : null;
+  if (may("operate")) columns.unshift(["Select", choose]);
+  const next = page.next ? h("button", { id: "more-turns", click: () => { view.from = page.next; refresh(); } }, "Next page") : null;
   const first = view.from ? h("button", { id: "first-turns", click: () => { view.from = undefined; refresh(); } }, "From the beginning") : null;
   return [
     page.turns.length ? table(`${page.turns.length} turns in progress${page.next ? ", and maybe more" : ""}`, columns, page.turns) : h("p", {}, "No turns match."),

@@ -4,9 +4,9 @@ import { ask, may, whoami } from "../api.js";
 import { clock, confirm, fromNow, h, reasonField, say, span, table } from "../dom.js";
 
 function state(worker) {
-  if (!worker.alive) return ["bad", "gone"];
+  if (!worker.alive) return ["bad", "dead"];
   if (!worker.heard) return ["doubt", "not reported yet"];
-  if (!worker.drained) return ["good", "works"];
+  if (!worker.drained) return ["good", "active"];
   return ["doubt", worker.busy ? "drains" : "drained"];
 }
 
@@ -28,12 +28,12 @@ function draw({ workers: found, now_ms }, refresh) {
     ["Worker", (worker) => worker.name],
     ["State", (worker) => { const [mood, word] = state(worker); return h("span", { class: mood }, word); }],
     ["Slots busy", (worker) => (worker.alive ? `${worker.busy} of ${worker.slots}` : ""), true],
-    ["Last heard", (worker) => (worker.beat_age_ms === undefined ? "" : `${span(worker.beat_age_ms)} ago`)],
+    ["Last heartbeat", (worker) => (worker.beat_age_ms === undefined ? "" : `${span(worker.beat_age_ms)} ago`)],
     ["Drained", (worker) => (worker.drained ? `${clock(worker.drained.since_ms)} (${fromNow(worker.drained.since_ms, now_ms)})` : "")],
-    ["By", (worker) => worker.drained?.by ?? ""], ["Why", (worker) => worker.drained?.reason ?? ""],
+    ["By", (worker) => worker.drained?.by ?? ""], ["Reason", (worker) => worker.drained?.reason ?? ""],
   ];
   if (may("operate")) {
-    columns.push(["Act", (worker) => {
+    columns.push(["Action", (worker) => {
       const word = worker.drained ? "Resume" : "Drain";
       return h("button", { id: `worker-${worker.name}`, "aria-label": `${word} ${worker.name}`, click: () => change(worker, refresh) }, `${word} …`);
     }]);
