@@ -129,7 +129,7 @@ SETTINGS = {
         },
     ),
     "queues": (
-        "Queue bounds. A turn beyond a bound is rejected with `queue_full`.",
+        "Queue bounds. A turn beyond a bound is rejected with `queue_full`, `tenant_queue_full`, `inbox_full` or `too_many_inboxes`.",
         {
             "turns_max": described("Turns that wait for admission in one shard.", number(1, 1_000_000_000)),
             "turns_bytes_max": described("Bytes of turns that wait for admission in one shard, at most half of the memory of Redis.", SIZE_BOUND),

@@ -163,7 +163,7 @@ pub(crate) async fn reply(
     told(&name, &found)
 }
 
-/// Cancel a turn. Calls that already run finish first.
+/// Cancel a turn. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/turns/{turn_id}/cancel", tag = "turns", params(("turn_id" = String, Path, description = "Id of the turn")),
     request_body = Option<Reason>,
     responses((status = 200, description = "Result of the cancel", body = Ending),

@@ -141,7 +141,7 @@ pub(crate) struct Ended {
     answer: Word,
 }
 
-/// Cancel turns, and tasks with their subtasks. Calls that already run finish first.
+/// Cancel turns, and tasks with their subtasks. Running calls are stopped; a `once` call ends as `outcome_unknown`.
 #[utoipa::path(post, path = "/v1/operate/cancel", tag = "operators", request_body = Ends,
     responses((status = 200, description = "One result per id, in order", body = Vec<Ended>),
         (status = 400, description = "Invalid list of names, or missing reason", body = ProblemBody),

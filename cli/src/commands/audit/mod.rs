@@ -36,7 +36,8 @@ pub(crate) enum What {
     Search(search::Search),
     /// Export entries and seals as JSON lines, for `verify` and `prove`.
     Export(export::ExportArgs),
-    /// Verify an export offline: report entries that were edited, removed, inserted, reordered or truncated.
+    /// Verify an export offline: report entries that were edited, removed, inserted or reordered after sealing, or
+    /// truncated.
     Verify(verify::Verify),
     /// Print the public key of the signing key, or create a signing key.
     Key(key::Key),

@@ -46,7 +46,8 @@ pub(crate) struct Against {
     goes_on: bool,
 }
 
-/// Verify an export offline: report entries that were edited, removed, inserted, reordered or truncated.
+/// Verify an export offline: report entries that were edited, removed, inserted or reordered after sealing, or
+/// truncated.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     /// Parts of the export, in order.
