@@ -410,7 +410,7 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         },
         Rule::ToolRests => {
             let why = wait.rests.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("the tool's circuit breaker is open{why}")
+            format!("the tool takes no calls{why}")
         }
         Rule::Backoff => format!("a try failed; try {} follows after a wait", wait.next_try.unwrap_or(2)),
     };
@@ -559,7 +559,7 @@ mod tests {
         let said = waiting(&Wait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
             said.starts_with(
-                "It waits: the tool's circuit breaker is open: lookup failed 5 times in a row. The next call"
+                "It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"
             ),
             "{said}"
         );
