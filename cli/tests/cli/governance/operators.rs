@@ -35,7 +35,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     fleet
         .run(&[&["pause", "demo", "kelly"], &WHY[..]].concat())
         .exits(0)
-        .says("no call of agent kelly of demo goes out");
+        .says("calls of agent kelly of demo are paused");
     fleet.run(&[&["pause", "demo", "kelly"], &WHY[..]].concat()).exits(0).says("was paused already");
     submit(&fleet, "kelly", "waits", "echo").exits(0);
     // Others go on, and so does the agent elsewhere; several ticks pass meanwhile.
@@ -61,7 +61,7 @@ async fn a_paused_agents_turns_wait_and_a_resumed_ones_go_on() {
     assert_eq!(story["waits"]["pause"]["by"], "anna", "{story}");
     fleet.run(&["pause"]).exits(0).says("kelly").says("agreed with Ben");
     // The whole tenant beside it: one of the two is enough.
-    fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("no call of tenant demo goes out");
+    fleet.run(&[&["pause", "demo"], &WHY[..]].concat()).exits(0).says("calls of tenant demo are paused");
     submit(&fleet, "fran", "waits-too", "echo").exits(0);
     fleet.run(&[&["resume", "demo", "kelly"], &WHY[..]].concat()).exits(0);
     let listed = fleet.run(&["turns", "list", "--tenant", "demo", "--state", "lane", "--json"]).exits(0).json();
