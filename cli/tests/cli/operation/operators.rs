@@ -385,7 +385,7 @@ fn counted(served: &Served) {
 /// A look first, from the command line; it changes nothing.
 fn looked_at_first(served: &Served, bad: &str) {
     let asked = ["dead", "replay", "--cause", "permanent", "--reason", "mended", "--by", "anna"];
-    served.run(&asked).exits(0).says("1 would be replayed: --yes does it").complains(bad);
+    served.run(&asked).exits(0).says("1 would be replayed: add --yes to do it").complains(bad);
     served.run(&["dead", "list", "--kind", "call"]).exits(0).says("may have run").says("bad/0");
     served
         .run(&["dead", "show", bad, "--message"])
