@@ -129,7 +129,7 @@ def test_an_answer_of_a_proxy_is_no_list_of_tools_and_no_cancel() -> None:
 
     async def work(fleet: AsyncFleet) -> None:
         for asked in (fleet.tools("kelly"), fleet.cancel("t")):
-            with pytest.raises(FleetError, match="no JSON"):
+            with pytest.raises(FleetError, match="without JSON"):
                 await asked
 
     with_gateway(answers, work)
