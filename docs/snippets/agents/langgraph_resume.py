@@ -31,7 +31,7 @@ async def main(thread: str, question: str) -> None:
         try:
             state = await app.ainvoke({"messages": [("user", question)]}, config, durability="sync")
         except ReplyTimeout as error:
-            input(f"Approve the call of turn {error.id}, then press Enter. ")
+            await asyncio.to_thread(input, f"Approve the call of turn {error.id}, then press Enter. ")
             state = await app.ainvoke(None, config, durability="sync")
         # ANCHOR_END: resume
         print(state["messages"][-1].content)
