@@ -246,7 +246,7 @@ def test_an_inbox_that_is_made_anew_has_no_gap() -> None:
 
 
 def test_a_url_that_cannot_be_read_is_refused_in_words() -> None:
-    for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "the name of the primary")):
+    for url, said in (("http://x", "begins with 'http'"), ("redis+sentinel://a,b", "lacks the name of the primary")):
         with pytest.raises(ValueError, match=said):
             connect(url)
 

@@ -70,10 +70,11 @@ async def run(
     fields: TurnFields,
     tenant: str | None,
     turn_id: str,
+    timeout: float | None = 300.0,
 ) -> Reply:
     """Has calls of one model response carried out as one turn."""
     own: TurnFields = {**fields, "tool_calls": calls, "turn_id": turn_id}
-    return await fleet.run(agent, tenant=tenant, **own)
+    return await fleet.run(agent, tenant=tenant, timeout=timeout, **own)
 
 
 def told(reply: Reply, at: int = 0) -> str:

@@ -29,9 +29,19 @@ def fleet_node(
     *,
     tenant: str | None = None,
     messages_key: str = "messages",
+    timeout: float | None = 300.0,
     **fields: Unpack[TurnFields],
 ) -> Callable[..., Coroutine[Any, Any, dict[str, list[ToolMessage]]]]:
     """Returns a node that runs the calls of the last message in the fleet and adds a message for each.
+
+    Args:
+        fleet: Client for asyncio.
+        agent: Agent that makes the calls.
+        tenant: Tenant. Default: the client's tenant.
+        messages_key: Key of the state that holds the messages.
+        timeout: Seconds to wait for the results of a message, after which the node raises ``ReplyTimeout``; ``None``
+            waits without limit.
+        **fields: Further fields of the turn.
 
     Raises:
         InvalidMessage: A ``turn_id`` is set; or, from the node, it does not run in a graph.
@@ -51,7 +61,7 @@ def fleet_node(
         asked += [(call["id"], call["name"] or "", call["args"] or "") for call in last.invalid_tool_calls]
         calls = [call_of(name, arguments, id) for id, name, arguments in asked]
         id = turn_id("langgraph", agent, _place(runtime, last, len(state[messages_key])), asked)
-        reply = await run(fleet, agent, calls, fields, tenant, id)
+        reply = await run(fleet, agent, calls, fields, tenant, id, timeout)
         return {
             messages_key: [
                 ToolMessage(
