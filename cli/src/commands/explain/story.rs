@@ -558,9 +558,7 @@ mod tests {
         let why = Some("lookup failed 5 times in a row".into());
         let said = waiting(&Wait { rule: Rule::ToolRests, rests: why, turns_ahead: None, ..wait.clone() }, 1_000);
         assert!(
-            said.starts_with(
-                "It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"
-            ),
+            said.starts_with("It waits: the tool takes no calls: lookup failed 5 times in a row. The next call"),
             "{said}"
         );
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);

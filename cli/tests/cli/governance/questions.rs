@@ -112,7 +112,8 @@ async fn eight_questions_about_caps_limits_and_what_runs() {
     asked.answers("demo:tick", &["It waits: the agent's tick is used up (1 of 1 calls). The next call is eligible"]);
     // 2 And the turn behind it?
     asked.submit("demo", "slow", "behind", &calls(&[echo(1)]));
-    asked.answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
+    asked
+        .answers("demo:behind", &["It waits: the agent's tick is used up", "after 1 other turn in the throttle queue"]);
     // 3 Why did it not run? The agent's day; it resets at midnight.
     asked.submit("demo", "daily", "day", &calls(&[echo(1)]));
     asked.answers("demo:day", &["has ended"]);

@@ -31,7 +31,7 @@ use crate::support::python::{installed, interpreter};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Commands that change nothing, so that they may run again.
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "tickfleet explain",
     "tickfleet approvals list",
     "tickfleet approvals show",
@@ -41,6 +41,7 @@ const READS: [&str; 12] = [
     "tickfleet top",
     "tickfleet tools",
     "tickfleet dead list",
+    "tickfleet tasks list",
     "tickfleet rules",
     "tickfleet whatif",
     "cat ",

@@ -141,7 +141,10 @@ async fn a_drained_worker_ends_what_it_holds_and_takes_nothing_new_until_it_is_r
     assert_eq!(begun(&quiet), 1);
     place.change("resume", "quiet");
     place.explained("demo:waits", "has ended");
-    place.run(&["workers", "resume", "w-nobody-1", "--reason", "x", "--by", "anna"]).exits(1).complains("no worker");
+    place
+        .run(&["workers", "resume", "w-nobody-1", "--reason", "x", "--by", "anna"])
+        .exits(1)
+        .complains("unknown worker");
     let audit = place.run(&["audit", "search", "--text", "a new kernel", "--json"]).exits(0).stdout;
     assert!(audit.contains("DRAIN_WORKER") && audit.contains("RESUME_WORKER"), "{audit}");
     // One that ends is drained no more: another process of its name takes work.
