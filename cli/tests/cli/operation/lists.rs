@@ -52,7 +52,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
         (3, &json!(true)),
         "what is kept no longer is no place"
     );
-    served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2 goes on");
+    served.run(&["tasks", "list", "--limit", "2"]).exits(0).complains("--from demo:job-2");
     served.run(&["tasks", "list", "--from", "demo:job-2"]).exits(0).says("job-1");
     served.run(&["tasks", "list", "--outcome", "nice"]).exits(2).complains("expected one of ok,");
 
@@ -209,7 +209,7 @@ async fn rules_and_limits_are_listed_with_what_they_did_and_would_have_done_in_s
     }
     assert_eq!(served.sees("rules?days=2")["not_looked_at"], 3);
     assert_eq!(served.sees("rules?tenant=acme&days=2")["not_looked_at"], 0);
-    served.run(&["rules", "--days", "2"]).exits(0).complains("3 of 3 calls of these days were counted by a build");
+    served.run(&["rules", "--days", "2"]).exits(0).complains("3 of 3 calls of these days were counted by a version");
 
     // Statistics know none of these fields for calls, and models have used nothing.
     let stats = served.sees("stats?by=agent");
