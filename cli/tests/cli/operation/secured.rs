@@ -94,7 +94,7 @@ async fn a_fleet_finds_its_primary_by_sentinels_over_tls_and_the_next_one() {
     let turn =
         ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait", "--redis-url", &url];
     reached(|| tickfleet(&turn)).exits(0).says("list_tools");
-    until_said("say 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
+    until_said("according to 3 of 3 sentinels", || tickfleet(&["doctor", "--redis-url", &url]));
     // Whom nobody vouches for is not spoken to.
     let unknown = tickfleet(&["doctor", "--redis-url", &trio.url()]);
     unknown.exits(3);

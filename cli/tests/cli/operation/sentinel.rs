@@ -47,7 +47,7 @@ async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() 
     until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
     let doctor = ["doctor", "--redis-url", &url];
     // It exits with 1, since no worker runs; and a sentinel that is given a second may be late once.
-    let agree = format!("{}, say 3 of 3 sentinels", address(&trio, 0));
+    let agree = format!("{}, according to 3 of 3 sentinels", address(&trio, 0));
     assert!((0..100).any(|_| tickfleet(&doctor).stdout.contains(&agree)), "the sentinels do not agree");
 
     trio.replicated(0, 1).await;
@@ -87,7 +87,7 @@ async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right
         said
     };
     let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
-    until_said("say 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
+    until_said("according to 3 of 3 sentinels", || as_users("fleet:fleet-secret", watcher));
     as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
     as_users("fleet:fleet-secret", "").exits(3).complains("cannot find the primary fleet");
     as_users("fleet:wrong-secret", watcher).exits(3).complains("cannot find the primary fleet");
