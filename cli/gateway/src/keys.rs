@@ -327,8 +327,8 @@ mod tests {
         let all = |text: &str| refused(&good.replace("[submit]", text).replace("[kelly, fran*]", "['*']"));
         assert!(refused(&good.replace("demo", "'*'")).contains("tenant: required"));
         assert!(refused(&good.replace("[submit]", "[submit, view]")).contains("cover all agents"));
-        assert!(all("[approve]").contains("who decides"));
-        assert!(all("[view]\n  approver: anna").contains("who decides"));
+        assert!(all("[approve]").contains("approver: required with approve"));
+        assert!(all("[view]\n  approver: anna").contains("approver: required with approve"));
         let two = format!("{good}{}", good.replace("shop", "till").replace(&key.sha256, &other.sha256));
         assert_eq!(ApiKeys::parse(&two).unwrap().len(), 2);
         for none in ["", "[]", "# nobody any more\n"] {

@@ -665,7 +665,7 @@ async fn null_counts_as_absent_in_every_optional_field_of_a_body() {
         assert_eq!(answer.status, status, "{path} {body}: {answer:?}");
     }
     let answer = front.ask(&kelly, "POST", "/v1/agents/kelly/ag-ui", &run).await;
-    assert!(answer.status == 400 && answer.body.contains("expected a user's message"), "{answer:?}");
+    assert!(answer.status == 400 && answer.body.contains("expected a user message"), "{answer:?}");
     let name = TurnName::parse("acme:job").unwrap();
     fleet.until("the task is under way", async |fleet| fleet.store.task_grant(&name).await.unwrap().is_some()).await;
     end(&fleet, &front, &kelly, &["job"]).await;

@@ -122,7 +122,7 @@ mod tests {
         let fits = r#"{"next":"go","tool_call_audits":[]}"#;
         assert_eq!(read(r#"{"next":"go"}"#).await.unwrap(), fits);
         assert_eq!(read("```json\n{\"next\":\"go\"}\n```").await.unwrap(), fits);
-        assert!(read("Go on.").await.unwrap_err().contains("no JSON object"));
+        assert!(read("Go on.").await.unwrap_err().contains("not a JSON object"));
         assert!(read("[1]").await.unwrap_err().contains("no object"));
         assert!(read(r#"{"next":7}"#).await.unwrap_err().contains("next"));
         assert!(!asked_of_model(&schema).contains(AUDITS));

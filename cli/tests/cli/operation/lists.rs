@@ -76,7 +76,7 @@ async fn tasks_and_approvals_are_listed_by_what_they_have_in_common_page_by_page
         .run(&["approvals", "list", "--tool", "fail", "--limit", "1"])
         .exits(0)
         .complains("there may be more: continue with --from ");
-    served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("Nothing waits");
+    served.run(&["approvals", "list", "--agent", "fran"]).exits(0).says("No approvals waiting");
     for path in [
         "tasks?from=x",
         "tasks?outcome=nice",

@@ -366,7 +366,7 @@ fn an_approval_asks_for_no_more_people_than_may_agree() {
     for (approval, may) in [("{by: [risk], quorum: 2}", 1), ("{quorum: 4}", 3), ("{by: [risk, finance], quorum: 3}", 2)]
     {
         let errors = rule(approval, people).errors();
-        let expected = format!("at most {may}: so many approvers");
+        let expected = format!("at most {may}: permissions.yaml has only that many approvers");
         assert!(errors.len() == 1 && errors[0].contains(&expected), "{approval}: {errors:?}");
     }
     for approval in ["{by: [finance], quorum: 2}", "{quorum: 3}", "{by: [risk]}"] {

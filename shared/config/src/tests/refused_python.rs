@@ -63,7 +63,7 @@ fn every_mistake_is_told_with_its_place() {
         ("module: a, concurrency: 300", "python.shop.concurrency", "a whole number from 1 to 256"),
         ("module: a, memory_max: 1MiB", "python.shop.memory_max", "a size from 16MiB"),
         ("module: a, cancel_grace: 5m", "python.shop.cancel_grace", "a duration from"),
-        ("module: a, env: {A: '${K}'}", "python.shop.env.A", "a secret declared under `secrets`; there are none"),
+        ("module: a, env: {A: '${K}'}", "python.shop.env.A", "a secret declared under `secrets`; none found"),
         ("module: a, secrets: {K: {env: 'K_{tenant}'}}", "python.shop.secrets", "no {tenant}"),
         ("host: run/shop.sock", "python.shop.host", "the absolute path of a Unix socket"),
         ("host: /run/shop.sock, module: a", "python.shop.module", "no `module` beside `host`"),

@@ -109,7 +109,7 @@ fn what_whoever_verifies_says_of_an_export_excuses_what_is_not_there() {
     let mut part = made.lines.clone();
     edit_header(&mut part, Edit::Follows, made.lines.len() / 2);
     let verdict = verify(&part, &made.anchors);
-    assert!(verdict.findings.iter().all(|finding| finding.what.ends_with("(--goes-on)")), "{:?}", verdict.findings);
+    assert!(verdict.findings.iter().all(|finding| finding.what.ends_with("pass --goes-on")), "{:?}", verdict.findings);
     let verdict = verify_as(&part, &made.anchors, Expected { goes_on: true, ..Expected::default() });
     assert!(verdict.intact, "{:?}", verdict.findings);
     assert!(told(&verdict, "belong to an earlier part"), "{:?}", verdict.told);

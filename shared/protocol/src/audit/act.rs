@@ -211,7 +211,7 @@ mod tests {
         let open = repair_entry(&ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, redactor: &redactor });
         let said: Value =
             serde_json::from_str(&format!(r#"{open},"mended":1,"named":["turn_lost acme:t"]}}}}"#)).unwrap();
-        assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna had shard 3 repaired")));
+        assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna repaired shard 3")));
         assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_lost acme:t"]}));
     }
 
