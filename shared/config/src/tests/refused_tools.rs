@@ -151,7 +151,10 @@ fn ids_are_unique_and_versions_semantic() {
     let errors = tools(&format!("tools:\n  one: {{{rest}}}\n  two: {{id: tool_one, {rest}}}\n")).errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     let error = &errors[0];
-    assert!(error.starts_with("tools.yaml:3:3: tools.two: found the id `tool_one` again; expected a unique id "), "{error}");
+    assert!(
+        error.starts_with("tools.yaml:3:3: tools.two: found the id `tool_one` again; expected a unique id "),
+        "{error}"
+    );
     assert!(error.ends_with("/tools.yaml:2:3)"), "{error}");
     tools(&format!("tools:\n  one: {{{rest}, version: 1.0}}\n"))
         .assert_refused("tools.yaml:2:69: tools.one.version: found 1.0; expected text; put it in quotes");

@@ -295,7 +295,10 @@ fn a_part_of_the_slots_is_decided_by_the_slots_that_there_were() {
     // Where the log says nothing of slots, it is told of this limit, and what was decided stands.
     let (found, summary) = replay(&part(25), &turns);
     let why: Vec<&String> = summary.not_decidable.keys().collect();
-    assert!(found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a percentage of"), "{found:?} {why:?}");
+    assert!(
+        found.is_empty() && why.len() == 1 && why[0].starts_with("limits.few is a percentage of"),
+        "{found:?} {why:?}"
+    );
 }
 
 #[test]
