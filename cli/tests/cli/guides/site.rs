@@ -275,6 +275,20 @@ fn borrowed(variables: &[(String, String)]) -> Vec<(&str, &str)> {
     variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
+/// Waits until a scheduler and a worker run: before that, `submit` says that none has.
+fn until_ready(fleet: &DevFleet, folder: &Path, variables: &[(&str, &str)]) {
+    let began = Instant::now();
+    loop {
+        let mut shell = fleet.shell("tickfleet doctor 2>&1");
+        shell.envs(variables.iter().copied());
+        let said = Said::of(with_binary(&mut shell).current_dir(folder), "").stdout;
+        if said.contains("schedulers   1 alive") && said.contains("workers      1 alive") {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "no scheduler and worker run:\n{said}");
+    }
+}
+
 async fn play(page: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(page)).unwrap();
     let (folder, redis) =
@@ -310,6 +324,7 @@ async fn play(page: &str) {
         variables.extend(agents.variables.iter().cloned());
     }
     let fleet = DevFleet::start_in(folder.path(), &args, &borrowed(&of_fleet));
+    until_ready(&fleet, folder.path(), &borrowed(&of_fleet));
     let gateway = text.contains("FLEET_KEY").then(|| {
         let keys = folder.path().join("keys.yaml");
         let key = add_key(&keys, &["--id", "shop", "--tenant", "acme"]);
