@@ -156,7 +156,7 @@ local function is_task(item) return string.sub(item.whole or item.head, 1, 10) =
 local function leave_below(item, key, rec)
   local is_of_task = is_task(item)
   if not is_of_task or item.failed then
-    end_below(item.tt, rec.cancelled and 'what began it was cancelled: ' .. rec.cancelled
+    end_below(item.tt, rec.cancelled and 'its parent was cancelled: ' .. rec.cancelled
       or is_of_task and 'the task that began it has failed' or 'the call that waited for it has ended', now)
   elseif call('EXISTS', under_key(item.tt)) == 1 then
     return

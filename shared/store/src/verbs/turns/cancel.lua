@@ -11,7 +11,7 @@
 --       and ZADD of a mark
 local now = shard_time(ARGV[1])
 local tt, why = ARGV[2], ARGV[3]
-local below = 'what began it was cancelled: ' .. why
+local below = 'its parent was cancelled: ' .. why
 
 local word = cancel_live(tt, why, below, now, num(ARGV[4]))
 if word then
