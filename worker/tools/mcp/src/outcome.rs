@@ -446,9 +446,9 @@ mod tests {
             (json!({"content": []}), "without `structuredContent`"),
             (json!({"content": {}}), "whose `content` is not an array"),
             (json!({"content": [], "isError": "no"}), "whose `isError` is neither"),
-            (json!({"_meta": {}}), "no result of a tool"),
-            (json!({"odd": true}), "no result of a tool"),
-            (json!(7), "no result of a tool"),
+            (json!({"_meta": {}}), "is not a tool result"),
+            (json!({"odd": true}), "is not a tool result"),
+            (json!(7), "is not a tool result"),
             (input, "it asks for more input"),
         ] {
             for effect in [Effect::Once, Effect::Idempotent, Effect::Read] {

@@ -131,7 +131,8 @@ async fn an_answer_that_is_too_large_ends_its_call_at_once_and_no_other() {
 async fn an_answer_that_is_no_result_is_told_as_what_came() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, tools) = started(folder.path()).await;
-    for (result, said) in [(json!({}), "an empty result"), (json!(null), "null in place of"), (json!([1]), "no result")]
+    for (result, said) in
+        [(json!({}), "an empty result"), (json!(null), "null in place of"), (json!([1]), "not a tool result")]
     {
         for (name, may_have_run) in [("look", false), ("send", true)] {
             let (message, unknown) = failure(call(&tools[name], json!({"result": result})).await);

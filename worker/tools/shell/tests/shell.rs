@@ -189,7 +189,7 @@ async fn errors_tell_a_model_what_to_do() {
     let tool = |name: &str| builtin_tool(&shell, name).unwrap();
     run(&tool("write_file"), &context, json!({"path": "f", "content": "a b a"})).await.unwrap();
     for (name, arguments, expected) in [
-        ("read_file", json!({"path": "missing"}), "list_files shows"),
+        ("read_file", json!({"path": "missing"}), "list_files lists"),
         ("read_file", json!({"path": "../f"}), "leaves the workspace"),
         ("read_file", json!({"path": "/etc/passwd"}), "below /app/workspace"),
         ("edit_file", json!({"path": "f", "old": "a", "new": "c"}), "occurs 2 times"),
