@@ -250,7 +250,7 @@ impl Timers {
     /// One item of a batch failed, and no other: people must look at it.
     fn put_aside(&self, what: &str, why: &str) {
         self.metrics.dead(RejectionCode::Unreadable.as_str());
-        tracing::error!(what, why, "unreadable turn; see the dead letters");
+        tracing::error!(what, why, "unreadable record; see the dead letters");
     }
 }
 

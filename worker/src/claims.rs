@@ -341,7 +341,7 @@ impl Claims {
             remembered = all.len(),
             lost = marked.len(),
             late,
-            "Redis lost state; restored this worker's begin records"
+            "Redis restarted or failed over; repeated this worker's begin records"
         );
         Ok(())
     }

@@ -32,7 +32,7 @@ const LISTED: (usize, usize) = (20, 500);
 
 /// Where a list of tasks goes on.
 const NEXT: HeaderName = HeaderName::from_static("tickfleet-next");
-/// Where a list has begun anew.
+/// `true` if the list starts over.
 const LIST_RESTARTED: HeaderName = HeaderName::from_static("tickfleet-list-restarted");
 
 /// An accepted task.
@@ -172,7 +172,7 @@ pub(crate) async fn list(
     let sees = |agent: Option<&str>| caller.sees(agent);
     let page = task_page_of(&shared.client, &tenants, &filter, from.as_ref(), &sees).await?;
     let mut headers = HeaderMap::new();
-    // Names and a number, which a header can hold; the task is one of those that were shown.
+    // Names and a number, which a header can hold. The list has shown the task.
     if let Some(next) = page.next.and_then(|next| HeaderValue::from_str(&next.to_string()).ok()) {
         headers.insert(NEXT, next);
     }

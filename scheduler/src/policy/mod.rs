@@ -154,7 +154,7 @@ impl PolicyClock {
             metrics.epoch_changed();
             tracing::warn!(
                 epoch_ms,
-                "Redis restarted and may have lost its last writes; closing windows that began before"
+                "Redis restarted and may have lost its last writes; ticks and short windows that began before admit no more calls"
             );
         }
     }

@@ -112,7 +112,7 @@ impl Ledger {
         let Some(key) = &tool.spec.effect_key else { return false };
         let Ok(effect) = effect_of(key, trying, tool, arguments) else { return false };
         self.store.is_concluded(&effect).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, call = %trying.id, "failed to read the ledger of effects; call waits as if its tool failed");
+            tracing::debug!(%error, call = %trying.id, "failed to read the ledger of effects; an open circuit breaker holds the call back");
             false
         })
     }

@@ -72,7 +72,7 @@ async function each(wanted, before_ms, signal, handle) {
     if (signal.aborted) return " Stopped: the rest is unchanged.";
     const answers = page.dead.length ? await handle(page.dead.map((one) => one.id)) : [];
     from = page.next;
-    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It stopped there because Redis memory is full: replay the rest later.";
+    if (from && answers.some(({ answer }) => NO_ROOM.includes(answer))) return " It stopped there: replay the rest later.";
   } while (from);
   return "";
 }
