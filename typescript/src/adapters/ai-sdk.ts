@@ -6,7 +6,7 @@
  * const { text } = await generateText({ model, prompt, tools, stopWhen: stepCountIs(5) });
  * ```
  *
- * The SDK runs the calls of a step one by one, so each call is a turn of its own. The turn's id is derived from `runId`, the call id,
+ * The SDK makes each call of a step separately, so each call is a turn of its own. The turn's id is derived from `runId`, the call id,
  * the arguments, and the results that the messages already contain for that call id. A repeated request, or an approval that is
  * resumed twice, receives the first result. A call that is repeated in a later step is a new call, even if the provider numbers the
  * calls of each response from 1.

@@ -2,7 +2,7 @@
 
     agent = Agent(name="kelly", tools=await fleet_tools(fleet, "kelly"))
 
-The SDK runs the calls of a response one by one, so each call is a turn of its own. The turn's id is derived from the id of the
+The SDK makes each call of a response separately, so each call is a turn of its own. The turn's id is derived from the id of the
 response's item (``fc_…`` in the Responses API), the call id and the arguments. A ``RunState`` that is resumed twice receives the
 first result.
 

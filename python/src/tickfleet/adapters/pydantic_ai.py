@@ -2,7 +2,7 @@
 
     agent = Agent(model, toolsets=[FleetToolset(fleet, "kelly")])
 
-Pydantic AI runs the calls of a response one by one, so each call is a turn of its own. The fleet validates the arguments.
+Pydantic AI makes each call of a response separately, so each call is a turn of its own. The fleet validates the arguments.
 
 The turn's id is derived from the response that made the call (run, provider id, time), the call id and the model's unmodified
 arguments. All of these are in the message history. A history that is resumed twice receives the first result. If an approval
