@@ -4,8 +4,9 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 25] = [
+const CRATES: [(&str, &[&str]); 26] = [
     ("shared/model", &[]),
+    ("shared/core", &["model"]),
     ("shared/protocol", &["model"]),
     ("shared/proof", &["model"]),
     ("shared/store", &["model"]),
@@ -126,7 +127,7 @@ pub fn manifest(folder: &str, text: &str) -> Vec<String> {
 }
 
 fn is_pure(path: &str) -> bool {
-    ["shared/model", "shared/protocol"].iter().any(|pure| path.starts_with(pure))
+    ["shared/model", "shared/core", "shared/protocol"].iter().any(|pure| path.starts_with(pure))
 }
 
 /// Pure crates that name what they may not.

@@ -1,0 +1,52 @@
+//! Bounds and retention times that decisions apply. The configuration sets them.
+
+/// Bounds of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// Lease of a consumer, ms. A consumer whose last heartbeat is older has crashed.
+    pub lease_ms: i64,
+    /// Time for which a finished record is kept, ms.
+    pub retain_ms: i64,
+    /// Time for which a chosen ID is kept after its turn ended, ms.
+    pub dedupe_ms: i64,
+    /// Maximum number of entries in the audit log.
+    pub audit_entries_max: u64,
+    /// True if audit entries report the counters that admitted their calls.
+    pub audit_admissions: bool,
+    /// Maximum number of dead letters in the log.
+    pub dead_entries_max: u64,
+    /// Maximum number of entries in an inbound stream.
+    pub turns_max: u64,
+    /// Maximum number of a tenant's unfinished turns and tasks.
+    pub tenant_turns_max: u64,
+    /// Maximum size of a tenant's unfinished turns and tasks, bytes.
+    pub tenant_bytes_max: u64,
+    /// Maximum number of a tenant's slices that are on queues or with workers.
+    pub tenant_out_max: u64,
+    /// Maximum number of unread replies in an inbox.
+    pub inbox_unread_max: u64,
+    /// Maximum number of a tenant's inboxes.
+    pub inboxes_max: u64,
+    /// Number of crashes after which a slice is quarantined.
+    pub crashes_max: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            lease_ms: 10_000,
+            retain_ms: 3_600_000,
+            dedupe_ms: 3_600_000,
+            audit_entries_max: 1_000_000,
+            audit_admissions: false,
+            dead_entries_max: 10_000,
+            turns_max: 100_000,
+            tenant_turns_max: 20_000,
+            tenant_bytes_max: 256 << 20,
+            tenant_out_max: 5_000,
+            inbox_unread_max: 10_000,
+            inboxes_max: 1_000,
+            crashes_max: tickfleet_model::limits::CRASHES_MAX,
+        }
+    }
+}

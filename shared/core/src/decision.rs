@@ -1,0 +1,66 @@
+//! The loop of a decision: read, decide, commit, and repeat with the values that a conflict returned.
+//!
+//! The seam implements the loop for a store. Tests and the simulator use the same loop.
+
+use crate::transaction::{Committed, Conflict, Transaction, Version};
+use crate::view::{Query, Undecided, View};
+
+/// The input of a decision besides its view.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Shard time as the caller has it, ms. If the decision depends on it, the transaction guards it with
+    /// [`crate::Guard::Before`] or [`crate::Guard::Since`].
+    pub now_ms: i64,
+    /// The restart epoch as the caller has it.
+    pub epoch: u64,
+    /// Start of that epoch, ms; 0 for the first one.
+    pub epoch_began_ms: i64,
+    /// The version of the transaction that is decided. Slices carry it.
+    pub version: Version,
+    /// Conflicts of earlier attempts of this decision, oldest first. The view has the values of records and counters; other
+    /// conflicts (pressure, bounds, an entry without a holder) are only here.
+    pub conflicts: Vec<Conflict>,
+}
+
+impl Context {
+    /// True if an earlier attempt failed with such a conflict.
+    #[must_use]
+    pub fn failed(&self, is_it: impl Fn(&Conflict) -> bool) -> bool {
+        self.conflicts.iter().any(is_it)
+    }
+}
+
+/// The result of one attempt to decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Commits this transaction, and then returns `T`.
+    Commit(Transaction, T),
+    /// Returns without a commit.
+    Return(T),
+}
+
+/// The result of a decision, after its commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt<T> {
+    /// The result.
+    pub result: T,
+    /// The commit. `None` if nothing was written.
+    pub committed: Option<Committed>,
+}
+
+/// A transition: computes a transaction from a view.
+pub trait Decision {
+    /// The result for the caller.
+    type Output;
+
+    /// The reads to make at once, to save round trips. Everything else is read when [`Self::decide`] needs it.
+    fn reads(&self) -> Vec<Query> {
+        Vec::new()
+    }
+
+    /// Decides from this view.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a read is missing, or a record is unreadable.
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided>;
+}

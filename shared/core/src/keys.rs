@@ -1,0 +1,199 @@
+//! Names of records, counters, sets and streams. The store puts the shard's prefix before each.
+
+use tickfleet_model::{AgentId, InboxName, Priority, TenantId, TurnId};
+
+use crate::transaction::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
+
+/// A turn or task: `<tenant>:<id>`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TurnName {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The turn's or task's ID.
+    pub turn: TurnId,
+}
+
+impl std::fmt::Display for TurnName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.tenant, self.turn)
+    }
+}
+
+impl TurnName {
+    /// Parses `<tenant>:<id>`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (tenant, turn) = text.split_once(':')?;
+        Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
+    }
+
+    /// The record of the unfinished turn.
+    #[must_use]
+    pub fn record(&self) -> RecordKey {
+        RecordKey::new(format!("turn:{self}"))
+    }
+
+    /// The record of the finished turn.
+    #[must_use]
+    pub fn finished(&self) -> RecordKey {
+        RecordKey::new(format!("done:{self}"))
+    }
+
+    /// The record of an ID that a producer chose.
+    #[must_use]
+    pub fn given(&self) -> RecordKey {
+        RecordKey::new(format!("id:{self}"))
+    }
+
+    /// The record of a requested cancel.
+    #[must_use]
+    pub fn cancellation(&self) -> RecordKey {
+        RecordKey::new(format!("cancel:{self}"))
+    }
+
+    /// The timer of the turn.
+    #[must_use]
+    pub fn timer(&self) -> String {
+        format!("turn:{self}")
+    }
+
+    /// Unfinished turns and tasks that this one started, by ID.
+    #[must_use]
+    pub fn descendants(&self) -> SetKey {
+        SetKey::new(format!("under:{self}"))
+    }
+}
+
+/// A tenant's cancels of turns and tasks that have not arrived yet, by ID. A place is the time when the cancel is dropped,
+/// ms.
+#[must_use]
+pub fn early(tenant: &TenantId) -> SetKey {
+    SetKey::new(format!("early:{tenant}"))
+}
+
+/// The newest tasks of a tenant, by ID. A place is the time of the delegation, ms.
+#[must_use]
+pub fn tasks_of(tenant: &TenantId) -> SetKey {
+    SetKey::new(format!("tasks:{tenant}"))
+}
+
+/// The newest tasks that were delegated by a task, by ID. A place is the time of the delegation, ms.
+#[must_use]
+pub fn children(task: &TurnName) -> SetKey {
+    SetKey::new(format!("children:{task}"))
+}
+
+/// The queues of tasks for external runtimes.
+#[must_use]
+pub fn externals() -> SetKey {
+    SetKey::new("externals")
+}
+
+/// The turns that wait for room in a token or money budget. A place is the turn's place in throttle queues.
+#[must_use]
+pub fn budget_queue(counter: &CounterKey) -> SetKey {
+    SetKey::new(format!("short:{}@{}", counter.limit, counter.counter))
+}
+
+/// The history of a task, as parts.
+#[must_use]
+pub fn steps(task: &TurnName) -> RecordKey {
+    RecordKey::new(format!("steps:{task}"))
+}
+
+/// Calls of a turn that workers reported as begun after the store had lost their begin.
+#[must_use]
+pub fn marks(turn: &TurnName) -> RecordKey {
+    RecordKey::new(format!("ran:{turn}"))
+}
+
+/// All timers of a shard. A place is the due time, ms.
+#[must_use]
+pub fn timers() -> SetKey {
+    SetKey::new("timers")
+}
+
+/// The inbound stream of turns.
+#[must_use]
+pub fn turns() -> StreamKey {
+    StreamKey::new("turns")
+}
+
+/// The inbound stream of tasks.
+#[must_use]
+pub fn tasks() -> StreamKey {
+    StreamKey::new("tasks")
+}
+
+/// The audit log.
+#[must_use]
+pub fn audit() -> StreamKey {
+    StreamKey::new("audit")
+}
+
+/// The log of dead letters.
+#[must_use]
+pub fn dead() -> StreamKey {
+    StreamKey::new("dead")
+}
+
+/// The queue of slices of a priority.
+#[must_use]
+pub fn ready(priority: Priority) -> StreamKey {
+    StreamKey::new(format!("ready:{}", priority.as_str()))
+}
+
+/// The queue of slices of a priority that were redelivered after a crash.
+#[must_use]
+pub fn suspect(priority: Priority) -> StreamKey {
+    StreamKey::new(format!("ready:suspect:{}", priority.as_str()))
+}
+
+/// Canceled turns whose slices a consumer holds, by name. The consumer's heartbeat delivers them. A place is the time of the
+/// notice, ms.
+#[must_use]
+pub fn canceled(consumer: &str) -> SetKey {
+    SetKey::new(format!("canceled:{consumer}"))
+}
+
+/// The queue of tasks for an external runtime.
+#[must_use]
+pub fn external(tenant: &TenantId, agent: &AgentId) -> StreamKey {
+    StreamKey::new(format!("external:{tenant}:{agent}"))
+}
+
+/// An inbox.
+#[must_use]
+pub fn inbox(tenant: &TenantId, inbox: &InboxName) -> InboxKey {
+    InboxKey { tenant: tenant.as_str().into(), inbox: inbox.as_str().into() }
+}
+
+/// The throttle queue of a counter.
+#[must_use]
+pub fn throttle_queue(counter: &CounterKey) -> SetKey {
+    SetKey::new(format!("throttle:{}@{}", counter.limit, counter.counter))
+}
+
+/// The timer of a throttle queue.
+#[must_use]
+pub fn throttle_timer(counter: &CounterKey) -> String {
+    format!("throttle:{}@{}", counter.limit, counter.counter)
+}
+
+/// Names of the built-in limits of every fleet. They start with `_`; configured limits do not.
+pub mod limits {
+    /// Calls of an agent in a tick; the counter is `<tenant>:<agent>`.
+    pub const TICK: &str = "_tick";
+    /// Calls of an agent in a day; the counter is `<tenant>:<agent>`.
+    pub const DAY: &str = "_day";
+    /// Calls of a tenant in a day; the counter is `<tenant>`.
+    pub const TENANT_DAY: &str = "_tenant_day";
+    /// Calls of a task and of tasks below it; the counter is `<tenant>:<task>`.
+    pub const TASK: &str = "_task";
+    /// Unfinished turns and tasks of a tenant; the counter is `<tenant>`.
+    pub const UNFINISHED: &str = "_unfinished";
+    /// Bytes of unfinished turns and tasks of a tenant; the counter is `<tenant>`.
+    pub const BYTES: &str = "_bytes";
+    /// Slices of a tenant that are on queues or with workers; the counter is `<tenant>`.
+    pub const OUT: &str = "_out";
+}

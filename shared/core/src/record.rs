@@ -1,0 +1,220 @@
+//! The stored form of a record: `<version> <entry> <rooms> <content>`.
+//!
+//! The entry is that of the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
+//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, separated by commas,
+//! or `-`. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored beside the
+//! record, each under a name.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::transaction::{EntryId, Guard, RecordKey, Transaction, Version, Write};
+
+/// A type that is stored as a record.
+pub trait Record: Serialize + DeserializeOwned {
+    /// Version of the JSON schema. A reader refuses other numbers.
+    const SCHEMA: u32;
+
+    /// The content of the record.
+    #[must_use]
+    fn encode(&self) -> Bytes {
+        let mut text = Self::SCHEMA.to_string().into_bytes();
+        // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
+        if serde_json::to_writer(&mut text, self).is_err() {
+            text.truncate(0);
+        }
+        text.into()
+    }
+
+    /// Parses a content.
+    ///
+    /// # Errors
+    /// [`Unreadable`], if the schema number or the JSON is not of this type.
+    fn decode(content: &[u8]) -> Result<Self, Unreadable> {
+        let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let (schema, json) = content.split_at(digits);
+        let schema = std::str::from_utf8(schema).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+        if schema != Self::SCHEMA {
+            return Err(Unreadable::Schema { expected: Self::SCHEMA, found: schema });
+        }
+        serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
+    }
+}
+
+/// The reason that a record is unreadable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The stored text does not start with version, entry and rooms.
+    #[error("expected `<version> <entry> <rooms> <content>`")]
+    Frame,
+    /// The schema number differs.
+    #[error("expected schema {expected}, found {found}")]
+    Schema {
+        /// The schema number of the type.
+        expected: u32,
+        /// The schema number in the record.
+        found: u32,
+    },
+    /// The JSON does not match the type.
+    #[error("{0}")]
+    Json(String),
+}
+
+/// A counter after a debit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+pub struct Debited {
+    /// The amount used, including this debit.
+    pub used: u64,
+    /// The end of the window, ms; 0 without a window.
+    pub ends_ms: i64,
+}
+
+impl Debited {
+    /// Parses the rooms of a stamped transaction.
+    #[must_use]
+    pub fn parse_all(rooms: &str) -> Vec<Self> {
+        let parse = |one: &str| {
+            let (used, ends) = one.split_once(':')?;
+            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()? })
+        };
+        rooms.split(',').filter_map(parse).collect()
+    }
+
+    /// The text that [`Self::parse_all`] reads; `-` without rooms.
+    #[must_use]
+    pub fn render_all(debited: &[Self]) -> String {
+        if debited.is_empty() {
+            return "-".to_owned();
+        }
+        debited.iter().map(|one| format!("{}:{}", one.used, one.ends_ms)).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// The fields of a stored record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordText {
+    /// The version of the transaction that wrote the record.
+    pub version: Version,
+    /// The slice that this transaction enqueued, if any.
+    pub entry: Option<EntryId>,
+    /// The counters that this transaction debited, if it was stamped.
+    pub rooms: Vec<Debited>,
+    /// The content.
+    pub content: Bytes,
+}
+
+impl RecordText {
+    /// Splits a stored text.
+    ///
+    /// # Errors
+    /// [`Unreadable::Frame`].
+    pub fn parse(stored: &Bytes) -> Result<Self, Unreadable> {
+        let mut blanks = stored.iter().enumerate().filter(|(_, byte)| **byte == b' ').map(|(at, _)| at);
+        let (Some(first), Some(second), Some(third)) = (blanks.next(), blanks.next(), blanks.next()) else {
+            return Err(Unreadable::Frame);
+        };
+        let text = |range: std::ops::Range<usize>| {
+            stored.get(range).and_then(|bytes| std::str::from_utf8(bytes).ok()).ok_or(Unreadable::Frame)
+        };
+        let (version, entry, rooms) = (text(0..first)?, text(first + 1..second)?, text(second + 1..third)?);
+        Ok(Self {
+            version: Version::new(version),
+            entry: (entry != "-").then(|| EntryId::new(entry)),
+            rooms: Debited::parse_all(rooms),
+            content: stored.slice(third + 1..),
+        })
+    }
+
+    /// The stored text.
+    #[must_use]
+    pub fn render(version: &Version, entry: Option<&EntryId>, rooms: &[Debited], content: &[u8]) -> Bytes {
+        let entry = entry.map_or("-", EntryId::as_str);
+        let mut text = format!("{version} {entry} {} ", Debited::render_all(rooms)).into_bytes();
+        text.extend_from_slice(content);
+        text.into()
+    }
+}
+
+/// A record as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<T> {
+    /// The version of the transaction that wrote the record.
+    pub version: Version,
+    /// The slice that this transaction enqueued, if any.
+    pub entry: Option<EntryId>,
+    /// The counters that this transaction debited, if it was stamped.
+    pub rooms: Vec<Debited>,
+    /// The content.
+    pub value: T,
+}
+
+impl<T: Record> Stored<T> {
+    /// Parses a stored text.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub fn read(stored: &Bytes) -> Result<Self, Unreadable> {
+        let text = RecordText::parse(stored)?;
+        Ok(Self { version: text.version, entry: text.entry, rooms: text.rooms, value: T::decode(&text.content)? })
+    }
+}
+
+impl Transaction {
+    /// Writes a record without a lifetime.
+    pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) -> &mut Self {
+        self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: None })
+    }
+
+    /// Writes a record that expires after `ttl_ms`.
+    pub fn put_for<T: Record>(&mut self, key: &RecordKey, value: &T, ttl_ms: i64) -> &mut Self {
+        self.write(Write::Put { key: key.clone(), content: value.encode(), ttl_ms: Some(ttl_ms) })
+    }
+
+    /// Guards that a record is unchanged since the read: by its version, or by its absence.
+    pub fn guard_read<T>(&mut self, key: &RecordKey, stored: Option<&Stored<T>>) -> &mut Self {
+        self.guard(match stored {
+            Some(stored) => Guard::Version(key.clone(), stored.version.clone()),
+            None => Guard::Absent(key.clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+    struct Sample {
+        n: u32,
+    }
+
+    impl Record for Sample {
+        const SCHEMA: u32 = 12;
+    }
+
+    #[test]
+    fn a_stored_record_reads_back() {
+        let (version, entry) = (Version::new("a-1"), EntryId::new("5-0"));
+        let stored =
+            RecordText::render(&version, Some(&entry), &[Debited { used: 3, ends_ms: 9 }], &Sample { n: 7 }.encode());
+        assert_eq!(&stored[..], b"a-1 5-0 3:9 12{\"n\":7}");
+        let read = Stored::<Sample>::read(&stored).unwrap();
+        assert_eq!(
+            read,
+            Stored {
+                version,
+                entry: Some(entry),
+                rooms: vec![Debited { used: 3, ends_ms: 9 }],
+                value: Sample { n: 7 }
+            }
+        );
+    }
+
+    #[test]
+    fn another_schema_is_refused() {
+        let stored = RecordText::render(&Version::new("a"), None, &[], b"11{\"n\":7}");
+        assert_eq!(Stored::<Sample>::read(&stored), Err(Unreadable::Schema { expected: 12, found: 11 }));
+        assert_eq!(Stored::<Sample>::read(&Bytes::from_static(b"a -")), Err(Unreadable::Frame));
+    }
+}

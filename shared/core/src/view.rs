@@ -1,0 +1,266 @@
+//! The data that a decision has read so far.
+//!
+//! A decision queries its view. If the view does not have the value, it returns the query as [`Missing`]; the caller reads
+//! the value and decides again. A value may be stale: the guards of the transaction detect that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::record::{Record, RecordText, Stored, Unreadable};
+use crate::transaction::{
+    Conflict, CounterKey, CounterState, EntryId, RecordKey, SetKey, StreamKey, Transaction, Write,
+};
+
+/// A read of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Query {
+    /// A record's stored text.
+    Record(RecordKey),
+    /// Parts of a record, by name.
+    Parts(RecordKey, Vec<Arc<str>>),
+    /// All parts of a record.
+    AllParts(RecordKey),
+    /// A counter.
+    Counter(CounterKey),
+    /// The first members of a set, at most `count`, with places up to and including `upto` (`None`: any place).
+    First {
+        /// The set.
+        set: SetKey,
+        /// The last place.
+        upto: Option<u64>,
+        /// Maximum number of members.
+        count: usize,
+    },
+    /// The place of a member.
+    Place(SetKey, Arc<str>),
+    /// Number of members.
+    Size(SetKey),
+    /// Fields of an entry.
+    Entry(StreamKey, EntryId),
+    /// The consumer that holds an entry.
+    Holder(StreamKey, EntryId),
+    /// Entries that a consumer holds, at most `count`, oldest first.
+    Holds {
+        /// The queue.
+        stream: StreamKey,
+        /// The consumer.
+        consumer: Arc<str>,
+        /// Maximum number of entries.
+        count: usize,
+    },
+    /// Entries of a stream after `after` (`None`: from its start), at most `count`.
+    Entries {
+        /// The stream.
+        stream: StreamKey,
+        /// The last known entry.
+        after: Option<EntryId>,
+        /// Maximum number of entries.
+        count: usize,
+    },
+}
+
+/// Fields of an entry.
+pub type Fields = Vec<(Arc<str>, Bytes)>;
+
+/// The result of a query.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Result of [`Query::Record`].
+    Record(Option<Bytes>),
+    /// Result of [`Query::Parts`], in the order of the names.
+    Parts(Vec<Option<Bytes>>),
+    /// Result of [`Query::AllParts`], ordered by name.
+    AllParts(Vec<(Arc<str>, Bytes)>),
+    /// Result of [`Query::Counter`].
+    Counter(Option<CounterState>),
+    /// Result of [`Query::First`].
+    Members(Vec<(Arc<str>, u64)>),
+    /// Result of [`Query::Place`].
+    Place(Option<u64>),
+    /// Result of [`Query::Size`].
+    Size(u64),
+    /// Result of [`Query::Entry`].
+    Entry(Option<Fields>),
+    /// Result of [`Query::Holder`].
+    Holder(Option<Arc<str>>),
+    /// Result of [`Query::Holds`].
+    Holds(Vec<EntryId>),
+    /// Result of [`Query::Entries`].
+    Entries(Vec<(EntryId, Fields)>),
+}
+
+/// The view does not have the result of this query yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing(pub Query);
+
+/// The reason that a decision cannot be made from this view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undecided {
+    /// This query has to be read first.
+    Missing(Query),
+    /// A record is unreadable. This affects only this decision.
+    Unreadable {
+        /// The record.
+        key: RecordKey,
+        /// The reason.
+        why: Unreadable,
+    },
+}
+
+impl From<Missing> for Undecided {
+    fn from(missing: Missing) -> Self {
+        Self::Missing(missing.0)
+    }
+}
+
+/// Results of queries, and values that conflicts returned.
+#[derive(Debug, Clone, Default)]
+pub struct View {
+    values: HashMap<Query, Value>,
+}
+
+impl View {
+    /// Stores a result.
+    pub fn insert(&mut self, query: Query, value: Value) {
+        self.values.insert(query, value);
+    }
+
+    /// Drops a result.
+    pub fn remove(&mut self, query: &Query) {
+        self.values.remove(query);
+    }
+
+    /// Drops a record and its parts.
+    pub fn forget(&mut self, key: &RecordKey) {
+        self.values.retain(|query, _| match query {
+            Query::Record(of) | Query::Parts(of, _) | Query::AllParts(of) => of != key,
+            _ => true,
+        });
+    }
+
+    /// Stores the current value that a conflict returned.
+    pub fn learn(&mut self, conflict: &Conflict) {
+        match conflict {
+            Conflict::Record { key, stored } => {
+                // Parts were read with the old version.
+                self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
+                self.insert(Query::Record(key.clone()), Value::Record(stored.clone()));
+            }
+            Conflict::Room { counter, state } => {
+                self.insert(Query::Counter(counter.clone()), Value::Counter(Some(*state)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Stores the records that a committed transaction has written, so that the writer need not read them again.
+    pub fn learn_written(&mut self, transaction: &Transaction) {
+        let enqueues = transaction.writes.iter().any(|write| matches!(write, Write::Enqueue(..)));
+        let is_plain = !enqueues && !transaction.stamped;
+        for write in &transaction.writes {
+            let (key, stored) = match write {
+                // The store adds entry and counters to a record; the caller does not have them.
+                Write::Put { key, content, .. } => {
+                    (key, is_plain.then(|| Some(RecordText::render(&transaction.version, None, &[], content))))
+                }
+                Write::Delete(key) => (key, Some(None)),
+                Write::PutPart(key, ..) | Write::DeleteParts(key, _) => (key, None),
+                _ => continue,
+            };
+            self.values.retain(|query, _| !matches!(query, Query::Parts(of, _) | Query::AllParts(of) if of == key));
+            match (stored, write) {
+                (Some(stored), _) => self.insert(Query::Record(key.clone()), Value::Record(stored)),
+                (None, Write::Put { .. }) => self.remove(&Query::Record(key.clone())),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// The result of a query.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn get(&self, query: &Query) -> Result<&Value, Missing> {
+        self.values.get(query).ok_or_else(|| Missing(query.clone()))
+    }
+
+    /// A record.
+    ///
+    /// # Errors
+    /// [`Undecided`]: the record is unread or unreadable.
+    pub fn record<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, Undecided> {
+        match self.get(&Query::Record(key.clone()))? {
+            Value::Record(Some(stored)) => {
+                Stored::read(stored).map(Some).map_err(|why| Undecided::Unreadable { key: key.clone(), why })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// A counter. `None` also if it was not read. A decision that needs no certainty assumes room, and the conflict returns
+    /// the current value.
+    #[must_use]
+    pub fn counter(&self, counter: &CounterKey) -> Option<CounterState> {
+        match self.values.get(&Query::Counter(counter.clone())) {
+            Some(Value::Counter(state)) => *state,
+            _ => None,
+        }
+    }
+
+    /// The first members of a set.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn first(&self, set: &SetKey, upto: Option<u64>, count: usize) -> Result<&[(Arc<str>, u64)], Missing> {
+        match self.get(&Query::First { set: set.clone(), upto, count })? {
+            Value::Members(members) => Ok(members),
+            _ => Ok(&[]),
+        }
+    }
+
+    /// Parts of a record, in the order of the names.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn parts(&self, key: &RecordKey, names: Vec<Arc<str>>) -> Result<&[Option<Bytes>], Missing> {
+        match self.get(&Query::Parts(key.clone(), names))? {
+            Value::Parts(parts) => Ok(parts),
+            _ => Ok(&[]),
+        }
+    }
+
+    /// Fields of an entry.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn entry(&self, stream: &StreamKey, entry: &EntryId) -> Result<Option<&Fields>, Missing> {
+        match self.get(&Query::Entry(stream.clone(), entry.clone()))? {
+            Value::Entry(fields) => Ok(fields.as_ref()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The consumer that holds an entry.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn holder(&self, stream: &StreamKey, entry: &EntryId) -> Result<Option<Arc<str>>, Missing> {
+        match self.get(&Query::Holder(stream.clone(), entry.clone()))? {
+            Value::Holder(holder) => Ok(holder.clone()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The place of a member in a set.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn place(&self, set: &SetKey, member: &str) -> Result<Option<u64>, Missing> {
+        match self.get(&Query::Place(set.clone(), member.into()))? {
+            Value::Place(place) => Ok(*place),
+            _ => Ok(None),
+        }
+    }
+}
