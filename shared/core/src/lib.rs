@@ -43,15 +43,36 @@
 //! 20. A connection error is nobody's fault but the connection's.
 //! 21. A call that began is never reported as not run.
 
+pub mod audit;
 pub mod bounds;
+pub mod call;
+pub mod check;
+pub mod conversation;
+pub mod counters;
+pub mod dead;
 pub mod decision;
 pub mod keys;
+pub mod knowledge;
+pub mod leases;
+pub mod mutants;
+#[cfg(test)]
+mod paper;
 pub mod record;
+pub mod recovery;
+pub mod section;
+pub mod settings;
+pub mod task;
 pub mod transaction;
+#[cfg(test)]
+mod trial;
+pub mod turn;
+pub mod usage;
 pub mod view;
+pub mod workers;
 
 pub use decision::{Context, Decision, Receipt, Step};
 pub use record::{Record, Stored};
+pub use section::Section;
 pub use transaction::{
     Committed, Conflict, CounterState, EntryId, Guard, InboxKey, Room, StreamKey, TimerRule, Transaction, Version,
     Window, Write,

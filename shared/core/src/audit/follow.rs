@@ -1,0 +1,128 @@
+//! Positions of processes that follow a log, such as exporters of the audit log.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Context, Decision, Step};
+use crate::leases::{Candidate, Lease};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, Transaction};
+use crate::view::{Query, Undecided, View};
+
+/// The progress of a follower.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Followed {
+    /// The follower's lease.
+    #[serde(rename = "le")]
+    pub lease: Lease,
+    /// The position, in the follower's format; empty at the start.
+    #[serde(rename = "at")]
+    pub position: String,
+}
+
+impl Record for Followed {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a follower.
+#[must_use]
+pub fn key(name: &str) -> RecordKey {
+    RecordKey::new(format!("follow:{name}"))
+}
+
+/// Moves a follower from `before` to `after`. If both are equal, it only takes the lease.
+#[derive(Debug, Clone)]
+pub struct Follow {
+    /// The name that the position is stored under.
+    pub name: String,
+    /// The process that follows.
+    pub candidate: Candidate,
+    /// The position before this step; empty at the start.
+    pub before: String,
+    /// The position afterwards.
+    pub after: String,
+}
+
+/// The result of [`Follow`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FollowResult {
+    /// The position is stored, and the lease is taken.
+    Done,
+    /// The stored position differs. Nothing was written.
+    Stale {
+        /// The stored position.
+        position: String,
+    },
+    /// Another process has the lease.
+    Held,
+}
+
+impl Decision for Follow {
+    type Output = FollowResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key(&self.name))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<FollowResult>, Undecided> {
+        let key = key(&self.name);
+        let stored: Option<Stored<Followed>> = view.record(&key)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key, stored.as_ref());
+        let present = stored.as_ref().map(|stored| &stored.value);
+        let lease = self.candidate.take(present.map(|one| &one.lease), context.now_ms, &mut transaction);
+        let Some(lease) = lease else { return Ok(Step::Return(FollowResult::Held)) };
+        let position = present.map(|one| one.position.clone()).unwrap_or_default();
+        if position != self.before {
+            return Ok(Step::Return(FollowResult::Stale { position }));
+        }
+        transaction.put(&key, &Followed { lease, position: self.after.clone() });
+        transaction.proof = Some(key);
+        Ok(Step::Commit(transaction, FollowResult::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickfleet_model::ConsumerId;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn follow(process: &str, before: &str, after: &str) -> Follow {
+        let candidate = Candidate { process: ConsumerId::new(process).unwrap(), lease_ms: 100 };
+        Follow { name: "siem".into(), candidate, before: before.into(), after: after.into() }
+    }
+
+    #[test]
+    fn a_position_moves_on_from_the_one_that_is_stored() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&follow("a", "", "5-0")), FollowResult::Done);
+        assert_eq!(shard.result(&follow("a", "", "6-0")), FollowResult::Stale { position: "5-0".into() });
+        assert_eq!(shard.result(&follow("b", "5-0", "6-0")), FollowResult::Held);
+        shard.pass(100);
+        assert_eq!(shard.result(&follow("b", "5-0", "5-0")), FollowResult::Done, "the lease has ended");
+        assert_eq!(shard.result(&follow("a", "5-0", "7-0")), FollowResult::Held);
+        assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "5-0");
+    }
+
+    /// Two processes decide from the same record: the second one does not advance the position.
+    #[test]
+    fn two_followers_never_move_on_from_the_same_position() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&follow("a", "", "5-0"));
+        shard.pass(100);
+        let (late, new) = (follow("a", "5-0", "6-0"), follow("b", "5-0", "7-0"));
+        let decided = shard.decide(&late);
+        assert_eq!(shard.result(&new), FollowResult::Done);
+        assert_eq!(shard.finish(&late, decided).result, FollowResult::Held);
+        assert_eq!(shard.record::<Followed>(&key("siem")).unwrap().position, "7-0");
+    }
+
+    #[test]
+    fn a_repeated_commit_is_recognized() {
+        let mut shard = Paper::at(1_000);
+        let Step::Commit(transaction, _) = shard.decide(&follow("a", "", "5-0")) else { panic!("nothing to commit") };
+        assert!(!shard.commit(&transaction).unwrap().already);
+        assert!(shard.commit(&transaction).unwrap().already);
+    }
+}

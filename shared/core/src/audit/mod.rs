@@ -1,0 +1,52 @@
+//! Audit log: entries of operators, followers, seals, statistics.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | log `audit` | the entries, in the field `audit` |
+//! | record `follow:<name>` | the position of an exporter, and its lease, see [`follow`] |
+//! | record `sealing` | progress, lease and keys of the sealer; part `head:<tenant>`: the head of a chain, see [`seal`] |
+//! | logs `seals`, `anchors` | seals, and copies of chain heads that are kept outside |
+//! | record `statistics` | the last counted entry of the log, see [`statistics`] |
+//! | counters of the limit `_calls:<day>` | the counts of a day |
+
+pub mod follow;
+pub mod seal;
+pub mod statistics;
+
+use bytes::Bytes;
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys;
+use crate::transaction::{Transaction, Write};
+use crate::view::{Undecided, View};
+
+/// A rendered entry for the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditEntry {
+    /// The entry, JSON.
+    pub text: Bytes,
+    /// Maximum number of entries in the log.
+    pub entries_max: u64,
+}
+
+impl AuditEntry {
+    /// Appends the entry in the same transaction as the change, so that no change is missing in the log.
+    pub fn append_to(&self, transaction: &mut Transaction) {
+        let fields = vec![("audit".into(), self.text.clone())];
+        transaction.write(Write::Append { log: keys::audit(), fields, max_entries: self.entries_max });
+    }
+}
+
+/// Logs an operator's action before it runs, if the action takes several independent decisions.
+#[derive(Debug, Clone)]
+pub struct Report(pub AuditEntry);
+
+impl Decision for Report {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        self.0.append_to(&mut transaction);
+        Ok(Step::Commit(transaction, ()))
+    }
+}

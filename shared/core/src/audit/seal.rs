@@ -1,0 +1,318 @@
+//! Chains of seals over the audit log, and copies of their heads that are kept outside.
+//!
+//! One sealer at a time extends the chains with seals of the entries after the last sealed entry. The record holds the
+//! position: a sealer that started from an older state writes nothing. So no entry is sealed twice or skipped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Context, Decision, Step};
+use crate::leases::{Candidate, Lease};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, StreamKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// The progress of the seals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sealing {
+    /// The sealer's lease.
+    #[serde(rename = "le")]
+    pub lease: Lease,
+    /// The position, in the sealer's format; empty at the start.
+    #[serde(rename = "st")]
+    pub state: String,
+    /// Public keys by their IDs.
+    #[serde(rename = "ky")]
+    pub keys: BTreeMap<String, String>,
+    /// The last seal whose heads are kept outside; empty without a copy.
+    #[serde(rename = "an", default, skip_serializing_if = "String::is_empty")]
+    pub anchored: String,
+}
+
+impl Record for Sealing {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record.
+#[must_use]
+pub fn key() -> RecordKey {
+    RecordKey::new("sealing")
+}
+
+/// The part with the head of a tenant's chain.
+#[must_use]
+pub fn head(tenant: &str) -> Arc<str> {
+    format!("head:{tenant}").into()
+}
+
+/// The log of seals.
+#[must_use]
+pub fn seals() -> StreamKey {
+    StreamKey::new("seals")
+}
+
+/// The log of copies of the heads that are kept outside.
+#[must_use]
+pub fn anchors() -> StreamKey {
+    StreamKey::new("anchors")
+}
+
+/// A key of a sealer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SealKey {
+    /// Its ID.
+    pub id: String,
+    /// Its public half.
+    pub public: String,
+}
+
+/// A seal to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seal {
+    /// The tenant; empty for entries without a tenant.
+    pub tenant: String,
+    /// The head of the tenant's chain, including this seal.
+    pub head: String,
+    /// The body, JSON.
+    pub body: String,
+    /// The signature of the body.
+    pub signature: String,
+}
+
+/// Extends the chains. If the state is unchanged, it only takes the lease.
+#[derive(Debug, Clone)]
+pub struct ExtendSeals {
+    /// The process that seals.
+    pub candidate: Candidate,
+    /// Its key.
+    pub key: SealKey,
+    /// The state before this step.
+    pub before: String,
+    /// The state afterwards.
+    pub after: String,
+    /// The seals of the entries between the two.
+    pub seals: Vec<Seal>,
+    /// Maximum number of seals in the log.
+    pub seals_max: u64,
+}
+
+/// The result of [`ExtendSeals`] and [`Anchor`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SealResult {
+    /// The step is written, or the lease is taken.
+    Done,
+    /// The stored state differs. Nothing was written.
+    Stale {
+        /// The stored state.
+        state: String,
+    },
+    /// Another process has the lease.
+    Held,
+    /// Another key has this ID.
+    OtherKey,
+}
+
+impl Decision for ExtendSeals {
+    type Output = SealResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SealResult>, Undecided> {
+        let stored: Option<Stored<Sealing>> = view.record(&key())?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref());
+        let present = stored.map(|stored| stored.value);
+        let lease = self.candidate.take(present.as_ref().map(|one| &one.lease), context.now_ms, &mut transaction);
+        let Some(lease) = lease else { return Ok(Step::Return(SealResult::Held)) };
+        let mut sealing = match present {
+            Some(present) => Sealing { lease, ..present },
+            None => Sealing { lease, state: String::new(), keys: BTreeMap::new(), anchored: String::new() },
+        };
+        if sealing.keys.get(&self.key.id).is_some_and(|known| *known != self.key.public) {
+            return Ok(Step::Return(SealResult::OtherKey));
+        }
+        if sealing.state != self.before {
+            return Ok(Step::Return(SealResult::Stale { state: sealing.state }));
+        }
+        if self.after != self.before {
+            sealing.keys.insert(self.key.id.clone(), self.key.public.clone());
+            sealing.state.clone_from(&self.after);
+            self.seals.iter().for_each(|seal| self.write(seal, &mut transaction));
+        }
+        transaction.put(&key(), &sealing);
+        transaction.proof = Some(key());
+        Ok(Step::Commit(transaction, SealResult::Done))
+    }
+}
+
+impl ExtendSeals {
+    fn write(&self, seal: &Seal, transaction: &mut Transaction) {
+        let text = |text: &String| Bytes::from(text.clone());
+        transaction.write(Write::PutPart(key(), head(&seal.tenant), text(&seal.head)));
+        transaction.write(Write::Append {
+            log: seals(),
+            fields: vec![("body".into(), text(&seal.body)), ("signature".into(), text(&seal.signature))],
+            max_entries: self.seals_max,
+        });
+    }
+}
+
+/// Records that heads up to a seal are kept outside, and stores a copy of them.
+#[derive(Debug, Clone)]
+pub struct Anchor {
+    /// The process that seals.
+    pub candidate: Candidate,
+    /// The last seal whose heads were kept before; empty without a copy.
+    pub before: String,
+    /// The last seal whose heads are kept now.
+    pub upto: String,
+    /// The heads, each as JSON.
+    pub anchors: Vec<Bytes>,
+    /// Maximum number of heads in the log.
+    pub anchors_max: u64,
+}
+
+impl Decision for Anchor {
+    type Output = SealResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SealResult>, Undecided> {
+        let stored: Option<Stored<Sealing>> = view.record(&key())?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref());
+        // Without the record, no seal exists, and therefore no head.
+        let Some(stored) = stored else { return Ok(Step::Return(SealResult::Stale { state: String::new() })) };
+        let mut sealing = stored.value;
+        let Some(lease) = self.candidate.take(Some(&sealing.lease), context.now_ms, &mut transaction) else {
+            return Ok(Step::Return(SealResult::Held));
+        };
+        if sealing.anchored != self.before {
+            return Ok(Step::Return(SealResult::Stale { state: sealing.anchored }));
+        }
+        (sealing.lease, sealing.anchored) = (lease, self.upto.clone());
+        for anchor in &self.anchors {
+            let fields = vec![("anchor".into(), anchor.clone())];
+            transaction.write(Write::Append { log: anchors(), fields, max_entries: self.anchors_max });
+        }
+        transaction.put(&key(), &sealing);
+        transaction.proof = Some(key());
+        Ok(Step::Commit(transaction, SealResult::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tickfleet_model::ConsumerId;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn candidate(process: &str) -> Candidate {
+        Candidate { process: ConsumerId::new(process).unwrap(), lease_ms: 100 }
+    }
+
+    fn extend(process: &str, before: &str, after: &str) -> ExtendSeals {
+        let seal = |tenant: &str| Seal {
+            tenant: tenant.into(),
+            head: format!("{tenant}-{after}"),
+            body: format!("{before}..{after}"),
+            signature: "s".into(),
+        };
+        ExtendSeals {
+            candidate: candidate(process),
+            key: SealKey { id: "k1".into(), public: "pub".into() },
+            before: before.into(),
+            after: after.into(),
+            seals: if before == after { vec![] } else { vec![seal("t")] },
+            seals_max: 100,
+        }
+    }
+
+    #[test]
+    fn chains_grow_by_their_sealer() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&extend("a", "", "5")), SealResult::Done);
+        assert_eq!(shard.result(&extend("a", "", "6")), SealResult::Stale { state: "5".into() });
+        assert_eq!(shard.result(&extend("b", "5", "6")), SealResult::Held);
+        let other = ExtendSeals { key: SealKey { id: "k1".into(), public: "x".into() }, ..extend("a", "5", "6") };
+        assert_eq!(shard.result(&other), SealResult::OtherKey);
+        assert_eq!(shard.result(&extend("a", "5", "5")), SealResult::Done);
+        assert_eq!(shard.log(&seals()).len(), 1);
+        assert_eq!(shard.parts[&key()][&head("t")], "t-5");
+    }
+
+    #[test]
+    fn anchors_are_noted_once() {
+        let mut shard = Paper::at(1_000);
+        let anchor = |before: &str, upto: &str| Anchor {
+            candidate: candidate("a"),
+            before: before.into(),
+            upto: upto.into(),
+            anchors: vec![Bytes::from_static(b"{}")],
+            anchors_max: 10,
+        };
+        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Stale { state: String::new() });
+        shard.run(&extend("a", "", "5"));
+        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Done);
+        assert_eq!(shard.result(&anchor("", "1-0")), SealResult::Stale { state: "1-0".into() });
+        assert_eq!(shard.log(&anchors()).len(), 1);
+        assert_eq!(shard.record::<Sealing>(&key()).unwrap().state, "5");
+    }
+
+    #[test]
+    fn two_sealers_do_not_anchor_the_same_heads() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&extend("a", "", "5"));
+        shard.pass(100);
+        let anchor = |process: &str| Anchor {
+            candidate: candidate(process),
+            before: String::new(),
+            upto: "1-0".into(),
+            anchors: vec![Bytes::from_static(b"{}")],
+            anchors_max: 10,
+        };
+        let decided = shard.decide(&anchor("a"));
+        assert_eq!(shard.result(&anchor("b")), SealResult::Done);
+        assert_eq!(shard.finish(&anchor("a"), decided).result, SealResult::Held);
+        assert_eq!(shard.log(&anchors()).len(), 1);
+    }
+
+    proptest! {
+        /// Sealers decide from old records at any time: each state is extended once.
+        #[test]
+        fn each_entry_is_sealed_once(steps in prop::collection::vec((0..2usize, 0..3i64, any::<bool>()), 1..30)) {
+            let mut shard = Paper::at(1_000);
+            let mut decided = None;
+            for (who, hundreds, keep) in steps {
+                shard.pass(hundreds * 60);
+                let state = shard.record::<Sealing>(&key()).map(|one| one.state).unwrap_or_default();
+                let next = (state.parse::<u64>().unwrap_or(0) + 1).to_string();
+                let step = extend(["a", "b"][who], &state, &next);
+                if keep {
+                    decided = Some((shard.decide(&step), step));
+                    continue;
+                }
+                shard.run(&step);
+                if let Some((old, step)) = decided.take() {
+                    shard.finish(&step, old);
+                }
+            }
+            let bodies: Vec<&Bytes> = shard.log(&seals()).iter().map(|(_, fields)| &fields[0].1).collect();
+            let mut before = String::new();
+            for (index, body) in bodies.iter().enumerate() {
+                let after = (index + 1).to_string();
+                prop_assert_eq!(String::from_utf8_lossy(body), format!("{before}..{after}"));
+                before = after;
+            }
+        }
+    }
+}

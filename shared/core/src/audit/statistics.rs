@@ -1,0 +1,194 @@
+//! Counts of each day's calls, computed from the audit log on demand by any process.
+//!
+//! The record holds the last counted entry, and each count starts there: each entry counts once, regardless of the process.
+//! The record also holds the number of counts of each day; only a process that continues the count adds some.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::limits;
+
+use crate::counters::expire_counters;
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{CounterKey, EntryId, RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+const DAY_MS: i64 = 24 * 3_600_000;
+
+/// The progress of the count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// The last counted entry. Absent at the start.
+    #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
+    pub upto: Option<EntryId>,
+    /// The number of counts of each kept day (days since 1970).
+    #[serde(rename = "d", default)]
+    pub counts: BTreeMap<i64, usize>,
+}
+
+impl Record for Statistics {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record.
+#[must_use]
+pub fn key() -> RecordKey {
+    RecordKey::new("statistics")
+}
+
+/// The limit that has the counts of a day as counters (days since 1970).
+#[must_use]
+pub fn day_counts(day: i64) -> Arc<str> {
+    format!("_calls:{day}").into()
+}
+
+/// An amount to add to one count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addition {
+    /// The day, days since 1970.
+    pub day: i64,
+    /// The count.
+    pub count: String,
+    /// The count that receives the amount if the day has too many counts.
+    pub overflow: String,
+    /// The amount.
+    pub amount: u64,
+}
+
+/// Adds the entries after `before`, up to `upto`.
+#[derive(Debug, Clone)]
+pub struct CountCalls {
+    /// The last entry that was counted before.
+    pub before: Option<EntryId>,
+    /// The last entry of this step.
+    pub upto: EntryId,
+    /// The sums of these entries.
+    pub additions: Vec<Addition>,
+}
+
+/// The result of [`CountCalls`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CountResult {
+    /// The entries are counted.
+    Done,
+    /// Another entry is the last counted one. Nothing was added.
+    Stale {
+        /// The last counted entry.
+        upto: Option<EntryId>,
+    },
+}
+
+impl Addition {
+    fn counter(&self) -> CounterKey {
+        CounterKey::new(day_counts(self.day), &self.count)
+    }
+}
+
+impl Decision for CountCalls {
+    type Output = CountResult;
+
+    fn reads(&self) -> Vec<Query> {
+        let counters = self.additions.iter().map(|addition| Query::Counter(addition.counter()));
+        counters.chain([Query::Record(key())]).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<CountResult>, Undecided> {
+        let stored: Option<Stored<Statistics>> = view.record(&key())?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref());
+        let mut statistics = stored.map(|stored| stored.value).unwrap_or_default();
+        if statistics.upto != self.before {
+            return Ok(Step::Return(CountResult::Stale { upto: statistics.upto }));
+        }
+        for addition in &self.additions {
+            let mut counter = addition.counter();
+            let is_new = matches!(view.get(&Query::Counter(counter.clone()))?, Value::Counter(None));
+            let counts = statistics.counts.entry(addition.day).or_default();
+            if is_new && *counts >= limits::STATS_FIELDS_MAX {
+                counter = CounterKey::new(&counter.limit, &addition.overflow);
+            } else if is_new {
+                *counts += 1;
+            }
+            let amount = i64::try_from(addition.amount).unwrap_or(i64::MAX);
+            transaction.write(Write::Add { counter, amount, ends_ms: None });
+        }
+        for day in self.additions.iter().map(|addition| addition.day) {
+            expire_counters(&day_counts(day), day * DAY_MS + limits::STATS_KEPT_MS, &mut transaction);
+        }
+        let kept = context.now_ms.saturating_sub(limits::STATS_KEPT_MS) / DAY_MS;
+        statistics.counts.retain(|day, _| *day >= kept);
+        statistics.upto = Some(self.upto.clone());
+        transaction.put(&key(), &statistics);
+        transaction.proof = Some(key());
+        Ok(Step::Commit(transaction, CountResult::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn count(before: Option<u64>, upto: u64, counts: &[&str]) -> CountCalls {
+        let entry = |number: u64| EntryId::new(format!("{number}-0"));
+        let addition =
+            |count: &&str| Addition { day: 20_000, count: (*count).into(), overflow: "t:~:~:ok".into(), amount: 1 };
+        CountCalls { before: before.map(entry), upto: entry(upto), additions: counts.iter().map(addition).collect() }
+    }
+
+    fn used(shard: &Paper, counter: &str) -> u64 {
+        shard.counters.get(&CounterKey::new(day_counts(20_000), counter)).map_or(0, |state| state.used)
+    }
+
+    #[test]
+    fn counts_go_on_from_the_last_counted_entry() {
+        let mut shard = Paper::at(20_000 * DAY_MS);
+        assert_eq!(shard.result(&count(None, 3, &["t:a:x:ok", "t:a:y:ok"])), CountResult::Done);
+        let stale = CountResult::Stale { upto: Some(EntryId::new("3-0")) };
+        assert_eq!(shard.result(&count(None, 4, &["t:a:x:ok"])), stale);
+        assert_eq!(shard.result(&count(Some(3), 4, &["t:a:x:ok"])), CountResult::Done);
+        assert_eq!((used(&shard, "t:a:x:ok"), used(&shard, "t:a:y:ok")), (2, 1));
+    }
+
+    #[test]
+    fn a_day_with_too_many_counts_adds_to_those_of_the_tenant() {
+        let mut shard = Paper::at(20_000 * DAY_MS);
+        shard.run(&count(None, 1, &["t:a:x:ok"]));
+        let mut statistics: Statistics = shard.record(&key()).unwrap();
+        statistics.counts.insert(20_000, limits::STATS_FIELDS_MAX);
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&key(), &statistics)).unwrap();
+        shard.run(&count(Some(1), 2, &["t:a:x:ok", "t:a:new:ok"]));
+        assert_eq!((used(&shard, "t:a:x:ok"), used(&shard, "t:a:new:ok"), used(&shard, "t:~:~:ok")), (2, 0, 1));
+    }
+
+    proptest! {
+        /// Processes decide from old records: each entry counts once.
+        #[test]
+        fn each_entry_counts_once(steps in prop::collection::vec((1..4u64, any::<bool>()), 1..20)) {
+            let mut shard = Paper::at(20_000 * DAY_MS);
+            let mut decided = None;
+            for (entries, keep) in steps {
+                let before = shard.record::<Statistics>(&key()).and_then(|one| one.upto);
+                let before = before.and_then(|entry| entry.as_str().strip_suffix("-0")?.parse().ok());
+                let mut step = count(before, before.unwrap_or(0) + entries, &["c"]);
+                step.additions[0].amount = entries;
+                if keep {
+                    decided = Some((shard.decide(&step), step));
+                    continue;
+                }
+                shard.run(&step);
+                if let Some((old, step)) = decided.take() {
+                    shard.finish(&step, old);
+                }
+            }
+            let upto = shard.record::<Statistics>(&key()).and_then(|one| one.upto);
+            let counted = upto.map_or(0, |entry| entry.as_str().trim_end_matches("-0").parse().unwrap());
+            prop_assert_eq!(used(&shard, "c"), counted);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Asks people about a call, and parks its turn.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_model::{AgentId, TenantId};
+
+use super::super::{CallName, due_at_once, guard_unchanged};
+use super::write::Writing;
+use super::{Approval, ApprovalState, Demand, EXACT, Shown, VoidApproval, waiting_of, waiting_of_agent};
+use crate::decision::Context;
+use crate::mutant;
+use crate::section::Section;
+use crate::transaction::{Conflict, Guard, InboxKey, SetKey, Transaction, Write};
+use crate::turn::Turn;
+use crate::view::{Query, Undecided, Value, View};
+
+/// Time within which a turn ends its approval after the approval has expired, ms.
+const OVERDUE_MS: i64 = 60_000;
+/// Maximum number of overdue approvals that a request removes from each index.
+const OVERDUE_MAX: usize = 8;
+
+/// A request to people. Its park adds [`RequestApproval`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskApproval {
+    /// The approval. Its ID follows from the digest.
+    pub id: String,
+    /// The call.
+    pub call: CallName,
+    /// Digest of the complete call.
+    pub binding: String,
+    /// The call as shown to people.
+    pub shown: Shown,
+    /// The exact arguments, JSON.
+    pub exact: Bytes,
+    /// The demands that have to be met.
+    pub demands: Vec<Demand>,
+    /// Time within which people may decide, ms. `None` if they may decide until the turn's deadline.
+    pub expires_ms: Option<i64>,
+    /// The inbox that receives a message now, if any, with the message. `{asked_ms}` and `{until_ms}` are placeholders for
+    /// the times.
+    pub early: Option<(InboxKey, String)>,
+    /// Maximum number of waiting approvals of the tenant.
+    pub tenant_max: u64,
+    /// Maximum number of waiting approvals of the agent's calls.
+    pub agent_max: u64,
+}
+
+/// The result of a request for approval.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AskResult {
+    /// People may decide until then. The turn's record names the approval from now on.
+    Waits {
+        /// The time, ms.
+        until_ms: i64,
+    },
+    /// People have already decided, or the approval has expired. The call is checked again at once.
+    Decided,
+    /// Too many approvals wait.
+    Full {
+        /// True if the agent has reached its bound, false if the tenant has.
+        of_agent: bool,
+    },
+}
+
+/// Section of a park: asks people about a call. If they have already decided, or too many approvals wait, the turn is due at
+/// once, and its call is checked again.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestApproval<'a> {
+    /// The request.
+    pub ask: &'a AskApproval,
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// The record of the call's turn, before it parks.
+    pub turn: &'a Turn,
+}
+
+impl Section for RequestApproval<'_> {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let asked = self.ask.add_to(transaction, view, context, self.tenant, self.turn)?;
+        if !matches!(asked, AskResult::Waits { .. }) {
+            due_at_once(transaction, self.tenant, &self.ask.call.turn, context.now_ms);
+        }
+        Ok(())
+    }
+}
+
+impl AskApproval {
+    /// The bound that prevents the request: true for the agent's, false for the tenant's. A worker checks it before it
+    /// parks.
+    ///
+    /// # Errors
+    /// [`Undecided`]: the size of an index has to be read.
+    pub fn full(
+        &self,
+        view: &View,
+        context: &Context,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Result<Option<bool>, Undecided> {
+        let size = |set| match view.get(&Query::Size(set))? {
+            Value::Size(size) => Ok::<u64, Undecided>(*size),
+            _ => Ok(0),
+        };
+        let waiting = |set: SetKey| {
+            let overdue = overdue(view, &set, context.now_ms)?.len() as u64;
+            Ok::<u64, Undecided>(size(set)?.saturating_sub(overdue))
+        };
+        if waiting(waiting_of(tenant))? >= self.tenant_max {
+            return Ok(Some(false));
+        }
+        // A conflict does not name its set.
+        let is_full = waiting(waiting_of_agent(tenant, agent))? >= self.agent_max
+            || context.failed(|conflict| matches!(conflict, Conflict::Full));
+        Ok(is_full.then_some(true))
+    }
+
+    /// Adds guards and, if people may be asked, writes. An earlier request about another form of the call becomes void.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a record or the size of an index has to be read.
+    pub fn add_to(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+        tenant: &TenantId,
+        turn: &Turn,
+    ) -> Result<AskResult, Undecided> {
+        let writing = Writing { tenant, id: &self.id, now_ms: context.now_ms };
+        let stored = view.record::<Approval>(&writing.key())?;
+        if !mutant!("ask_guards_the_approval") {
+            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+        }
+        let until_ms = match stored.map(|stored| stored.value.state) {
+            Some(ApprovalState::Waiting { until_ms }) if until_ms > context.now_ms => until_ms,
+            None | Some(ApprovalState::Void { .. }) => {
+                if let Some(of_agent) = self.full(view, context, tenant, &turn.head.agent)? {
+                    return Ok(AskResult::Full { of_agent });
+                }
+                self.write(transaction, &writing, turn, view)?
+            }
+            Some(_) => return Ok(AskResult::Decided),
+        };
+        if let Some(before) = turn.approval.as_ref().filter(|before| **before != self.id) {
+            VoidApproval { tenant, id: before }.add_to(transaction, view, context)?;
+        }
+        Ok(AskResult::Waits { until_ms })
+    }
+
+    fn write(
+        &self,
+        transaction: &mut Transaction,
+        writing: &Writing<'_>,
+        turn: &Turn,
+        view: &View,
+    ) -> Result<i64, Undecided> {
+        let (now_ms, deadline_ms, agent) = (writing.now_ms, turn.head.deadline_ms, &turn.head.agent);
+        let until_ms = self.expires_ms.map_or(deadline_ms, |expires_ms| deadline_ms.min(now_ms + expires_ms));
+        let approval = Approval {
+            call: self.call.clone(),
+            binding: self.binding.clone(),
+            agent: agent.clone(),
+            shown: self.shown.clone(),
+            demands: self.demands.clone(),
+            expires_ms: self.expires_ms,
+            narrowed: None,
+            asked_ms: now_ms,
+            votes: BTreeMap::new(),
+            state: ApprovalState::Waiting { until_ms },
+        };
+        let (of_tenant, of_agent) = (waiting_of(writing.tenant), waiting_of_agent(writing.tenant, agent));
+        let (lost, lost_of_agent) = (overdue(view, &of_tenant, now_ms)?, overdue(view, &of_agent, now_ms)?);
+        let fits =
+            |set, max, lost: &[_]| Guard::Fits { set, member: self.id.as_str().into(), max: max + lost.len() as u64 };
+        if !mutant!("ask_guards_the_bound_of_the_tenant") {
+            transaction.guard(fits(of_tenant, self.tenant_max, lost));
+        }
+        if !mutant!("ask_guards_the_bound_of_the_agent") {
+            transaction.guard(fits(of_agent, self.agent_max, lost_of_agent));
+        }
+        for (id, _) in lost.iter().chain(lost_of_agent) {
+            Writing { id, ..*writing }.leave(transaction, agent);
+        }
+        writing.put(transaction, &approval, deadline_ms);
+        if self.shown.abridged {
+            transaction.write(Write::PutPart(writing.key(), EXACT.into(), self.exact.clone()));
+        }
+        writing.join(transaction, agent, until_ms);
+        let Shown { tool, version, arguments, abridged, bytes, why, .. } = &self.shown;
+        let event = [
+            ("agent", agent.to_string()),
+            ("tool", tool.clone()),
+            ("version", version.clone()),
+            ("arguments", arguments.clone()),
+            ("abridged", if *abridged { "1" } else { "" }.to_owned()),
+            ("bytes", bytes.to_string()),
+            ("why", why.clone()),
+            ("until_ms", until_ms.to_string()),
+        ];
+        writing.report(transaction, "asked", &self.call, &event);
+        if let Some((inbox, message)) = &self.early {
+            let message = message.replace("{asked_ms}", &now_ms.to_string());
+            let message = message.replace("{until_ms}", &until_ms.to_string());
+            transaction.write(Write::Reply(inbox.clone(), message.into()));
+        }
+        Ok(until_ms)
+    }
+}
+
+/// Approvals that expired long ago. Their turns are lost or unreadable, so nothing else ends them.
+fn overdue<'v>(view: &'v View, set: &SetKey, now_ms: i64) -> Result<&'v [(Arc<str>, u64)], Undecided> {
+    let upto = u64::try_from(now_ms - OVERDUE_MS).ok();
+    Ok(match upto {
+        Some(_) => view.first(set, upto, OVERDUE_MAX)?,
+        None => &[],
+    })
+}

@@ -1,0 +1,166 @@
+//! Changes of an approval without a decision by people: its call begins, or ends.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_model::{AgentId, TenantId};
+
+use super::super::{CallName, guard_unchanged};
+use super::{Approval, ApprovalState, Consent, EXACT, KEPT_MS, events, key, waiting, waiting_of, waiting_of_agent};
+use crate::decision::Context;
+use crate::mutant;
+use crate::section::Section;
+use crate::transaction::{Guard, RecordKey, Transaction, Write};
+use crate::view::{Undecided, View};
+
+/// Events that a tenant's log keeps.
+const EVENTS_MAX: u64 = 1_000;
+
+/// An approval that a transaction writes.
+pub(super) struct Writing<'a> {
+    pub(super) tenant: &'a TenantId,
+    pub(super) id: &'a str,
+    pub(super) now_ms: i64,
+}
+
+impl Writing<'_> {
+    pub(super) fn key(&self) -> RecordKey {
+        key(self.tenant, self.id)
+    }
+
+    /// Writes an approval. While people or its call may still use it, it does not expire; afterwards, it is kept for
+    /// [`KEPT_MS`] beyond the turn's deadline.
+    pub(super) fn put(&self, transaction: &mut Transaction, approval: &Approval, deadline_ms: i64) {
+        if approval.state.until_ms().is_some() {
+            transaction.put(&self.key(), approval);
+            return;
+        }
+        transaction.put_for(&self.key(), approval, (deadline_ms - self.now_ms).max(0) + KEPT_MS);
+        transaction.write(Write::DeleteParts(self.key(), vec![EXACT.into()]));
+    }
+
+    /// Adds the approval to the indexes of waiting approvals.
+    pub(super) fn join(&self, transaction: &mut Transaction, agent: &AgentId, until_ms: i64) {
+        let mut join = |set, member: Arc<str>, place: i64| {
+            transaction.write(Write::Join { set, member, place: place.unsigned_abs(), queue_of: None });
+        };
+        join(waiting(), format!("{}:{}", self.tenant, self.id).into(), self.now_ms);
+        join(waiting_of(self.tenant), self.id.into(), until_ms);
+        join(waiting_of_agent(self.tenant, agent), self.id.into(), until_ms);
+    }
+
+    /// Removes the approval from the indexes of waiting approvals.
+    pub(super) fn leave(&self, transaction: &mut Transaction, agent: &AgentId) {
+        let mut leave = |set, member: Arc<str>| {
+            transaction.write(Write::Leave { set, member, queue_of: None });
+        };
+        leave(waiting(), format!("{}:{}", self.tenant, self.id).into());
+        leave(waiting_of(self.tenant), self.id.into());
+        leave(waiting_of_agent(self.tenant, agent), self.id.into());
+    }
+
+    /// Appends an event for notifiers.
+    pub(super) fn report(&self, transaction: &mut Transaction, event: &str, call: &CallName, more: &[(&str, String)]) {
+        let first = [
+            ("event", event.to_owned()),
+            ("approval", self.id.to_owned()),
+            ("call", call.to_string()),
+            ("at_ms", self.now_ms.to_string()),
+        ];
+        let fields =
+            first.iter().chain(more).map(|(name, text)| (Arc::from(*name), Bytes::from(text.clone()))).collect();
+        transaction.write(Write::Append { log: events(self.tenant), fields, max_entries: EVENTS_MAX });
+    }
+
+    /// Ends an approval that waits or counts.
+    pub(super) fn end(
+        &self,
+        transaction: &mut Transaction,
+        approval: &Approval,
+        state: ApprovalState,
+        deadline_ms: i64,
+    ) {
+        let ended = Approval { state, ..approval.clone() };
+        self.put(transaction, &ended, deadline_ms);
+        self.leave(transaction, &approval.agent);
+        self.report(transaction, ended.state.word(), &approval.call, &[]);
+    }
+}
+
+/// Section of a settle or end: makes an approval void, because its call needs no decision any more. Without effect if the
+/// approval has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VoidApproval<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// The approval.
+    pub id: &'a str,
+}
+
+impl Section for VoidApproval<'_> {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let writing = Writing { tenant: self.tenant, id: self.id, now_ms: context.now_ms };
+        let stored = view.record::<Approval>(&writing.key())?;
+        if !mutant!("void_guards_the_approval") {
+            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+        }
+        let open = stored.map(|stored| stored.value).filter(|approval| approval.state.until_ms().is_some());
+        if let Some(approval) = open {
+            writing.end(transaction, &approval, ApprovalState::Void { at_ms: context.now_ms }, context.now_ms);
+        }
+        Ok(())
+    }
+}
+
+/// Section of [`super::super::begin`]: uses a consent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UseConsent {
+    /// The approval.
+    pub id: String,
+    /// Digest of the complete call.
+    pub binding: String,
+}
+
+impl UseConsent {
+    /// Adds guards, and the writes that use a consent or expire it. `deadline_ms` is the turn's deadline.
+    ///
+    /// # Errors
+    /// [`Undecided`]: the record has to be read.
+    pub fn add_to(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+        tenant: &TenantId,
+        call: &CallName,
+        deadline_ms: i64,
+    ) -> Result<Consent, Undecided> {
+        let now_ms = context.now_ms;
+        let writing = Writing { tenant, id: &self.id, now_ms };
+        let stored = view.record::<Approval>(&writing.key())?;
+        let Some(approval) = stored.as_ref().map(|stored| &stored.value) else { return Ok(Consent::Unasked) };
+        let consent = approval.consent(call, &self.binding, now_ms);
+        let Some(until_ms) = approval.state.until_ms() else {
+            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+            return Ok(consent);
+        };
+        let state = match consent {
+            Consent::Given { .. } => {
+                if !mutant!("consent_guards_its_time") {
+                    transaction.guard(Guard::Before(until_ms));
+                }
+                ApprovalState::Used { at_ms: now_ms }
+            }
+            Consent::Expired { since_ms } => {
+                transaction.guard(Guard::Since(since_ms));
+                ApprovalState::Expired { since_ms }
+            }
+            _ => return Ok(consent),
+        };
+        if !mutant!("consent_guards_the_approval") {
+            guard_unchanged(transaction, &writing.key(), stored.as_ref());
+        }
+        writing.end(transaction, approval, state, deadline_ms);
+        Ok(consent)
+    }
+}

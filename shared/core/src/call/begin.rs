@@ -1,0 +1,383 @@
+//! Begins a call: decides whether it may run, in one transaction with its intent record.
+//!
+//! The order is that of the worker: streak, facts, consent, claim, cache, intent record. If a subject refuses the call or
+//! makes it wait, later subjects are not evaluated: a call that facts deny leaves its consent unused.
+//!
+//! | The call | Reads | Commits |
+//! |---|---|---|
+//! | `read` or `idempotent`, with streak and cache at most | 1, or none | none |
+//! | with facts or consent, or `once` | 1, or none | 1 |
+//!
+//! [`Begin::reads`] lists everything that the decision needs. A worker reads it at once, checks the consent
+//! ([`super::approval::consent`]), and decides from the same view. After a restart of the store, the turn's marks need one
+//! more read. The turn's record is not read: the worker has it with its slice, and its version is the fence. Begins of one
+//! slice run one after another: each continues from the version of the previous one.
+
+mod result;
+#[cfg(test)]
+mod tests;
+
+pub use result::{BeginResult, Refusal, Started};
+
+use crate::decision::{Context, Decision, Step};
+use crate::mutant;
+use crate::recovery::epoch::{KnownMarks, marks};
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
+use crate::turn::slice::Slice;
+use crate::turn::{Begun, Cancellation, State, Turn, WaitReason};
+use crate::view::{Query, Undecided, View};
+
+use super::CallName;
+use super::approval::{self, Approval, Consent, UseConsent};
+use super::cache::CacheName;
+use super::claim::{ClaimEffect, ClaimResult};
+use super::facts::{CheckFacts, Precondition};
+use super::streak::{self, StreakName};
+
+/// Begins one call of a slice.
+#[derive(Debug, Clone)]
+pub struct Begin<'a> {
+    /// The slice, as its holder has it.
+    pub slice: &'a Slice,
+    /// The call's position in the turn.
+    pub position: usize,
+    /// The ID of this attempt, unique. A repeated begin has the same ID.
+    pub by: &'a str,
+    /// True for a call that must not run twice: it gets an intent record.
+    pub once: bool,
+    /// The last restart epoch for which the worker has reported all calls that it began.
+    pub epoch: u64,
+    /// The lease, ms. No call begins within one lease after a restart.
+    pub lease_ms: i64,
+    /// The streak that may refuse the call. Absent if the call is not watched, or is retried.
+    pub streak: Option<StreakCheck>,
+    /// The facts that the call depends on, or may change, if any.
+    pub facts: Option<CheckFacts>,
+    /// The consent, if the call needs one.
+    pub consent: Option<ConsentCheck>,
+    /// The effect, if the call claims one.
+    pub claim: Option<ClaimEffect>,
+    /// The cache key, if the result may be cached.
+    pub cache: Option<CacheName>,
+}
+
+/// A call in its streak.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreakCheck {
+    /// The streak.
+    pub name: StreakName,
+    /// Hash of tool and arguments.
+    pub hash: String,
+}
+
+/// A consent that a call needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsentCheck {
+    /// The consent.
+    pub uses: UseConsent,
+    /// The arguments that people changed, as read and checked by the worker, JSON. `None` if they are unchanged.
+    pub narrowed: Option<String>,
+}
+
+/// True if an attempt other than `by` has begun the call at `position`. Such a call must not be reported as not run. A
+/// worker checks its slice, without a read.
+#[must_use]
+pub fn is_begun_by_another(turn: &Turn, position: usize, by: &str) -> bool {
+    turn.begun.as_ref().is_some_and(|begun| begun.position == position && begun.by != by)
+}
+
+/// Indexes of the unmet conditions in shadow mode, and the time of the check, ms.
+type MetFacts = (Vec<usize>, Option<i64>);
+
+/// The result of one subject: it lets the call pass, or ends the decision.
+enum Passage<T> {
+    Passes(T),
+    Ends(Box<Step<BeginResult>>),
+}
+
+impl<T> Passage<T> {
+    /// Ends without a commit: the result relies on at most one record.
+    fn returns(result: BeginResult) -> Self {
+        Self::Ends(Box::new(Step::Return(result)))
+    }
+
+    /// Ends with `transaction`: the guards that prove the result, perhaps with writes.
+    fn commits(transaction: Transaction, result: BeginResult) -> Self {
+        Self::Ends(Box::new(Step::Commit(transaction, result)))
+    }
+}
+
+macro_rules! pass {
+    ($passage:expr) => {
+        match $passage {
+            Passage::Passes(value) => value,
+            Passage::Ends(step) => return Ok(*step),
+        }
+    };
+}
+
+impl Decision for Begin<'_> {
+    type Output = BeginResult;
+
+    fn reads(&self) -> Vec<Query> {
+        let tenant = &self.slice.name.tenant;
+        let records = [
+            self.streak.as_ref().map(|streak| streak.name.key()),
+            self.facts.as_ref().map(|facts| facts.session.key()),
+            self.consent.as_ref().map(|consent| approval::key(tenant, &consent.uses.id)),
+            self.claim.as_ref().map(|claim| claim.effect.key()),
+            self.cache.as_ref().map(CacheName::key),
+        ];
+        let records = records.into_iter().flatten().map(Query::Record);
+        records.chain(self.cache.as_ref().map(CacheName::query)).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<BeginResult>, Undecided> {
+        let Some((turn, version)) = self.present(view, context)? else { return Ok(Step::Return(BeginResult::Stale)) };
+        let marks = marks(view, context, &self.slice.name, &turn.head.digest, self.position..self.position + 1)?;
+        pass!(self.standing(&turn, &marks, context));
+        pass!(self.refused_streak(view, context)?);
+        let base = match self.base(&turn, &version, &marks, view, context)? {
+            Ok(base) => base,
+            Err(reason) => return Ok(Step::Return(BeginResult::Canceled { reason })),
+        };
+        let mut transaction = base.clone();
+        let (shadow, checked_ms) = pass!(self.check_facts(&mut transaction, &turn, view, context)?);
+        let agreed = pass!(self.use_consent(&mut transaction, &base, &turn, view, context)?);
+        pass!(self.claim(&mut transaction, &turn, view, context)?);
+        let cached = self.cache.as_ref().map(|name| name.look_up(view, context.now_ms)).transpose()?.flatten();
+        let mut started = Started { version, turn, shadow, checked_ms, agreed, cached };
+        if !self.commits(&started.turn) {
+            return Ok(Step::Return(BeginResult::Started(Box::new(started))));
+        }
+        if self.changes_turn(&started.turn) {
+            self.write(&mut transaction, &mut started.turn);
+            started.version = transaction.version.clone();
+        }
+        Ok(Step::Commit(transaction, BeginResult::Started(Box::new(started))))
+    }
+}
+
+impl Begin<'_> {
+    fn call(&self) -> CallName {
+        CallName::new(self.slice.name.turn.clone(), self.position)
+    }
+
+    /// True if the begin commits a transaction.
+    fn commits(&self, turn: &Turn) -> bool {
+        self.facts.is_some() || self.consent.is_some() || self.claim.is_some() || self.changes_turn(turn)
+    }
+
+    /// True if the begin writes the turn's record. A suspect is always marked as started: the next crash counts only for a
+    /// suspect that ran.
+    fn changes_turn(&self, turn: &Turn) -> bool {
+        let is_marked = turn.suspect.is_some() && matches!(turn.state, State::Ready { .. });
+        self.once || is_marked || self.facts.as_ref().is_some_and(|facts| !facts.changes.is_empty())
+    }
+
+    /// The turn's record with its version: the slice's, or the one that this attempt wrote if the response was lost. `None`
+    /// if another holder has the slice.
+    fn present(&self, view: &View, context: &Context) -> Result<Option<(Turn, Version)>, Undecided> {
+        let record = self.slice.name.record();
+        if !has_changed(&record, context) {
+            return Ok(Some((self.slice.turn.clone(), self.slice.version.clone())));
+        }
+        let stored = view.record::<Turn>(&record)?.filter(|stored| self.has_written(&stored.value));
+        Ok(stored.map(|stored| (stored.value, stored.version)))
+    }
+
+    /// True if a begin of this attempt wrote this record, and the response was lost. Without an intent record, the content
+    /// proves it: any other holder has the slice in another entry.
+    fn has_written(&self, stored: &Turn) -> bool {
+        let ours = Begun { position: self.position, by: self.by.to_owned() };
+        let mut written = self.slice.turn.clone();
+        self.change_turn(&mut written);
+        stored.begun.as_ref() == Some(&ours) || !self.once && *stored == written
+    }
+
+    /// Evaluates the conditions that precede every subject: an attempt that began the call, a restart of the store, the
+    /// deadline.
+    fn standing(&self, turn: &Turn, marks: &KnownMarks, context: &Context) -> Passage<()> {
+        let other = turn.begun.as_ref().filter(|begun| begun.by != self.by);
+        // A later attempt ran this call with an earlier definition that needed no intent record.
+        let is_begun =
+            other.is_some_and(|begun| begun.position == self.position || self.once && begun.position > self.position);
+        let mark = marks.of_another(self.position, self.by);
+        if let Some(result) = mark.and_then(|mark| mark.result.as_ref()) {
+            return Passage::returns(BeginResult::Reported { call: result.into() });
+        }
+        let is_begun = is_begun || mark.is_some();
+        if (self.commits(turn) || is_begun) && self.holds(context) {
+            return Passage::returns(BeginResult::Hold);
+        }
+        if is_begun && !mutant!("begin_respects_the_intent_record") {
+            return Passage::returns(BeginResult::Unknown);
+        }
+        if turn.state.out().is_none() {
+            return Passage::returns(BeginResult::Stale);
+        }
+        if let Some(reason) = &turn.canceled {
+            return Passage::returns(BeginResult::Canceled { reason: reason.clone() });
+        }
+        if turn.head.deadline_ms <= context.now_ms {
+            return Passage::returns(BeginResult::Expired);
+        }
+        Passage::Passes(())
+    }
+
+    /// True if the store restarted less than a lease ago, or if the worker has not reported to this epoch yet. The store may
+    /// have lost the call's begin, facts, and claims.
+    const fn holds(&self, context: &Context) -> bool {
+        let began_ms = context.epoch_began_ms;
+        context.epoch != self.epoch || began_ms > 0 && context.now_ms < began_ms + self.lease_ms
+    }
+
+    /// The guards of every committed result. Returns the reason if the turn is canceled.
+    fn base(
+        &self,
+        turn: &Turn,
+        version: &Version,
+        marks: &KnownMarks,
+        view: &View,
+        context: &Context,
+    ) -> Result<Result<Transaction, String>, Undecided> {
+        let mut base = Transaction::new(context.version.clone());
+        if !mutant!("begin_guards_the_version") {
+            base.guard(Guard::Version(self.slice.name.record(), version.clone()));
+        }
+        let canceled = self.slice.name.cancellation();
+        let found = if has_changed(&canceled, context) { view.record::<Cancellation>(&canceled)? } else { None };
+        match found {
+            Some(found) if found.value.is_of(turn) => return Ok(Err(found.value.reason)),
+            Some(found) => base.guard(Guard::Version(canceled, found.version)),
+            None if mutant!("begin_guards_the_cancel") => &mut base,
+            None => base.guard(Guard::Absent(canceled)),
+        };
+        if !mutant!("begin_guards_the_marks") {
+            base.guards.extend(marks.guard.clone());
+        }
+        if !mutant!("begin_guards_the_deadline") {
+            base.guard(Guard::Before(turn.head.deadline_ms));
+        }
+        if !mutant!("begin_guards_the_epoch") {
+            base.guard(Guard::Epoch { number: self.epoch, lease_ms: self.lease_ms });
+        }
+        Ok(Ok(base))
+    }
+
+    fn refused_streak(&self, view: &View, context: &Context) -> Result<Passage<()>, Undecided> {
+        let Some(StreakCheck { name, hash }) = &self.streak else { return Ok(Passage::Passes(())) };
+        let until_ms = streak::refusal(view, name, hash, context.now_ms)?;
+        let refused = until_ms.map(|until_ms| BeginResult::Refused(Refusal::Streak { until_ms }));
+        Ok(refused.map_or(Passage::Passes(()), Passage::returns))
+    }
+
+    /// Indexes of the unmet conditions in shadow mode, and the time of the check. A refusal relies on several records, so
+    /// its guards are committed.
+    fn check_facts(
+        &self,
+        transaction: &mut Transaction,
+        turn: &Turn,
+        view: &View,
+        context: &Context,
+    ) -> Result<Passage<MetFacts>, Undecided> {
+        let Some(facts) = &self.facts else { return Ok(Passage::Passes((Vec::new(), None))) };
+        let refusal = match facts.add_to(transaction, view, context, &self.call(), turn)? {
+            Precondition::Met { shadow } => return Ok(Passage::Passes((shadow, Some(context.now_ms)))),
+            Precondition::UnderWay => return Ok(Passage::Passes((Vec::new(), Some(0)))),
+            Precondition::Waits { turn } => {
+                return Ok(Passage::returns(BeginResult::Waits(WaitReason::Fact { turn })));
+            }
+            Precondition::Unmet { condition, known } => Refusal::Fact { condition, known },
+            Precondition::Full => Refusal::FactsFull,
+        };
+        Ok(Passage::commits(transaction.clone(), BeginResult::Refused(refusal)))
+    }
+
+    /// The people who agreed. An expired approval is written as expired, without the writes of other subjects.
+    fn use_consent(
+        &self,
+        transaction: &mut Transaction,
+        base: &Transaction,
+        turn: &Turn,
+        view: &View,
+        context: &Context,
+    ) -> Result<Passage<Vec<String>>, Undecided> {
+        let Some(ConsentCheck { uses, narrowed: seen }) = &self.consent else {
+            return Ok(Passage::Passes(Vec::new()));
+        };
+        let (tenant, deadline_ms) = (&self.slice.name.tenant, turn.head.deadline_ms);
+        let call = self.call();
+        let mut own = Transaction::new(context.version.clone());
+        Ok(match uses.add_to(&mut own, view, context, tenant, &call, deadline_ms)? {
+            Consent::Given { by, narrowed } if narrowed == *seen => {
+                transaction.guards.append(&mut own.guards);
+                transaction.writes.append(&mut own.writes);
+                Passage::Passes(by)
+            }
+            Consent::Given { .. } => Passage::returns(BeginResult::ConsentChanged),
+            Consent::Unasked => Passage::returns(BeginResult::Asks { before: self.before(turn, view)? }),
+            Consent::Waiting { .. } => {
+                Passage::returns(BeginResult::Waits(WaitReason::Approval { approval: uses.id.clone() }))
+            }
+            Consent::Denied { by, reason } => Passage::returns(BeginResult::Refused(Refusal::Denied { by, reason })),
+            Consent::Expired { since_ms } => {
+                let mut expires = base.clone();
+                expires.guards.append(&mut own.guards);
+                expires.writes.append(&mut own.writes);
+                Passage::commits(expires, BeginResult::Refused(Refusal::ConsentExpired { since_ms }))
+            }
+            Consent::OtherCall => Passage::returns(BeginResult::Refused(Refusal::NotAsked)),
+        })
+    }
+
+    /// The approval that was requested for an earlier form of the call.
+    fn before(&self, turn: &Turn, view: &View) -> Result<Option<(String, &'static str)>, Undecided> {
+        let own = self.consent.as_ref().map(|consent| &consent.uses.id);
+        let Some(before) = turn.approval.as_ref().filter(|before| Some(*before) != own) else { return Ok(None) };
+        let stored = view.record::<Approval>(&approval::key(&self.slice.name.tenant, before))?;
+        Ok(stored.map(|stored| (before.clone(), stored.value.state.word())))
+    }
+
+    fn claim(
+        &self,
+        transaction: &mut Transaction,
+        turn: &Turn,
+        view: &View,
+        context: &Context,
+    ) -> Result<Passage<()>, Undecided> {
+        let Some(claim) = &self.claim else { return Ok(Passage::Passes(())) };
+        Ok(match claim.add_to(transaction, view, context, turn.head.deadline_ms)? {
+            ClaimResult::Ours => Passage::Passes(()),
+            ClaimResult::Ended { by, result } => Passage::returns(BeginResult::AnsweredBy { by, result }),
+            ClaimResult::Waits { turn } => Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn })),
+            ClaimResult::Abandoned { by, result } => Passage::returns(BeginResult::Abandoned { by, result }),
+        })
+    }
+
+    /// Writes the turn's record, with the intent record of a `once` call.
+    fn write(&self, transaction: &mut Transaction, turn: &mut Turn) {
+        self.change_turn(turn);
+        transaction.put(&self.slice.name.record(), turn);
+        transaction.proof = Some(self.slice.name.record());
+    }
+
+    fn change_turn(&self, turn: &mut Turn) {
+        let upto = turn.state.out().unwrap_or(turn.position);
+        if self.once || turn.suspect.is_some() {
+            turn.state = State::Running { upto };
+        }
+        if self.once && !mutant!("begin_writes_the_intent_record") {
+            turn.begun = Some(Begun { position: self.position, by: self.by.to_owned() });
+        }
+        if let Some(facts) = self.facts.as_ref().filter(|facts| !facts.changes.is_empty()) {
+            turn.session = Some(facts.session.session.clone());
+        }
+        turn.entry = Some(self.slice.entry.clone());
+    }
+}
+
+/// True if an earlier attempt failed because the record had changed.
+fn has_changed(record: &RecordKey, context: &Context) -> bool {
+    context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
+}

@@ -1,0 +1,387 @@
+//! Idempotency claims: the first of several equal calls runs, and the others return its result.
+//!
+//! A call whose tool has an effect key claims the effect in the transaction that begins it. The transaction that settles it
+//! ends the claim.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tickfleet_model::{TenantId, TurnId};
+
+use super::{CallName, due_at_once, guard_unchanged, wake};
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::mutant;
+use crate::record::{Record, Stored};
+use crate::section::Section;
+use crate::transaction::{RecordKey, Transaction, Write};
+use crate::turn::Turn;
+use crate::turn::end::parts;
+use crate::turn::state::Finished;
+use crate::view::{Undecided, View};
+
+/// Maximum number of turns that an ended claim wakes. Further turns check again when their own timers fire.
+const WAITERS_MAX: usize = 64;
+
+/// An effect of a tool, by the arguments of its effect key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EffectName {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The tool.
+    pub tool: String,
+    /// Hash of the arguments.
+    pub hash: String,
+}
+
+impl EffectName {
+    /// The record of the claim.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        RecordKey::new(format!("effect:{}:{}:{}", self.tenant, self.tool, self.hash))
+    }
+}
+
+/// A call that claims an effect. A later turn may receive the ID of its turn, with other calls or the same ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claimant {
+    /// The call.
+    #[serde(rename = "c")]
+    pub call: CallName,
+    /// Digest of the turn's content.
+    #[serde(rename = "d")]
+    pub digest: String,
+    /// Time of the turn's admission, ms.
+    #[serde(rename = "t")]
+    pub admitted_ms: i64,
+}
+
+impl Claimant {
+    /// True if this is the claimant's turn, by content and time of admission.
+    fn is_of(&self, digest: &str, admitted_ms: i64) -> bool {
+        self.digest == digest && self.admitted_ms == admitted_ms
+    }
+}
+
+/// The record of a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The call that owns the claim.
+    #[serde(rename = "by")]
+    pub by: Claimant,
+    /// Expiry of the claim, ms.
+    #[serde(rename = "u")]
+    pub until_ms: i64,
+    /// Its state.
+    #[serde(rename = "s")]
+    pub state: ClaimState,
+}
+
+/// The state of a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClaimState {
+    /// The call is under way.
+    Open {
+        /// Turns whose calls wait for the end of the claim.
+        #[serde(rename = "w", default, skip_serializing_if = "BTreeSet::is_empty")]
+        waiters: BTreeSet<TurnId>,
+    },
+    /// The call has ended.
+    Ended {
+        /// Its result, JSON.
+        #[serde(rename = "r")]
+        result: String,
+    },
+}
+
+impl Record for Claim {
+    const SCHEMA: u32 = 1;
+}
+
+/// The state of a claim, as seen by a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimResult {
+    /// This call owns the claim.
+    Ours,
+    /// The owner of the claim has ended with this result. The owner may be this call: its worker crashed after the settle.
+    Ended {
+        /// The call.
+        by: Claimant,
+        /// Its result, JSON.
+        result: String,
+    },
+    /// An equal call is under way.
+    Waits {
+        /// Its turn.
+        turn: TurnId,
+    },
+    /// The equal call is over, but did not end its claim. If the result shows that it certainly had no effect, the caller
+    /// claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
+    Abandoned {
+        /// The call.
+        by: Claimant,
+        /// Its result, JSON. `None` if it is unknown.
+        result: Option<String>,
+    },
+}
+
+/// Section of [`super::begin`]: claims an effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimEffect {
+    /// The effect.
+    pub effect: EffectName,
+    /// This call.
+    pub by: Claimant,
+    /// Time for which equal calls receive the result, ms.
+    pub window_ms: i64,
+    /// The owner of an earlier claim that certainly had no effect.
+    pub nothing: Option<Claimant>,
+}
+
+impl ClaimEffect {
+    /// Adds guards and, if the claim is [`ClaimResult::Ours`], writes. `deadline_ms` is the turn's deadline: the claim lasts
+    /// until then, plus the window.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a record has to be read.
+    pub fn add_to(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+        deadline_ms: i64,
+    ) -> Result<ClaimResult, Undecided> {
+        let key = self.effect.key();
+        let stored = view.record::<Claim>(&key)?;
+        if let Some(claim) = in_force(stored.as_ref(), context.now_ms) {
+            if claim.by == self.by {
+                if let ClaimState::Ended { result } = &claim.state {
+                    return Ok(ClaimResult::Ended { by: claim.by.clone(), result: result.clone() });
+                }
+                guard_unchanged(transaction, &key, stored.as_ref());
+                return Ok(ClaimResult::Ours);
+            }
+            let found = find(view, &self.effect.tenant, claim)?;
+            let is_void = self.nothing.as_ref() == Some(&claim.by) && matches!(found, ClaimResult::Abandoned { .. });
+            if !is_void {
+                return Ok(found);
+            }
+            guard_gone(transaction, view, &self.effect.tenant, &claim.by)?;
+        }
+        if !mutant!("claim_guards_its_record") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        let lives_ms = (deadline_ms - context.now_ms).max(0) + self.window_ms;
+        let state = ClaimState::Open { waiters: BTreeSet::new() };
+        let claim = Claim { by: self.by.clone(), until_ms: context.now_ms + lives_ms, state };
+        transaction.put_for(&key, &claim, lives_ms);
+        Ok(ClaimResult::Ours)
+    }
+}
+
+/// Section of a park: the turn waits for the end of an equal call. If that call has already ended, the turn is due at once.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitForClaim<'a>(pub &'a ClaimEffect);
+
+impl Section for WaitForClaim<'_> {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let ClaimEffect { effect, by, .. } = self.0;
+        let key = effect.key();
+        let stored = view.record::<Claim>(&key)?;
+        if !mutant!("wait_for_claim_guards_the_claim") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        let claim = in_force(stored.as_ref(), context.now_ms).filter(|claim| claim.by != *by);
+        let mut claim = match claim {
+            Some(claim) if matches!(find(view, &effect.tenant, claim)?, ClaimResult::Waits { .. }) => claim.clone(),
+            _ => {
+                due_at_once(transaction, &effect.tenant, &by.call.turn, context.now_ms);
+                return Ok(());
+            }
+        };
+        if let ClaimState::Open { waiters } = &mut claim.state
+            && waiters.len() < WAITERS_MAX
+            && waiters.insert(by.call.turn.clone())
+        {
+            transaction.put_for(&key, &claim, claim.until_ms - context.now_ms);
+        }
+        Ok(())
+    }
+}
+
+/// The claim, unless it has expired.
+fn in_force(stored: Option<&Stored<Claim>>, now_ms: i64) -> Option<&Claim> {
+    stored.map(|stored| &stored.value).filter(|claim| claim.until_ms > now_ms)
+}
+
+/// The turn of a claimant, if its call is under way. Otherwise, the turn that has continued after it.
+fn live_turn(view: &View, tenant: &TenantId, by: &Claimant) -> Result<(Option<Stored<Turn>>, bool), Undecided> {
+    let stored = view.record::<Turn>(&turn_name(tenant, by).record())?;
+    let stored = stored.filter(|stored| by.is_of(&stored.value.head.digest, stored.value.admitted_ms));
+    let is_live = stored.as_ref().is_some_and(|stored| stored.value.position <= by.call.position);
+    Ok((stored, is_live))
+}
+
+fn turn_name(tenant: &TenantId, by: &Claimant) -> TurnName {
+    TurnName { tenant: tenant.clone(), turn: by.call.turn.clone() }
+}
+
+/// Evaluates the claim of another call.
+fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Undecided> {
+    let by = claim.by.clone();
+    if let ClaimState::Ended { result } = &claim.state {
+        return Ok(ClaimResult::Ended { by, result: result.clone() });
+    }
+    let (stored, is_live) = live_turn(view, tenant, &by)?;
+    if is_live {
+        return Ok(ClaimResult::Waits { turn: by.call.turn });
+    }
+    let result = match stored {
+        Some(_) => result_part(view, tenant, &by)?,
+        None => finished_result(view, tenant, &by)?,
+    };
+    Ok(ClaimResult::Abandoned { by, result })
+}
+
+/// The result of a call whose turn is unfinished.
+fn result_part(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
+    let found = view.parts(&turn_name(tenant, by).record(), vec![parts::result(by.call.position)])?;
+    let part = found.first().and_then(Option::as_ref);
+    Ok(part.and_then(|part| String::from_utf8(part.to_vec()).ok()))
+}
+
+/// The result of a call whose turn has ended.
+fn finished_result(view: &View, tenant: &TenantId, by: &Claimant) -> Result<Option<String>, Undecided> {
+    #[derive(Deserialize)]
+    struct Reply {
+        results: Vec<Box<RawValue>>,
+    }
+    let stored = view.record::<Finished>(&turn_name(tenant, by).finished())?;
+    let finished = stored.map(|stored| stored.value);
+    let Some(finished) = finished.filter(|finished| by.is_of(&finished.digest, finished.admitted_ms)) else {
+        return Ok(None);
+    };
+    let reply = serde_json::from_str::<Reply>(&finished.reply).ok();
+    Ok(reply.and_then(|reply| reply.results.get(by.call.position).map(|result| result.get().to_owned())))
+}
+
+/// Guards that a call whose claim had no effect has not begun again.
+fn guard_gone(transaction: &mut Transaction, view: &View, tenant: &TenantId, by: &Claimant) -> Result<(), Undecided> {
+    let key = turn_name(tenant, by).record();
+    let stored = view.record::<Turn>(&key)?;
+    if !mutant!("claim_guards_that_the_claimant_is_gone") {
+        guard_unchanged(transaction, &key, stored.as_ref());
+    }
+    Ok(())
+}
+
+/// The end of a call, as reported to its claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EffectEnd {
+    /// The call ended with this result, JSON.
+    Ended(String),
+    /// The call may have taken effect, and this is its result, JSON. It does not overwrite a known end.
+    Unknown(String),
+    /// The call certainly had no effect: the next equal call runs.
+    Undone,
+    /// The call has not ended. If the store lost the claim, it is written again.
+    Open,
+}
+
+/// The result of [`EndClaim`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndClaimResult {
+    /// The claim has this end.
+    Done,
+    /// The claim is unchanged, because its end is known.
+    Known,
+    /// Another call owns the claim.
+    Others,
+}
+
+/// Section of a settle: ends the claim of a call. It runs as its own decision if the claim is [`ClaimResult::Abandoned`],
+/// and after a restart of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndClaim {
+    /// The effect.
+    pub effect: EffectName,
+    /// The call that owned the claim.
+    pub by: Claimant,
+    /// Its end.
+    pub end: EffectEnd,
+    /// Time for which equal calls receive the result, ms.
+    pub window_ms: i64,
+}
+
+impl EndClaim {
+    /// Adds guard and writes.
+    ///
+    /// # Errors
+    /// [`Undecided`]: the record has to be read.
+    pub fn end_claim(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<EndClaimResult, Undecided> {
+        let key = self.effect.key();
+        let stored = view.record::<Claim>(&key)?;
+        if !mutant!("end_claim_guards_its_record") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        let claim = in_force(stored.as_ref(), context.now_ms);
+        if claim.is_some_and(|claim| claim.by != self.by) {
+            return Ok(EndClaimResult::Others);
+        }
+        let is_ended = claim.is_some_and(|claim| matches!(claim.state, ClaimState::Ended { .. }));
+        if is_ended && !matches!(self.end, EffectEnd::Ended(_)) {
+            return Ok(EndClaimResult::Known);
+        }
+        let state = match &self.end {
+            EffectEnd::Ended(result) | EffectEnd::Unknown(result) => ClaimState::Ended { result: result.clone() },
+            EffectEnd::Open if claim.is_some() => return Ok(EndClaimResult::Known),
+            EffectEnd::Open => ClaimState::Open { waiters: BTreeSet::new() },
+            EffectEnd::Undone => {
+                if stored.is_some() {
+                    transaction.write(Write::Delete(key));
+                }
+                self.wake_waiters(transaction, claim, context.now_ms);
+                return Ok(EndClaimResult::Done);
+            }
+        };
+        let ended = Claim { by: self.by.clone(), until_ms: context.now_ms + self.window_ms, state };
+        transaction.put_for(&key, &ended, self.window_ms);
+        self.wake_waiters(transaction, claim, context.now_ms);
+        Ok(EndClaimResult::Done)
+    }
+
+    fn wake_waiters(&self, transaction: &mut Transaction, claim: Option<&Claim>, now_ms: i64) {
+        if let Some(ClaimState::Open { waiters }) = claim.map(|claim| &claim.state) {
+            waiters.iter().for_each(|waiter| wake(transaction, &self.effect.tenant, waiter, now_ms));
+        }
+    }
+}
+
+impl Section for EndClaim {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        self.end_claim(transaction, view, context).map(drop)
+    }
+}
+
+impl Decision for EndClaim {
+    type Output = EndClaimResult;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<EndClaimResult>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        let result = self.end_claim(&mut transaction, view, context)?;
+        if result != EndClaimResult::Done {
+            return Ok(Step::Return(result));
+        }
+        Ok(Step::Commit(transaction, result))
+    }
+}

@@ -1,0 +1,345 @@
+//! Facts of a session: facts that its calls set and cleared, and the calls under way that may change them.
+//!
+//! The transaction that begins a call checks it against the facts ([`check`]). The transaction that settles the call changes
+//! them ([`EndCalls`]). All facts of a session are in one record, so that two calls cannot both begin if one of them changes
+//! the premise of the other.
+
+pub mod check;
+mod turns;
+mod upkeep;
+mod wait;
+
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckFacts, Condition, FactState, KnownFact, Precondition};
+pub use turns::Turns;
+pub use upkeep::{Expect, ExpectedCall, Restate, Restatement};
+pub use wait::WaitForFacts;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::policy::{Becomes, FactsSession};
+use tickfleet_model::{TenantId, TurnId, limits};
+
+use super::{CallName, guard_unchanged, wake};
+use crate::decision::Context;
+use crate::mutant;
+use crate::record::Record;
+use crate::section::Section;
+use crate::transaction::{RecordKey, Transaction};
+use crate::turn::Turn;
+use crate::view::{Undecided, View};
+
+/// Time for which an expired fact is still reported, ms.
+const OVER_MS: i64 = 3_600_000;
+/// Time for which an expected call is kept after its turn's deadline, ms.
+const EXPECTED_MS: i64 = 86_400_000;
+
+/// A session of a tenant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SessionName {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The session, the text of a [`FactsSession`].
+    pub session: String,
+}
+
+impl SessionName {
+    /// The name of a session.
+    #[must_use]
+    pub fn new(tenant: &TenantId, session: &FactsSession) -> Self {
+        Self { tenant: tenant.clone(), session: session.to_string() }
+    }
+
+    /// Its record.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        RecordKey::new(format!("facts:{}:{}", self.tenant, self.session))
+    }
+}
+
+/// The record of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Session {
+    /// Facts by key.
+    #[serde(rename = "f", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, Fact>,
+    /// Calls under way that may change facts.
+    #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub under_way: BTreeMap<CallName, UnderWay>,
+    /// Expected calls: they have not begun, and may set facts.
+    #[serde(rename = "e", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub expected: BTreeMap<CallName, Expected>,
+    /// Waiting turns, each with the turn that it waits for.
+    #[serde(rename = "w", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub waiting: BTreeMap<TurnId, TurnId>,
+    /// Number of turns numbered so far.
+    #[serde(rename = "n", default)]
+    pub numbered: u64,
+}
+
+impl Record for Session {
+    const SCHEMA: u32 = 1;
+}
+
+/// The stored state of a fact. A fact may be certain for one span, and uncertain for a longer span or because of a later
+/// call.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Fact {
+    /// The fact is certainly set.
+    #[serde(rename = "y", default, skip_serializing_if = "Option::is_none")]
+    pub certain: Option<Span>,
+    /// The fact may be set.
+    #[serde(rename = "m", default, skip_serializing_if = "Option::is_none")]
+    pub perhaps: Option<Span>,
+    /// The fact was cleared. Present only if both others are absent.
+    #[serde(rename = "n", default, skip_serializing_if = "Option::is_none")]
+    pub cleared: Option<Span>,
+}
+
+/// A span of time, and the call that reported it last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// End of the span, ms.
+    #[serde(rename = "u")]
+    pub until_ms: i64,
+    /// Time of the call's end, ms.
+    #[serde(rename = "t")]
+    pub since_ms: i64,
+    /// The call.
+    #[serde(rename = "by")]
+    pub by: CallName,
+}
+
+/// A change that a call may make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MayChange {
+    /// The fact's key.
+    #[serde(rename = "f")]
+    pub fact: String,
+    /// True if the call sets it, false if it clears it.
+    #[serde(rename = "s")]
+    pub sets: bool,
+    /// Time for which the fact is kept, ms.
+    #[serde(rename = "k")]
+    pub kept_ms: i64,
+}
+
+/// A call under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// The number of its turn. A smaller number is an earlier turn.
+    #[serde(rename = "n")]
+    pub number: u64,
+    /// Changes that the call may make.
+    #[serde(rename = "c")]
+    pub changes: Vec<MayChange>,
+}
+
+/// A call that has not begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// The number of its turn. A smaller number is an earlier turn.
+    #[serde(rename = "n")]
+    pub number: u64,
+    /// Time from which the call is expected, ms.
+    #[serde(rename = "t")]
+    pub since_ms: i64,
+    /// The deadline of its turn, ms.
+    #[serde(rename = "d")]
+    pub deadline_ms: i64,
+    /// The facts that it may set.
+    #[serde(rename = "s")]
+    pub sets: Vec<String>,
+}
+
+/// A change that a call made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// The fact's key.
+    pub fact: String,
+    /// The new state of the fact.
+    pub becomes: Becomes,
+    /// Time for which the fact is kept, ms.
+    pub kept_ms: i64,
+}
+
+impl Fact {
+    /// Changes the fact, as of `ended_ms`. The fact ends earlier than before only if it is cleared for certain; if a call
+    /// may have cleared it, it becomes uncertain. Returns false if nothing changed.
+    pub fn change(&mut self, becomes: Becomes, kept_ms: i64, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+        let live = |span: &Option<Span>| span.clone().filter(|span| span.until_ms > now_ms);
+        let new = Span { until_ms: now_ms + kept_ms, since_ms: ended_ms, by: by.clone() };
+        let (mut certain, mut perhaps) = (live(&self.certain), live(&self.perhaps));
+        match becomes {
+            Becomes::Set => certain = Some(longer(certain, new.clone())),
+            Becomes::MaybeSet => perhaps = Some(longer(perhaps, new.clone())),
+            Becomes::Cleared => (certain, perhaps) = (None, None),
+            Becomes::MaybeCleared => {
+                let Some(was) = certain.take() else { return false };
+                perhaps = Some(longer(perhaps, Span { until_ms: was.until_ms, ..new.clone() }));
+            }
+        }
+        if let (Some(certain), Some(maybe)) = (&certain, &perhaps)
+            && maybe.until_ms <= certain.until_ms
+        {
+            // The change does not extend the fact. If it is the latest report, its trace stays.
+            let later = maybe.since_ms > certain.since_ms;
+            perhaps = later.then(|| Span { until_ms: certain.until_ms, ..maybe.clone() });
+        }
+        let cleared = (certain.is_none() && perhaps.is_none()).then_some(new);
+        let changed = Self { certain, perhaps, cleared };
+        let is_other = *self != changed;
+        *self = changed;
+        is_other
+    }
+
+    /// End of the last span, ms.
+    fn until_ms(&self) -> i64 {
+        [&self.certain, &self.perhaps, &self.cleared].into_iter().flatten().map(|span| span.until_ms).max().unwrap_or(0)
+    }
+}
+
+/// A span with the later end of both, reported by the later call.
+fn longer(before: Option<Span>, new: Span) -> Span {
+    let Some(before) = before else { return new };
+    let until_ms = before.until_ms.max(new.until_ms);
+    let last = if before.since_ms > new.since_ms { before } else { new };
+    Span { until_ms, ..last }
+}
+
+impl Session {
+    /// Changes a fact, see [`Fact::change`].
+    pub fn change(&mut self, changed: &Changed, by: &CallName, ended_ms: i64, now_ms: i64) -> bool {
+        let Changed { fact, becomes, kept_ms } = changed;
+        if let Some(fact) = self.facts.get_mut(fact) {
+            return fact.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+        }
+        let mut new = Fact::default();
+        let is_new = new.change(*becomes, *kept_ms, by, ended_ms, now_ms);
+        if is_new {
+            self.facts.insert(fact.clone(), new);
+        }
+        is_new
+    }
+
+    /// Ends a call. With `changes`, the call made these changes; without, it may have made all its possible changes. Returns
+    /// the turns that check again.
+    pub fn end_call(&mut self, call: &CallName, changes: Option<&[Changed]>, now_ms: i64) -> Vec<TurnId> {
+        let entry = self.under_way.remove(call);
+        let was_expected = self.expected.remove(call).is_some();
+        let unreported = || entry.iter().flat_map(|entry| &entry.changes).map(may_have).collect();
+        let changes: Vec<Changed> = changes.map_or_else(unreported, <[Changed]>::to_vec);
+        for changed in &changes {
+            self.change(changed, call, now_ms, now_ms);
+        }
+        if entry.is_none() && !was_expected && changes.is_empty() {
+            return Vec::new();
+        }
+        if self.facts.len() > limits::FACTS_PER_SESSION_MAX {
+            self.drop_past_facts(now_ms);
+        }
+        std::mem::take(&mut self.waiting).into_keys().collect()
+    }
+
+    /// Drops facts that are over or cleared.
+    fn drop_past_facts(&mut self, now_ms: i64) {
+        self.facts.retain(|_, fact| matches!(fact.known(now_ms).state, FactState::Set | FactState::Perhaps));
+    }
+
+    /// The lifetime of the record, ms. `None` while a call is under way.
+    #[must_use]
+    pub fn lifetime_ms(&self, now_ms: i64) -> Option<i64> {
+        if !self.under_way.is_empty() {
+            return None;
+        }
+        let facts = self.facts.values().map(|fact| fact.until_ms() + OVER_MS);
+        let expected = self.expected.values().map(|call| call.deadline_ms + EXPECTED_MS);
+        let until_ms = facts.chain(expected).max().unwrap_or(0);
+        Some((until_ms - now_ms).max(OVER_MS))
+    }
+
+    /// The number of a turn. `None` if the session has no call of the turn.
+    fn number_of(&self, turn: &TurnId) -> Option<u64> {
+        let under_way = self.under_way.iter().map(|(call, entry)| (call, entry.number));
+        let expected = self.expected.iter().map(|(call, entry)| (call, entry.number));
+        under_way.chain(expected).find(|(call, _)| call.turn == *turn).map(|(_, number)| number)
+    }
+
+    /// The number of a turn. Assigns one if it is missing.
+    fn numbered(&mut self, turn: &TurnId) -> u64 {
+        self.number_of(turn).unwrap_or_else(|| {
+            self.numbered += 1;
+            self.numbered
+        })
+    }
+}
+
+/// The change to apply if a call may have changed a fact.
+fn may_have(change: &MayChange) -> Changed {
+    let becomes = if change.sets { Becomes::MaybeSet } else { Becomes::MaybeCleared };
+    Changed { fact: change.fact.clone(), becomes, kept_ms: change.kept_ms }
+}
+
+/// Writes a session that was read under a guard.
+fn put_session(transaction: &mut Transaction, key: &RecordKey, session: &Session, now_ms: i64) {
+    match session.lifetime_ms(now_ms) {
+        Some(ttl_ms) => transaction.put_for(key, session, ttl_ms),
+        None => transaction.put(key, session),
+    };
+}
+
+/// The end of a call, as reported to its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedCall {
+    /// The call.
+    pub call: CallName,
+    /// The changes that it made. `None` if they are unknown.
+    pub changes: Option<Vec<Changed>>,
+}
+
+/// Section of a settle: ends calls of one session. If several calls of a session end, they share one section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndCalls {
+    /// The session.
+    pub session: SessionName,
+    /// The calls, in order.
+    pub calls: Vec<EndedCall>,
+}
+
+impl EndCalls {
+    /// The end of the turn's calls under way, if the turn ends or continues without a report of their changes. `None` if no
+    /// call of the turn is under way.
+    #[must_use]
+    pub fn unreported(tenant: &TenantId, turn_id: &TurnId, turn: &Turn) -> Option<Self> {
+        let session = SessionName { tenant: tenant.clone(), session: turn.session.clone()? };
+        let calls = (turn.position..turn.debited.max(turn.position + 1))
+            .map(|position| EndedCall { call: CallName::new(turn_id.clone(), position), changes: None })
+            .collect();
+        Some(Self { session, calls })
+    }
+}
+
+impl Section for EndCalls {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let key = self.session.key();
+        let stored = view.record::<Session>(&key)?;
+        if !mutant!("end_calls_guards_the_session") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        let before = stored.map(|stored| stored.value).unwrap_or_default();
+        let mut session = before.clone();
+        let now_ms = context.now_ms;
+        for ended in &self.calls {
+            for turn in session.end_call(&ended.call, ended.changes.as_deref(), now_ms) {
+                wake(transaction, &self.session.tenant, &turn, now_ms);
+            }
+        }
+        if session != before {
+            put_session(transaction, &key, &session, now_ms);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,396 @@
+//! The precondition check of a call: required facts must be set, and forbidden facts must not be.
+//!
+//! If a call under way may still change such a fact, the call waits for it, regardless of the order of their turns. If a
+//! fact is missing, the call also waits for earlier turns that are expected to set it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tickfleet_model::{TurnId, limits};
+
+use super::super::{CallName, guard_unchanged, wake};
+use super::turns::{Dependence, Turns};
+use super::{Fact, MayChange, Session, SessionName, UnderWay, put_session};
+use crate::decision::Context;
+use crate::keys;
+use crate::mutant;
+use crate::recovery::inbound::redelivered;
+use crate::transaction::Transaction;
+use crate::turn::Turn;
+use crate::view::{Query, Undecided, Value, View};
+
+/// Maximum number of calls under way in a session. A further call waits.
+const UNDER_WAY_MAX: usize = 256;
+/// Time within which the turn of an expected call is admitted, ms.
+const ADMITTED_WITHIN_MS: i64 = 10_000;
+
+/// A condition of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// The fact's key.
+    pub fact: String,
+    /// True if the fact is required, false if it is forbidden.
+    pub required: bool,
+    /// True in shadow mode: the call neither waits nor is refused.
+    pub shadow: bool,
+}
+
+/// The state of a fact, as seen by a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FactState {
+    /// The fact was never set.
+    Never,
+    /// The fact is set.
+    Set,
+    /// The fact may be set.
+    Perhaps,
+    /// The fact was cleared.
+    Cleared,
+    /// The fact was set, and has expired.
+    Over,
+    /// A call under way may change it, and waits for this call.
+    Undecided,
+}
+
+/// The known state of a fact.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownFact {
+    /// The state.
+    pub state: FactState,
+    /// Start of the state, ms.
+    pub since_ms: Option<i64>,
+    /// The last call that reported the fact.
+    pub by: Option<CallName>,
+    /// End of the state, ms.
+    pub until_ms: Option<i64>,
+}
+
+/// The result of the check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// The call may begin.
+    Met {
+        /// Indexes of the unmet conditions in shadow mode.
+        shadow: Vec<usize>,
+    },
+    /// An earlier check let the call in; it is not checked again.
+    UnderWay,
+    /// The call waits for a call of this turn. If that is the call's own turn, the call checks again later.
+    Waits {
+        /// The turn.
+        turn: TurnId,
+    },
+    /// A condition is not met.
+    Unmet {
+        /// Index of the condition.
+        condition: usize,
+        /// The known state of its fact.
+        known: KnownFact,
+    },
+    /// The session has no room for the facts that the call would set.
+    Full,
+}
+
+/// Section of [`super::super::begin`]: checks a call against the facts of its session, and lets it in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckFacts {
+    /// The session.
+    pub session: SessionName,
+    /// The conditions. Empty if the call is retried.
+    pub conditions: Vec<Condition>,
+    /// Changes that the call may make.
+    pub changes: Vec<MayChange>,
+}
+
+impl Fact {
+    /// The known state of the fact.
+    #[must_use]
+    pub fn known(&self, now_ms: i64) -> KnownFact {
+        let live = |span: &&super::Span| span.until_ms > now_ms;
+        let (certain, perhaps) = (self.certain.as_ref(), self.perhaps.as_ref());
+        let (state, span) = match (certain.filter(live), perhaps.filter(live)) {
+            (Some(certain), _) => (FactState::Set, Some(certain)),
+            (None, Some(perhaps)) => (FactState::Perhaps, Some(perhaps)),
+            (None, None) if certain.is_some() => (FactState::Over, certain),
+            (None, None) if self.cleared.is_some() => (FactState::Cleared, self.cleared.as_ref()),
+            // An uncertain fact that is over leaves no trace, because it may never have been set.
+            (None, None) => (FactState::Never, None),
+        };
+        let until_ms = if state == FactState::Set { perhaps.or(span) } else { span }.map(|span| span.until_ms);
+        KnownFact { state, since_ms: span.map(|span| span.since_ms), by: span.map(|span| span.by.clone()), until_ms }
+    }
+}
+
+/// One check.
+struct Check<'a, 'v> {
+    session: &'a mut Session,
+    call: &'a CallName,
+    turns: &'a mut Turns<'v>,
+    now_ms: i64,
+    /// The number of the call's turn. `None` if the turn is the newest.
+    number: Option<u64>,
+    /// Turns to wake, because the call that they wait for is gone.
+    woken: Vec<TurnId>,
+}
+
+/// The result of the search for a call that may change a fact.
+enum Changer {
+    /// No call may change it.
+    None,
+    /// The caller waits for the call of this turn.
+    Turn(TurnId),
+    /// This call may change the fact, but waits for the caller.
+    Circle(CallName),
+    /// A call was gone: its possible changes are applied, and the fact has to be checked again.
+    Gone,
+}
+
+impl Check<'_, '_> {
+    /// Checks all conditions, in order.
+    fn conditions(&mut self, conditions: &[Condition], submitted_ms: i64) -> Result<Precondition, Undecided> {
+        let (mut shadow, mut waits) = (Vec::new(), None);
+        for (index, condition) in conditions.iter().enumerate() {
+            let known = match self.condition(condition)? {
+                ConditionResult::Met => continue,
+                ConditionResult::Waits(turn) => {
+                    waits.get_or_insert(turn);
+                    continue;
+                }
+                ConditionResult::Unmet(known) => known,
+            };
+            if condition.shadow {
+                shadow.push(index);
+                continue;
+            }
+            let may_come = condition.required && known.state != FactState::Undecided;
+            if may_come && is_early(self.turns.view(), submitted_ms)? {
+                return Ok(Precondition::Waits { turn: self.call.turn.clone() });
+            }
+            return Ok(Precondition::Unmet { condition: index, known });
+        }
+        Ok(waits.map_or(Precondition::Met { shadow }, |turn| Precondition::Waits { turn }))
+    }
+
+    fn condition(&mut self, condition: &Condition) -> Result<ConditionResult, Undecided> {
+        loop {
+            let fact = self.session.facts.get(&condition.fact);
+            let known = fact.cloned().unwrap_or_default().known(self.now_ms);
+            let is_so = known.state == FactState::Set || !condition.required && known.state == FactState::Perhaps;
+            let is_met = is_so == condition.required;
+            if !condition.shadow {
+                match self.changer(&condition.fact, !is_so, condition.required && !is_so)? {
+                    Changer::Turn(turn) => return Ok(ConditionResult::Waits(turn)),
+                    Changer::Circle(by) if is_met => {
+                        let state = FactState::Undecided;
+                        return Ok(ConditionResult::Unmet(KnownFact {
+                            state,
+                            since_ms: None,
+                            by: Some(by),
+                            until_ms: None,
+                        }));
+                    }
+                    Changer::Gone => continue,
+                    Changer::Circle(_) | Changer::None => {}
+                }
+            }
+            return Ok(if is_met { ConditionResult::Met } else { ConditionResult::Unmet(known) });
+        }
+    }
+
+    /// The call of another turn that may set (or clear) a fact. If the fact is missing, this includes calls of earlier turns
+    /// that have not begun.
+    fn changer(&mut self, fact: &str, sets: bool, is_missing: bool) -> Result<Changer, Undecided> {
+        let changes = |entry: &UnderWay| entry.changes.iter().any(|it| it.sets == sets && it.fact == fact);
+        let under_way =
+            self.session.under_way.iter().filter(|(_, entry)| changes(entry)).map(|(call, _)| (call, false));
+        let is_before = |number: u64| self.number.is_none_or(|own| number < own);
+        let expected = self.session.expected.iter().filter(|(_, entry)| {
+            is_missing && sets && is_before(entry.number) && entry.sets.iter().any(|it| it == fact)
+        });
+        let all = under_way.chain(expected.map(|(call, _)| (call, true)));
+        let all: BTreeMap<CallName, bool> = all.map(|(call, expected)| (call.clone(), expected)).collect();
+        let mut circle = None;
+        for (call, expected) in all.into_iter().filter(|(call, _)| call.turn != self.call.turn) {
+            if !self.is_live(&call)? {
+                self.drop_gone(&call);
+                return Ok(Changer::Gone);
+            }
+            match self.turns.dependence(&call.turn)? {
+                Dependence::None => return Ok(Changer::Turn(call.turn)),
+                Dependence::Circle if !expected => circle = Some(call),
+                Dependence::Circle | Dependence::Own => {}
+            }
+        }
+        Ok(circle.map_or(Changer::None, Changer::Circle))
+    }
+
+    /// True if a call is under way, or may still begin.
+    fn is_live(&mut self, call: &CallName) -> Result<bool, Undecided> {
+        let expected = self.session.expected.get(call).map(|entry| entry.since_ms);
+        let now_ms = self.now_ms;
+        Ok(match self.turns.get(&call.turn)? {
+            Some(turn) => turn.position <= call.position,
+            // The turn will be admitted soon, or was refused.
+            None => expected.is_some_and(|since_ms| since_ms + ADMITTED_WITHIN_MS > now_ms),
+        })
+    }
+
+    /// Removes a call that is gone. If it was under way, all its possible changes may have happened.
+    fn drop_gone(&mut self, call: &CallName) {
+        let woken = self.session.end_call(call, None, self.now_ms);
+        self.woken.extend(woken);
+    }
+
+    /// True if the session has room for the facts that a call sets, plus the facts that calls under way may set. Facts that
+    /// are over or cleared make room.
+    fn has_room(&mut self, changes: &[MayChange]) -> bool {
+        if changes.iter().all(|change| !change.sets || self.session.facts.contains_key(&change.fact)) {
+            return true;
+        }
+        if self.facts_with(changes) > limits::FACTS_PER_SESSION_MAX {
+            self.session.drop_past_facts(self.now_ms);
+        }
+        self.facts_with(changes) <= limits::FACTS_PER_SESSION_MAX
+    }
+
+    /// The number of facts if this call and all calls under way set all facts that they may set.
+    fn facts_with(&self, changes: &[MayChange]) -> usize {
+        let under_way = self.session.under_way.values().flat_map(|entry| &entry.changes);
+        let sets = under_way.chain(changes).filter(|change| change.sets);
+        let facts: BTreeSet<&String> = sets.map(|change| &change.fact).chain(self.session.facts.keys()).collect();
+        facts.len()
+    }
+
+    /// True if one more call may be under way. Calls that are gone make room.
+    fn has_place(&mut self) -> Result<bool, Undecided> {
+        if self.session.under_way.len() >= UNDER_WAY_MAX {
+            for call in self.session.under_way.keys().cloned().collect::<Vec<_>>() {
+                if !self.is_live(&call)? {
+                    self.drop_gone(&call);
+                }
+            }
+        }
+        Ok(self.session.under_way.len() < UNDER_WAY_MAX)
+    }
+}
+
+enum ConditionResult {
+    Met,
+    Waits(TurnId),
+    Unmet(KnownFact),
+}
+
+/// True if turns that were submitted before this one are still undecided: one of them may set the missing fact. A turn that
+/// was redelivered comes after later turns.
+fn is_early(view: &View, submitted_ms: i64) -> Result<bool, Undecided> {
+    let first = Query::Entries { stream: keys::turns(), after: None, count: 1 };
+    let Value::Entries(entries) = view.get(&first)? else { return Ok(false) };
+    let ms = entries.first().and_then(|(entry, _)| entry.as_str().split('-').next()?.parse::<i64>().ok());
+    let Some(ms) = ms else { return Ok(false) };
+    let redelivered =
+        view.place(&redelivered(), keys::turns().as_str())?.filter(|_| !mutant!("early_knows_redelivery"));
+    Ok(ms <= submitted_ms || redelivered.is_some_and(|upto_ms| ms.unsigned_abs() <= upto_ms))
+}
+
+/// A session after a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckResult {
+    /// The result.
+    pub precondition: Precondition,
+    /// The session, without the calls that are gone.
+    pub session: Session,
+    /// Turns to wake, because the call that they may wait for was gone.
+    pub woken: Vec<TurnId>,
+}
+
+/// Checks a call against a session. `own` is the record of its turn.
+///
+/// # Errors
+/// [`Undecided`]: the record of another turn has to be read.
+pub fn check(
+    mut session: Session,
+    call: &CallName,
+    asks: &CheckFacts,
+    own: &Turn,
+    turns: &mut Turns<'_>,
+    now_ms: i64,
+) -> Result<CheckResult, Undecided> {
+    // If this session is not in the turn's record, the entry belongs to an earlier turn with the same ID.
+    let is_let_in = own.session.as_ref() == Some(&asks.session.session) || mutant!("facts_let_in_this_turn");
+    if is_let_in && session.under_way.contains_key(call) {
+        return Ok(CheckResult { precondition: Precondition::UnderWay, session, woken: Vec::new() });
+    }
+    let number = session.number_of(&call.turn);
+    let mut check = Check { session: &mut session, call, turns, now_ms, number, woken: Vec::new() };
+    let mut precondition = check.conditions(&asks.conditions, own.head.submitted_ms)?;
+    if matches!(precondition, Precondition::Met { .. }) && !asks.changes.is_empty() {
+        if !check.has_room(&asks.changes) {
+            precondition = Precondition::Full;
+        } else if !check.has_place()? {
+            precondition = Precondition::Waits { turn: call.turn.clone() };
+        }
+    }
+    let woken = check.woken;
+    Ok(CheckResult { precondition, session, woken })
+}
+
+/// Marks a checked call as under way.
+pub fn add_under_way(session: &mut Session, call: &CallName, changes: &[MayChange]) {
+    let number = session.numbered(&call.turn);
+    session.expected.remove(call);
+    session.waiting.remove(&call.turn);
+    session.under_way.insert(call.clone(), UnderWay { number, changes: changes.to_vec() });
+}
+
+impl CheckFacts {
+    pub(super) fn checked(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        call: &CallName,
+        own: &Turn,
+        now_ms: i64,
+    ) -> Result<(Session, CheckResult), Undecided> {
+        let key = self.session.key();
+        let stored = view.record::<Session>(&key)?;
+        let before = stored.as_ref().map(|stored| stored.value.clone()).unwrap_or_default();
+        let mut turns = Turns::new(view, &self.session.tenant, &call.turn, own);
+        let checked = check(before.clone(), call, self, own, &mut turns, now_ms)?;
+        if !mutant!("facts_guard_the_session") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        if !mutant!("facts_guard_other_turns") {
+            turns.guard(transaction);
+        }
+        Ok((before, checked))
+    }
+
+    /// Adds guards and, if the call may begin, writes. A refusal is also valid only if these guards hold. `own` is the
+    /// record of the call's turn.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a record has to be read.
+    pub fn add_to(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+        call: &CallName,
+        own: &Turn,
+    ) -> Result<Precondition, Undecided> {
+        let now_ms = context.now_ms;
+        let (before, CheckResult { precondition, mut session, woken }) =
+            self.checked(transaction, view, call, own, now_ms)?;
+        if !matches!(precondition, Precondition::Met { .. }) {
+            return Ok(precondition);
+        }
+        session.waiting.remove(&call.turn);
+        if !self.changes.is_empty() {
+            add_under_way(&mut session, call, &self.changes);
+        }
+        if session != before {
+            put_session(transaction, &self.session.key(), &session, now_ms);
+        }
+        woken.iter().for_each(|turn| wake(transaction, &self.session.tenant, turn, now_ms));
+        Ok(precondition)
+    }
+}

@@ -1,0 +1,131 @@
+//! The records of other turns that a check needs, and the detection of deadlocks.
+//!
+//! A call under way never waits for facts. A circle therefore leads through work that a call waits for (a task, an inner
+//! call, an equal call) or through a throttle queue. Work of the waiting call's own callers does not count: it ends before
+//! they do. In any other circle, the call that would close it does not wait. The check decides from the known facts, or
+//! refuses the call as [`super::FactState::Undecided`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tickfleet_model::turn::inner::outer_turn;
+use tickfleet_model::{TenantId, TurnId};
+
+use super::super::guard_unchanged;
+use crate::keys::TurnName;
+use crate::record::Stored;
+use crate::transaction::{CounterKey, Transaction};
+use crate::turn::{State, Turn, WaitReason};
+use crate::view::{Undecided, View};
+
+/// Maximum number of turns in a chain of waits that a check follows.
+const CHAIN_MAX: usize = 64;
+
+/// The dependence of a turn's end on a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dependence {
+    /// The end does not depend on the call.
+    None,
+    /// The turn waits for work that includes the call.
+    Own,
+    /// The turn waits, directly or through others, for a call that waits for the given call.
+    Circle,
+}
+
+/// The records of other turns, each read once and guarded.
+pub struct Turns<'a> {
+    view: &'a View,
+    tenant: &'a TenantId,
+    own_id: &'a TurnId,
+    own: &'a Turn,
+    read: BTreeMap<TurnId, Option<Stored<Turn>>>,
+    unreadable: BTreeSet<TurnId>,
+}
+
+impl<'a> Turns<'a> {
+    /// The turns of a tenant. The caller's own turn is known and guarded.
+    #[must_use]
+    pub const fn new(view: &'a View, tenant: &'a TenantId, own_id: &'a TurnId, own: &'a Turn) -> Self {
+        Self { view, tenant, own_id, own, read: BTreeMap::new(), unreadable: BTreeSet::new() }
+    }
+
+    pub(super) const fn view(&self) -> &View {
+        self.view
+    }
+
+    /// A turn's record, or `None` if it is absent. An unreadable record affects only its own turn: it counts as gone.
+    pub(super) fn get(&mut self, turn: &TurnId) -> Result<Option<&Turn>, Undecided> {
+        if turn == self.own_id {
+            return Ok(Some(self.own));
+        }
+        if self.unreadable.contains(turn) {
+            return Ok(None);
+        }
+        if !self.read.contains_key(turn) {
+            let name = TurnName { tenant: self.tenant.clone(), turn: turn.clone() };
+            let stored = match self.view.record::<Turn>(&name.record()) {
+                Ok(stored) => stored,
+                Err(Undecided::Unreadable { .. }) => {
+                    self.unreadable.insert(turn.clone());
+                    return Ok(None);
+                }
+                Err(missing) => return Err(missing),
+            };
+            self.read.insert(turn.clone(), stored);
+        }
+        Ok(self.read.get(turn).and_then(Option::as_ref).map(|stored| &stored.value))
+    }
+
+    /// Guards all records that were read.
+    pub(super) fn guard(&self, transaction: &mut Transaction) {
+        for (turn, stored) in &self.read {
+            let key = TurnName { tenant: self.tenant.clone(), turn: turn.clone() }.record();
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+    }
+
+    /// The call's turn and all turns above it (the calls that made it, and the tasks that it runs under), with their
+    /// permits. The call's own turn returns its permits while it waits.
+    fn callers(&mut self) -> Result<(BTreeSet<TurnId>, BTreeSet<CounterKey>), Undecided> {
+        let (mut callers, mut permits) = (BTreeSet::new(), BTreeSet::new());
+        let mut next = Some(self.own_id.clone());
+        while let Some(turn) = next.filter(|_| callers.len() < CHAIN_MAX) {
+            let found = self.get(&turn)?;
+            let is_own = callers.is_empty();
+            if let Some(found) = found.filter(|_| !is_own) {
+                permits.extend(found.permits.iter().map(|(counter, _)| counter.clone()));
+            }
+            let task = found.and_then(|found| found.head.task.as_ref().map(|(task, _)| task.clone()));
+            let parent = found.and_then(|found| found.task.as_ref()?.parent.clone());
+            next = outer_turn(&turn).or_else(|| task.or(parent).map(TurnId::from));
+            callers.insert(turn);
+        }
+        Ok((callers, permits))
+    }
+
+    /// The dependence of a turn's end on the caller's call.
+    pub(super) fn dependence(&mut self, turn: &TurnId) -> Result<Dependence, Undecided> {
+        let (callers, permits) = self.callers()?;
+        let mut word = Dependence::Own;
+        let mut turn = turn.clone();
+        for _ in 0..CHAIN_MAX {
+            if callers.contains(&turn) {
+                return Ok(word);
+            }
+            let Some(found) = self.get(&turn)? else { return Ok(Dependence::None) };
+            let awaited = match &found.state {
+                State::Waiting { reason: WaitReason::Child { turn }, .. } => turn.clone(),
+                State::Waiting { reason: WaitReason::Fact { turn } | WaitReason::EqualCall { turn }, .. } => {
+                    word = Dependence::Circle;
+                    turn.clone()
+                }
+                State::Throttled { counter, .. } if permits.contains(counter) => return Ok(Dependence::Circle),
+                _ => return Ok(Dependence::None),
+            };
+            if awaited == turn {
+                return Ok(Dependence::None);
+            }
+            turn = awaited;
+        }
+        Ok(Dependence::None)
+    }
+}

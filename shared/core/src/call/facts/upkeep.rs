@@ -1,0 +1,161 @@
+//! Facts outside of calls: expected calls, and ends that are reported again after a restart of the store.
+
+use std::collections::BTreeSet;
+
+use tickfleet_model::TurnId;
+use tickfleet_model::policy::Becomes;
+
+use super::super::{CallName, guard_unchanged};
+use super::{Changed, Expected, Session, SessionName, put_session};
+use crate::decision::{Context, Decision, Step};
+use crate::mutant;
+use crate::transaction::Transaction;
+use crate::view::{Query, Undecided, View};
+
+/// Maximum number of expected calls in a session. Checks do not wait for further calls.
+const EXPECTED_MAX: usize = 128;
+
+/// A call that may set facts, of a turn that will be admitted soon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedCall {
+    /// The turn.
+    pub turn: TurnId,
+    /// The call's position.
+    pub position: usize,
+    /// The deadline of the turn, ms.
+    pub deadline_ms: i64,
+    /// The facts that it may set.
+    pub sets: Vec<String>,
+}
+
+/// Records expected calls of one session: a call that needs one of their facts waits for them. No guarantee depends on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expect {
+    /// The session.
+    pub session: SessionName,
+    /// The calls, ordered by turn, earliest first.
+    pub calls: Vec<ExpectedCall>,
+}
+
+impl Session {
+    /// Adds an expected call, unless it is known. Returns false if nothing changed.
+    pub fn expect(&mut self, call: &ExpectedCall, now_ms: i64) -> bool {
+        let name = CallName::new(call.turn.clone(), call.position);
+        let is_known = self.under_way.contains_key(&name) || self.expected.contains_key(&name);
+        if is_known || self.expected.len() >= EXPECTED_MAX {
+            return false;
+        }
+        let number = self.numbered(&call.turn);
+        let (deadline_ms, sets) = (call.deadline_ms, call.sets.clone());
+        self.expected.insert(name, Expected { number, since_ms: now_ms, deadline_ms, sets });
+        true
+    }
+
+    /// Reports the end of a call again, if the session does not have it. Later reports stay: in that case this end makes no
+    /// fact certain. Returns the number of changes that were lost.
+    pub fn restate(&mut self, end: &Restatement, now_ms: i64) -> usize {
+        let (mut lost, mut begun) = (0, BTreeSet::new());
+        for changed in &end.changes {
+            let fact = self.facts.get(&changed.fact);
+            let last = fact.and_then(|fact| fact.perhaps.as_ref().or(fact.certain.as_ref()).or(fact.cleared.as_ref()));
+            let mut changed = changed.clone();
+            if let Some(last) = last {
+                let certain = fact.and_then(|fact| fact.certain.as_ref()).unwrap_or(last);
+                let is_known = last.by == end.call || certain.by == end.call || certain.since_ms > end.ended_ms;
+                // If this call cleared a fact and set it again, that is one end.
+                if is_known && !begun.contains(&changed.fact) {
+                    continue;
+                }
+                if last.since_ms > end.ended_ms {
+                    changed.becomes = perhaps(changed.becomes);
+                }
+            }
+            // The change counts from the time of the end: if the store also lost later ends, they are reported again
+            // afterwards.
+            if self.change(&changed, &end.call, end.ended_ms.min(now_ms), now_ms) {
+                begun.insert(changed.fact);
+                lost += 1;
+            }
+        }
+        lost
+    }
+}
+
+const fn perhaps(becomes: Becomes) -> Becomes {
+    match becomes {
+        Becomes::Set | Becomes::MaybeSet => Becomes::MaybeSet,
+        Becomes::Cleared | Becomes::MaybeCleared => Becomes::MaybeCleared,
+    }
+}
+
+impl Decision for Expect {
+    /// True if a call was added.
+    type Output = bool;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.session.key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        change(&self.session, view, context, |session| {
+            self.calls.iter().filter(|call| session.expect(call, context.now_ms)).count() > 0
+        })
+    }
+}
+
+/// The end of a call, as its worker recorded it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restatement {
+    /// The call.
+    pub call: CallName,
+    /// The changes of the call, each with its remaining lifetime, ms.
+    pub changes: Vec<Changed>,
+    /// When it ended, ms.
+    pub ended_ms: i64,
+}
+
+/// Reports ends of calls of one session again, because the store may have lost them with its last writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restate {
+    /// The session.
+    pub session: SessionName,
+    /// The ends, in order.
+    pub ends: Vec<Restatement>,
+}
+
+impl Decision for Restate {
+    /// True if a change was lost.
+    type Output = bool;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.session.key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        change(&self.session, view, context, |session| {
+            self.ends.iter().map(|end| session.restate(end, context.now_ms)).sum::<usize>() > 0
+        })
+    }
+}
+
+/// Commits a change of one session, if there is one.
+fn change(
+    name: &SessionName,
+    view: &View,
+    context: &Context,
+    change: impl FnOnce(&mut Session) -> bool,
+) -> Result<Step<bool>, Undecided> {
+    let key = name.key();
+    let stored = view.record::<Session>(&key)?;
+    let mut session = stored.as_ref().map(|stored| stored.value.clone()).unwrap_or_default();
+    if !change(&mut session) {
+        return Ok(Step::Return(false));
+    }
+    let mut transaction = Transaction::new(context.version.clone());
+    transaction.proof = Some(key.clone());
+    if !mutant!("restate_guards_the_session") {
+        guard_unchanged(&mut transaction, &key, stored.as_ref());
+    }
+    put_session(&mut transaction, &key, &session, context.now_ms);
+    Ok(Step::Commit(transaction, true))
+}

@@ -1,0 +1,47 @@
+//! Parks a call that waits for facts.
+
+use super::super::{CallName, due_at_once, wake};
+use super::check::{CheckFacts, Precondition};
+use super::put_session;
+use crate::decision::Context;
+use crate::section::Section;
+use crate::transaction::Transaction;
+use crate::turn::Turn;
+use crate::view::{Undecided, View};
+
+/// Maximum number of turns that the end of a call wakes. Further turns check again when their own timers fire.
+const WAITING_MAX: usize = 256;
+
+/// Section of a park: the turn waits for the turn named by [`Precondition::Waits`]. The park checks the facts again, so that
+/// if two turns begin to wait for each other, the second one detects it. If the call no longer has to wait, the turn is due
+/// at once.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitForFacts<'a> {
+    /// The check of the call.
+    pub asks: &'a CheckFacts,
+    /// The call.
+    pub call: &'a CallName,
+    /// The record of its turn.
+    pub own: &'a Turn,
+}
+
+impl Section for WaitForFacts<'_> {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let Self { asks, call, own } = *self;
+        let (tenant, now_ms) = (&asks.session.tenant, context.now_ms);
+        let (before, checked) = asks.checked(transaction, view, call, own, now_ms)?;
+        let Precondition::Waits { turn } = checked.precondition else {
+            due_at_once(transaction, tenant, &call.turn, now_ms);
+            return Ok(());
+        };
+        let mut session = checked.session;
+        if turn != call.turn && session.waiting.len() < WAITING_MAX {
+            session.waiting.insert(call.turn.clone(), turn);
+        }
+        if session != before {
+            put_session(transaction, &asks.session.key(), &session, now_ms);
+        }
+        checked.woken.iter().for_each(|turn| wake(transaction, tenant, turn, now_ms));
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! Streaks of equal calls: the loop breaker.
+//!
+//! If an agent repeats a call and gets the same result again and again, the call is refused for a while.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, TaskId, TenantId};
+
+use super::{CallName, guard_unchanged, is_contended};
+use crate::decision::Context;
+use crate::mutant;
+use crate::record::Record;
+use crate::section::Section;
+use crate::transaction::{RecordKey, Transaction};
+use crate::view::{Undecided, View};
+
+/// Maximum number of calls of one streak that are refused at the same time.
+const REFUSED_MAX: usize = 32;
+
+/// The scope of a streak: calls of an agent, and of one task if the agent works on one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreakName {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The task, if the agent works on one.
+    pub task: Option<TaskId>,
+}
+
+impl StreakName {
+    /// The record.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        let Self { tenant, agent, .. } = self;
+        RecordKey::new(match &self.task {
+            Some(task) => format!("streak:{tenant}:{agent}:{task}"),
+            None => format!("streak:{tenant}:{agent}"),
+        })
+    }
+}
+
+/// Bounds of a streak, and the length of a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreakBounds {
+    /// Equal calls in a row after which the call is refused.
+    pub refuse_after: u64,
+    /// Length of the refusal, ms.
+    pub refuse_ms: i64,
+    /// Time after which a streak without new calls is dropped, ms.
+    pub keep_ms: i64,
+}
+
+/// The record: the current streak, and the refused calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Streak {
+    /// The current streak. Absent after a refusal, which ends it.
+    #[serde(rename = "l", default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<LastCall>,
+    /// Ends of the refusals, ms, by the hash of the call.
+    #[serde(rename = "r", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<String, i64>,
+}
+
+/// Equal calls in a row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastCall {
+    /// Hash of tool and arguments.
+    #[serde(rename = "h")]
+    pub hash: String,
+    /// Hash of the result.
+    #[serde(rename = "re")]
+    pub result: String,
+    /// The last call.
+    #[serde(rename = "by")]
+    pub by: CallName,
+    /// Calls so far.
+    #[serde(rename = "n")]
+    pub count: u64,
+}
+
+impl Record for Streak {
+    const SCHEMA: u32 = 1;
+}
+
+/// A call that has its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repeat {
+    /// Hash of tool and arguments.
+    pub hash: String,
+    /// Hash of the result.
+    pub result: String,
+    /// The call.
+    pub by: CallName,
+}
+
+/// The streak after a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreakCount {
+    /// Equal calls in a row, including this one.
+    pub count: u64,
+    /// End of the refusal, ms, if the call is refused from now on.
+    pub refused_until_ms: Option<i64>,
+}
+
+impl Streak {
+    /// End of the call's refusal, ms. `None` if it may run.
+    #[must_use]
+    pub fn refused_until(&self, hash: &str, now_ms: i64) -> Option<i64> {
+        self.refused.get(hash).copied().filter(|until_ms| *until_ms > now_ms)
+    }
+
+    /// Counts a call. If it is reported again after a crash, it counts once.
+    pub fn count(&mut self, call: &Repeat, bounds: &StreakBounds, now_ms: i64) -> StreakCount {
+        let same = self.last.take().filter(|last| last.hash == call.hash && last.result == call.result);
+        let count = match same {
+            Some(last) if last.by == call.by => last.count,
+            Some(last) => last.count + 1,
+            None => 1,
+        };
+        if count < bounds.refuse_after {
+            let Repeat { hash, result, by } = call.clone();
+            self.last = Some(LastCall { hash, result, by, count });
+            return StreakCount { count, refused_until_ms: None };
+        }
+        let until_ms = now_ms + bounds.refuse_ms;
+        self.refused.retain(|_, until_ms| *until_ms > now_ms);
+        while self.refused.len() >= REFUSED_MAX {
+            let first = self.refused.iter().min_by_key(|(_, until_ms)| **until_ms).map(|(hash, _)| hash.clone());
+            let Some(first) = first else { break };
+            self.refused.remove(&first);
+        }
+        self.refused.insert(call.hash.clone(), until_ms);
+        StreakCount { count, refused_until_ms: Some(until_ms) }
+    }
+}
+
+/// End of the call's refusal, ms. `None` if it may run. A refusal relies on this one record, and needs no guard.
+///
+/// # Errors
+/// [`Undecided`]: the record has to be read.
+pub fn refusal(view: &View, name: &StreakName, hash: &str, now_ms: i64) -> Result<Option<i64>, Undecided> {
+    Ok(view.record::<Streak>(&name.key())?.and_then(|stored| stored.value.refused_until(hash, now_ms)))
+}
+
+/// Section of a settle: counts calls that have their results. An agent in a loop makes its calls one after another. If calls
+/// repeatedly compete for the record, they are not counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CountCalls {
+    /// The streak.
+    pub name: StreakName,
+    /// The bounds of the streak.
+    pub bounds: StreakBounds,
+    /// The calls, in order.
+    pub calls: Vec<Repeat>,
+}
+
+impl CountCalls {
+    /// The counts, if no other call ends before the commit. A worker renders its notes from them.
+    ///
+    /// # Errors
+    /// [`Undecided`]: the record has to be read.
+    pub fn preview(&self, view: &View, now_ms: i64) -> Result<Vec<StreakCount>, Undecided> {
+        let mut streak = view.record::<Streak>(&self.name.key())?.map(|stored| stored.value).unwrap_or_default();
+        Ok(self.calls.iter().map(|call| streak.count(call, &self.bounds, now_ms)).collect())
+    }
+}
+
+impl Section for CountCalls {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let key = self.name.key();
+        if is_contended(&key, context) {
+            return Ok(());
+        }
+        let stored = view.record::<Streak>(&key)?;
+        if !mutant!("streak_guards_its_record") {
+            guard_unchanged(transaction, &key, stored.as_ref());
+        }
+        let mut streak = stored.map(|stored| stored.value).unwrap_or_default();
+        for call in &self.calls {
+            streak.count(call, &self.bounds, context.now_ms);
+        }
+        transaction.put_for(&key, &streak, self.bounds.keep_ms.max(self.bounds.refuse_ms));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::transaction::Conflict;
+
+    use super::super::testing::{MiniStore, agent, call, detects, tenant};
+    use super::*;
+
+    const BOUNDS: StreakBounds = StreakBounds { refuse_after: 3, refuse_ms: 100, keep_ms: 50 };
+
+    fn repeat(hash: &str, result: &str, at: usize) -> Repeat {
+        Repeat { hash: hash.into(), result: result.into(), by: call("t", at) }
+    }
+
+    #[test]
+    fn the_third_equal_call_in_a_row_is_the_last_for_a_while() {
+        let mut streak = Streak::default();
+        let count = |streak: &mut Streak, at| streak.count(&repeat("h", "r", at), &BOUNDS, 10);
+        assert_eq!(count(&mut streak, 0).count, 1);
+        assert_eq!(count(&mut streak, 0).count, 1, "the same call after a crash");
+        assert_eq!(count(&mut streak, 1).count, 2);
+        assert_eq!(count(&mut streak, 2), StreakCount { count: 3, refused_until_ms: Some(110) });
+        assert_eq!(streak.refused_until("h", 109), Some(110));
+        assert_eq!(streak.refused_until("h", 110), None);
+        assert_eq!(count(&mut streak, 3).count, 1, "the refusal ends the streak");
+    }
+
+    #[test]
+    fn another_call_or_result_begins_another_streak() {
+        let mut streak = Streak::default();
+        streak.count(&repeat("h", "r", 0), &BOUNDS, 0);
+        assert_eq!(streak.count(&repeat("h", "s", 1), &BOUNDS, 0).count, 1);
+        assert_eq!(streak.count(&repeat("i", "s", 2), &BOUNDS, 0).count, 1);
+        assert_eq!(streak.count(&repeat("i", "s", 3), &BOUNDS, 0).count, 2);
+    }
+
+    #[test]
+    fn a_settle_is_not_held_up_by_a_count() {
+        let name = StreakName { tenant: tenant(), agent: agent(), task: None };
+        let section = CountCalls { name: name.clone(), bounds: BOUNDS, calls: vec![repeat("h", "r", 0)] };
+        let mut context = MiniStore::default().context();
+        context.conflicts = vec![Conflict::Record { key: name.key(), stored: None }; 3];
+        let mut transaction = Transaction::new(context.version.clone());
+        assert_eq!(section.add_to(&mut transaction, &View::default(), &context), Ok(()));
+        assert_eq!(transaction, Transaction::new(context.version));
+    }
+
+    /// Two workers settle equal calls at the same time: both are counted.
+    #[test]
+    fn concurrent_calls_are_all_counted() {
+        let name = StreakName { tenant: tenant(), agent: agent(), task: None };
+        let count = |at| CountCalls { name: name.clone(), bounds: BOUNDS, calls: vec![repeat("h", "r", at)] };
+        let (one, other) = (count(0), count(1));
+        detects("streak_guards_its_record", || {
+            MiniStore::default().refuses_stale(
+                |transaction, view, context| one.add_to(transaction, view, context),
+                |store| store.section(|transaction, view, context| other.add_to(transaction, view, context)).unwrap(),
+            )
+        });
+        let mut store = MiniStore::default();
+        for section in [&one, &other] {
+            store.section(|transaction, view, context| section.add_to(transaction, view, context)).unwrap();
+        }
+        assert_eq!(store.record::<Streak>(&name.key()).unwrap().last.unwrap().count, 2);
+        let view = store.view_for(|view, _| one.preview(view, 0));
+        assert_eq!(one.preview(&view, 0), Ok(vec![StreakCount { count: 3, refused_until_ms: Some(100) }]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_is_refused_exactly_after_so_many_in_a_row(calls in prop::collection::vec((0..3_u8, 0..2_u8), 1..60)) {
+            let mut streak = Streak::default();
+            let mut row = 0;
+            let mut last = None;
+            for (at, call) in calls.into_iter().enumerate() {
+                row = if last == Some(call) { row + 1 } else { 1 };
+                last = Some(call);
+                let counted = streak.count(&repeat(&call.0.to_string(), &call.1.to_string(), at), &BOUNDS, 0);
+                prop_assert_eq!(counted.count, row);
+                prop_assert_eq!(counted.refused_until_ms.is_some(), row == BOUNDS.refuse_after);
+                if row == BOUNDS.refuse_after {
+                    last = None;
+                }
+            }
+        }
+
+        #[test]
+        fn refusals_are_bounded(calls in 1..200_usize) {
+            let mut streak = Streak::default();
+            let bounds = StreakBounds { refuse_after: 1, ..BOUNDS };
+            for at in 0..calls {
+                streak.count(&repeat(&at.to_string(), "r", at), &bounds, 0);
+                prop_assert!(streak.refused.len() <= REFUSED_MAX);
+                prop_assert!(streak.refused.contains_key(&at.to_string()));
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Checks of records against the invariants of the core, for operators and for the janitor.
+//!
+//! [`Check`] checks one subject, and repairs faults that a transition can repair: it arms a timer, so that the timer's owner
+//! decides again, or removes a member without a subject. A guard on the record that the decision used protects the repair.
+//! Reads are not isolated: without a repair, a fault counts only if it is found twice.
+//!
+//! [`TenantCounts`] compares the numbers of a tenant. They are not repaired, because turns continue during the count.
+
+mod tenant;
+
+pub use tenant::TenantCounts;
+
+use std::sync::Arc;
+
+use tickfleet_model::{ConsumerId, limits};
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::record::Stored;
+use crate::settings::drain::{self, DrainFlag};
+use crate::transaction::{CounterKey, Guard, SetKey, TimerRule, Transaction, Write};
+use crate::turn::{State, Turn};
+use crate::view::{Query, Undecided, Value, View};
+use crate::workers::{self, Consumer};
+
+/// Maximum number of throttle queue members that a check reads.
+const MEMBERS_MAX: usize = 256;
+
+/// The subject of a check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// An unfinished turn or task: its timer, its slice, its throttle queue.
+    Turn(TurnName),
+    /// The timer of a turn.
+    TurnTimer(TurnName),
+    /// The throttle queue of a counter: its timer, and its first members.
+    ThrottleQueue(CounterKey),
+    /// A consumer's lease, and its place in the set of consumers.
+    Consumer(ConsumerId),
+    /// A member of the set of drained workers.
+    DrainedWorker(String),
+}
+
+/// A fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// A turn has no timer, so nothing ends its wait.
+    TurnWithoutTimer,
+    /// The slice of a turn is not on its queue, so no worker runs it.
+    SliceLost,
+    /// A turn that waits for a counter is missing from the counter's throttle queue.
+    TurnNotQueued,
+    /// A timer exists for a turn that does not exist.
+    TimerWithoutTurn,
+    /// A throttle queue has members but no timer, so no scheduler checks it.
+    QueueWithoutTimer,
+    /// A member of a throttle queue does not wait for the queue's counter.
+    MemberNotThrottled {
+        /// The member.
+        member: Arc<str>,
+    },
+    /// A lease exceeds the maximum, so the entries of its consumer are not taken back in time.
+    LeaseTooLong {
+        /// Its end, ms.
+        ends_ms: i64,
+    },
+    /// A consumer is missing from the set of consumers, or has another place than the end of its lease. It is not found when
+    /// it is dead.
+    ConsumerUnlisted,
+    /// A worker is listed as drained, but has no drain flag.
+    WorkerNotDrained,
+}
+
+impl Fault {
+    /// The word for people and metrics.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::TurnWithoutTimer => "turn_without_timer",
+            Self::SliceLost => "slice_lost",
+            Self::TurnNotQueued => "turn_not_queued",
+            Self::TimerWithoutTurn => "timer_without_turn",
+            Self::QueueWithoutTimer => "queue_without_timer",
+            Self::MemberNotThrottled { .. } => "member_not_throttled",
+            Self::LeaseTooLong { .. } => "lease_too_long",
+            Self::ConsumerUnlisted => "consumer_unlisted",
+            Self::WorkerNotDrained => "worker_not_drained",
+        }
+    }
+}
+
+/// Checks one subject. Returns its faults, and repairs them if [`Check::mend`] is true.
+#[derive(Debug, Clone)]
+pub struct Check {
+    /// The subject.
+    pub subject: Subject,
+    /// True to repair the faults.
+    pub mend: bool,
+}
+
+/// Faults, and the transaction that repairs them.
+struct Findings {
+    faults: Vec<Fault>,
+    transaction: Transaction,
+}
+
+impl Findings {
+    fn report(&mut self, fault: Fault) -> &mut Transaction {
+        self.faults.push(fault);
+        &mut self.transaction
+    }
+}
+
+impl Decision for Check {
+    type Output = Vec<Fault>;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Vec<Fault>>, Undecided> {
+        let mut findings = Findings { faults: Vec::new(), transaction: Transaction::new(context.version.clone()) };
+        let now_ms = context.now_ms;
+        match &self.subject {
+            Subject::Turn(name) => check_turn(name, view, now_ms, &mut findings)?,
+            Subject::TurnTimer(name) => check_timer(name, view, &mut findings)?,
+            Subject::ThrottleQueue(counter) => check_queue(counter, view, now_ms, &mut findings)?,
+            Subject::Consumer(consumer) => check_consumer(consumer, view, now_ms, &mut findings)?,
+            Subject::DrainedWorker(worker) => check_drained(worker, view, &mut findings)?,
+        }
+        let Findings { faults, transaction } = findings;
+        Ok(if faults.is_empty() || !self.mend { Step::Return(faults) } else { Step::Commit(transaction, faults) })
+    }
+}
+
+fn check_turn(name: &TurnName, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
+    let Some(stored) = view.record::<Turn>(&name.record())? else { return Ok(()) };
+    let has_timer = view.place(&keys::timers(), &name.timer())?.is_some();
+    findings.transaction.guard(Guard::Version(name.record(), stored.version.clone()));
+    if !has_timer {
+        findings.report(Fault::TurnWithoutTimer).timer(name.timer(), now_ms, TimerRule::Earlier);
+    }
+    if let (Some(_), Some(entry)) = (stored.value.state.out(), stored.out_entry())
+        && view.entry(&stored.value.queue(&name.tenant), entry)?.is_none()
+    {
+        findings.report(Fault::SliceLost).timer(name.timer(), now_ms, TimerRule::Earlier);
+    }
+    if let State::Throttled { counter, .. } = &stored.value.state {
+        let (set, member) = (keys::throttle_queue(counter), name.to_string());
+        if view.place(&set, &member)?.is_none() {
+            let (place, queue_of) = (stored.value.place, Some(counter.clone()));
+            let join = Write::Join { set, member: member.into(), place, queue_of };
+            findings.report(Fault::TurnNotQueued).write(join);
+        }
+    }
+    Ok(())
+}
+
+fn check_timer(name: &TurnName, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
+    let is_armed = view.place(&keys::timers(), &name.timer())?.is_some();
+    if is_armed && view.get(&Query::Record(name.record()))? == &Value::Record(None) {
+        let transaction = findings.report(Fault::TimerWithoutTurn);
+        transaction.guard(Guard::Absent(name.record())).write(Write::ClearTimer(name.timer().into()));
+    }
+    Ok(())
+}
+
+fn check_queue(counter: &CounterKey, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
+    let (set, timer) = (keys::throttle_queue(counter), keys::throttle_timer(counter));
+    let members: Vec<Arc<str>> =
+        view.first(&set, None, MEMBERS_MAX)?.iter().map(|(member, _)| member.clone()).collect();
+    if !members.is_empty() && view.place(&keys::timers(), &timer)?.is_none() {
+        findings.report(Fault::QueueWithoutTimer).timer(timer, now_ms, TimerRule::Earlier);
+    }
+    for member in members {
+        let leave = Write::Leave { set: set.clone(), member: member.clone(), queue_of: Some(counter.clone()) };
+        let Some(name) = TurnName::parse(&member) else {
+            findings.report(Fault::MemberNotThrottled { member }).write(leave);
+            continue;
+        };
+        let stored: Option<Stored<Turn>> = view.record(&name.record())?;
+        let waits_for = stored.as_ref().and_then(|stored| match &stored.value.state {
+            State::Throttled { counter, .. } => Some(counter),
+            _ => None,
+        });
+        if waits_for != Some(counter) {
+            let transaction = findings.report(Fault::MemberNotThrottled { member });
+            transaction.guard_read(&name.record(), stored.as_ref()).write(leave);
+        }
+    }
+    Ok(())
+}
+
+fn check_consumer(consumer: &ConsumerId, view: &View, now_ms: i64, findings: &mut Findings) -> Result<(), Undecided> {
+    let (key, name) = (workers::key(consumer.as_str()), consumer.as_str());
+    let Some(stored) = view.record::<Consumer>(&key)? else { return Ok(()) };
+    let Stored { value: mut record, version, .. } = stored;
+    let place = view.place(&workers::consumers(), name)?;
+    findings.transaction.guard(Guard::Version(key.clone(), version));
+    // A heartbeat may extend a lease by the time that the heartbeat takes.
+    let lease_max_ms = i64::try_from(limits::LEASE_MS_MAX).unwrap_or(i64::MAX / 2);
+    let latest_ms = now_ms + lease_max_ms + lease_max_ms / 8;
+    let ends_ms = record.lease_ends_ms;
+    if ends_ms > latest_ms {
+        record.lease_ends_ms = now_ms + record.lease_ms.clamp(0, lease_max_ms);
+        let lifetime_ms = record.lease_ends_ms - now_ms + workers::SILENT_MS;
+        findings.report(Fault::LeaseTooLong { ends_ms }).put_for(&key, &record, lifetime_ms);
+    }
+    // A dead consumer that was buried is no longer in the set.
+    let is_due = record.lease_ends_ms > now_ms || place.is_some();
+    let listed = record.lease_ends_ms.max(0).unsigned_abs();
+    if is_due && place != Some(listed) {
+        let join = Write::Join { set: workers::consumers(), member: name.into(), place: listed, queue_of: None };
+        findings.report(Fault::ConsumerUnlisted).write(join);
+    }
+    Ok(())
+}
+
+fn check_drained(worker: &str, view: &View, findings: &mut Findings) -> Result<(), Undecided> {
+    let is_listed = view.place(&drain::drained(), worker)?.is_some();
+    let stored: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
+    let is_drained = matches!(&stored, Some(Stored { value: DrainFlag::Drained { .. }, .. }));
+    if is_listed && !is_drained {
+        let leave = Write::Leave { set: drain::drained(), member: worker.into(), queue_of: None };
+        findings.report(Fault::WorkerNotDrained).guard_read(&drain::key(worker), stored.as_ref()).write(leave);
+    }
+    Ok(())
+}
+
+/// Sets that a check of a whole shard reads, in addition to its records.
+#[must_use]
+pub fn indexes() -> [SetKey; 3] {
+    [keys::timers(), workers::consumers(), drain::drained()]
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::audit::AuditEntry;
+    use crate::paper::Paper;
+    use crate::record::{Record, RecordText};
+    use crate::settings::drain::{ChangeDrain, DrainChange};
+    use crate::transaction::{EntryId, Version};
+    use crate::workers::{Beat, Role};
+
+    pub(super) fn name() -> TurnName {
+        TurnName::parse("acme:t1").unwrap()
+    }
+
+    pub(super) fn turn(state: &str) -> Turn {
+        let text = format!(
+            r#"1{{"h":{{"ag":"kelly","dl":9000,"dg":"d","n":1}},"q":{{"r":"normal"}},"pl":7,"t":1,"b":10,"s":{state}}}"#
+        );
+        Turn::decode(text.as_bytes()).unwrap()
+    }
+
+    fn put(shard: &mut Paper, turn: &Turn, entry: Option<&str>) {
+        let entry = entry.map(EntryId::new);
+        let text = RecordText::render(&Version::new("v0"), entry.as_ref(), &[], &turn.encode());
+        shard.records.insert(name().record(), text);
+    }
+
+    /// Finds these faults, repairs them, and then finds no faults.
+    fn mends(shard: &mut Paper, subject: &Subject, faults: &[Fault]) {
+        let check = |mend| Check { subject: subject.clone(), mend };
+        assert_eq!(shard.result(&check(false)), faults);
+        assert_eq!(shard.result(&check(true)), faults);
+        assert_eq!(shard.result(&check(false)), []);
+    }
+
+    fn counter() -> CounterKey {
+        CounterKey::new("spend", "acme")
+    }
+
+    pub(super) const THROTTLED: &str = r#"{"s":"throttled","counter":{"limit":"spend","counter":"acme"},"since_ms":1}"#;
+    pub(super) const READY: &str = r#"{"s":"ready","upto":1}"#;
+
+    #[test]
+    fn a_turn_has_a_timer_and_a_timer_a_turn() {
+        let mut shard = Paper::at(1_000);
+        put(&mut shard, &turn(READY), None);
+        mends(&mut shard, &Subject::Turn(name()), &[Fault::TurnWithoutTimer]);
+        assert_eq!(shard.timers[&*name().timer()], 1_000);
+        mends(&mut shard, &Subject::TurnTimer(name()), &[]);
+        shard.records.clear();
+        mends(&mut shard, &Subject::Turn(name()), &[]);
+        mends(&mut shard, &Subject::TurnTimer(name()), &[Fault::TimerWithoutTurn]);
+        assert!(shard.timers.is_empty());
+    }
+
+    /// The turn is admitted between decision and commit of a repair: its timer stays.
+    #[test]
+    fn a_turn_that_comes_in_between_keeps_its_timer() {
+        let mut shard = Paper::at(1_000);
+        shard.timers.insert(name().timer().into(), 9_000);
+        let check = Check { subject: Subject::TurnTimer(name()), mend: true };
+        let decided = shard.decide(&check);
+        put(&mut shard, &turn(READY), None);
+        assert_eq!(shard.finish(&check, decided).result, []);
+        assert_eq!(shard.timers[&*name().timer()], 9_000);
+    }
+
+    #[test]
+    fn a_lost_slice_wakes_its_turn() {
+        let mut shard = Paper::at(1_000);
+        shard.timers.insert(name().timer().into(), 9_000);
+        put(&mut shard, &turn(READY), Some("5-0"));
+        let check = Check { subject: Subject::Turn(name()), mend: true };
+        assert_eq!(shard.result(&check), [Fault::SliceLost]);
+        assert_eq!(shard.timers[&*name().timer()], 1_000);
+        let queue = turn(READY).queue(&name().tenant);
+        shard.logs.insert(queue, vec![(EntryId::new("5-0"), vec![])]);
+        assert_eq!(shard.result(&check), []);
+    }
+
+    #[test]
+    fn throttle_queues_match_their_turns_and_have_a_timer() {
+        let mut shard = Paper::at(1_000);
+        let set = keys::throttle_queue(&counter());
+        shard.timers.insert(name().timer().into(), 9_000);
+        put(&mut shard, &turn(THROTTLED), None);
+        mends(&mut shard, &Subject::Turn(name()), &[Fault::TurnNotQueued]);
+        assert_eq!(shard.sets[&set]["acme:t1"], 7);
+        let queue = Subject::ThrottleQueue(counter());
+        mends(&mut shard, &queue, &[Fault::QueueWithoutTimer]);
+        let stranger = |member: &str| Fault::MemberNotThrottled { member: member.into() };
+        shard.sets.entry(set.clone()).or_default().insert("acme:gone".into(), 1);
+        mends(&mut shard, &queue, &[stranger("acme:gone")]);
+        let check = Check { subject: queue.clone(), mend: true };
+        put(&mut shard, &turn(READY), None);
+        let decided = shard.decide(&check);
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&name().record(), &turn(THROTTLED))).unwrap();
+        assert_eq!(shard.finish(&check, decided).result, [], "it waits for the counter since");
+        put(&mut shard, &turn(READY), None);
+        mends(&mut shard, &queue, &[stranger("acme:t1")]);
+        assert!(shard.set(&set).is_empty());
+    }
+
+    /// A turn is released between decision and commit of a repair: it does not join the queue again.
+    #[test]
+    fn a_turn_that_is_released_in_between_stays_out_of_the_queue() {
+        let mut shard = Paper::at(1_000);
+        shard.timers.insert(name().timer().into(), 9_000);
+        put(&mut shard, &turn(THROTTLED), None);
+        let check = Check { subject: Subject::Turn(name()), mend: true };
+        let decided = shard.decide(&check);
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&name().record(), &turn(READY))).unwrap();
+        assert_eq!(shard.finish(&check, decided).result, []);
+        assert!(shard.set(&keys::throttle_queue(&counter())).is_empty());
+    }
+
+    fn consumer() -> ConsumerId {
+        ConsumerId::new("s-1-a-0").unwrap()
+    }
+
+    #[test]
+    fn a_lease_that_never_ends_and_a_lost_place_are_mended() {
+        let mut shard = Paper::at(1_000);
+        let (beat, subject) = (
+            Beat { consumer: consumer(), role: Role::Scheduler, lease_ms: 800, policy: String::new() },
+            Subject::Consumer(consumer()),
+        );
+        shard.run(&beat);
+        mends(&mut shard, &subject, &[]);
+        shard.sets.clear();
+        mends(&mut shard, &subject, &[Fault::ConsumerUnlisted]);
+        let mut record: Consumer = shard.record(&workers::key("s-1-a-0")).unwrap();
+        record.lease_ends_ms = 1 << 50;
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&workers::key("s-1-a-0"), &record)).unwrap();
+        let faults = [Fault::LeaseTooLong { ends_ms: 1 << 50 }, Fault::ConsumerUnlisted];
+        let check = Check { subject: subject.clone(), mend: true };
+        let decided = shard.decide(&check);
+        shard.run(&beat);
+        assert_eq!(shard.finish(&check, decided).result, [], "its next heartbeat renewed it");
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&workers::key("s-1-a-0"), &record)).unwrap();
+        assert_eq!(shard.result(&check), faults);
+        let record: Consumer = shard.record(&workers::key("s-1-a-0")).unwrap();
+        assert_eq!((record.lease_ends_ms, shard.sets[&workers::consumers()]["s-1-a-0"]), (1_800, 1_800));
+    }
+
+    #[test]
+    fn drained_workers_have_their_flag() {
+        let mut shard = Paper::at(1_000);
+        let drain = || {
+            let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+            let change = DrainChange::Drain { note: Default::default(), gone: vec![], entry };
+            ChangeDrain { worker: "w-1".into(), change }
+        };
+        shard.run(&drain());
+        let subject = Subject::DrainedWorker("w-1".into());
+        mends(&mut shard, &subject, &[]);
+        shard.records.clear();
+        mends(&mut shard, &subject, &[Fault::WorkerNotDrained]);
+        shard.sets.entry(drain::drained()).or_default().insert("w-1".into(), 1);
+        let check = Check { subject, mend: true };
+        let decided = shard.decide(&check);
+        shard.run(&drain());
+        assert_eq!(shard.finish(&check, decided).result, [], "it was drained since");
+        assert_eq!(shard.set(&drain::drained()), ["w-1"]);
+    }
+}

@@ -1,0 +1,332 @@
+//! Messages between agents: each message is received once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// The messages for an agent, oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mailbox {
+    /// The messages.
+    #[serde(rename = "m")]
+    pub messages: Vec<Mail>,
+}
+
+/// A message without its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mail {
+    /// Its ID, and the name of its part.
+    #[serde(rename = "i")]
+    pub id: Arc<str>,
+    /// Time of receipt by the mailbox, ms.
+    #[serde(rename = "t")]
+    pub at_ms: i64,
+    /// The state of the message.
+    #[serde(rename = "s")]
+    pub state: MailState,
+}
+
+/// The state of a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MailState {
+    /// The agent has not received the message.
+    Unread,
+    /// The agent has received the message. The record is kept, so that the message is not delivered twice.
+    Read {
+        /// The receiving call. If it is repeated, it receives the same messages.
+        by: String,
+        /// Time of the delivery, ms.
+        at_ms: i64,
+    },
+}
+
+impl Record for Mailbox {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of an agent's messages.
+#[must_use]
+pub fn mailbox_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
+    RecordKey::new(format!("mailbox:{tenant}:{agent}"))
+}
+
+impl Mailbox {
+    fn unread(&self) -> usize {
+        self.messages.iter().filter(|mail| mail.state == MailState::Unread).count()
+    }
+
+    /// Removes expired messages, and the oldest read messages beyond the bound. Returns their IDs.
+    fn trim(&mut self, now_ms: i64) -> Vec<Arc<str>> {
+        let mut beyond = (self.messages.len() - self.unread()).saturating_sub(limits::MESSAGES_READ_MAX);
+        let mut gone = Vec::new();
+        self.messages.retain(|mail| {
+            let is_read = mail.state != MailState::Unread;
+            let goes = mail.at_ms <= now_ms - limits::MESSAGES_KEPT_MS || is_read && beyond > 0;
+            if goes {
+                beyond = beyond.saturating_sub(usize::from(is_read));
+                gone.push(mail.id.clone());
+            }
+            !goes
+        });
+        gone
+    }
+}
+
+/// Sends a message to an agent, once.
+#[derive(Debug, Clone)]
+pub struct SendMessage {
+    /// The tenant of both agents.
+    pub tenant: TenantId,
+    /// The agent that receives it.
+    pub to: AgentId,
+    /// The message's ID: the same for each attempt of the same call.
+    pub id: Arc<str>,
+    /// The message.
+    pub text: Bytes,
+}
+
+/// The result of [`SendMessage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendResult {
+    /// The message is sent.
+    Done,
+    /// The message was sent before.
+    Already,
+    /// The agent has too many unread messages.
+    Full,
+}
+
+impl Decision for SendMessage {
+    type Output = SendResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(mailbox_key(&self.tenant, &self.to))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SendResult>, Undecided> {
+        let key = mailbox_key(&self.tenant, &self.to);
+        let stored: Option<Stored<Mailbox>> = view.record(&key)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key, stored.as_ref());
+        transaction.proof = Some(key.clone());
+        let mut mailbox = stored.map(|stored| stored.value).unwrap_or_default();
+        let gone = mailbox.trim(context.now_ms);
+        if mailbox.messages.iter().any(|mail| mail.id == self.id) {
+            return Ok(Step::Return(SendResult::Already));
+        }
+        if mailbox.unread() >= limits::MESSAGES_UNREAD_MAX {
+            return Ok(Step::Return(SendResult::Full));
+        }
+        if !gone.is_empty() {
+            transaction.write(Write::DeleteParts(key.clone(), gone));
+        }
+        mailbox.messages.push(Mail { id: self.id.clone(), at_ms: context.now_ms, state: MailState::Unread });
+        transaction.write(Write::PutPart(key.clone(), self.id.clone(), self.text.clone())).put_for(
+            &key,
+            &mailbox,
+            limits::MESSAGES_KEPT_MS,
+        );
+        Ok(Step::Commit(transaction, SendResult::Done))
+    }
+}
+
+/// Receives an agent's unread messages. A repetition under the same name receives the same messages, because the first
+/// response may be lost.
+#[derive(Debug, Clone)]
+pub struct ReceiveMessages {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The name of the receiving call.
+    pub name: String,
+    /// Maximum number of messages.
+    pub count: usize,
+}
+
+/// A message of another agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceivedMessage {
+    /// Time of receipt by the mailbox, ms.
+    pub at_ms: i64,
+    /// The message.
+    pub text: Bytes,
+}
+
+impl ReceiveMessages {
+    /// True if an attempt of this call received the message recently.
+    fn has_received(&self, mail: &Mail, now_ms: i64) -> bool {
+        let from_ms = now_ms - limits::MESSAGES_HEARD_MS;
+        matches!(&mail.state, MailState::Read { by, at_ms } if *by == self.name && *at_ms > from_ms)
+    }
+
+    /// The texts of messages, in the same order.
+    fn texts(key: &RecordKey, messages: &[&Mail], view: &View) -> Result<Vec<ReceivedMessage>, Undecided> {
+        let ids = messages.iter().map(|mail| mail.id.clone()).collect();
+        let texts = view.parts(key, ids)?;
+        let received = messages.iter().zip(texts);
+        Ok(received
+            .filter_map(|(mail, text)| Some(ReceivedMessage { at_ms: mail.at_ms, text: text.clone()? }))
+            .collect())
+    }
+}
+
+impl Decision for ReceiveMessages {
+    type Output = Vec<ReceivedMessage>;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(mailbox_key(&self.tenant, &self.agent))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Vec<ReceivedMessage>>, Undecided> {
+        let (key, now_ms) = (mailbox_key(&self.tenant, &self.agent), context.now_ms);
+        let Some(stored) = view.record::<Mailbox>(&key)? else { return Ok(Step::Return(Vec::new())) };
+        let mut mailbox = stored.value;
+        let again: Vec<&Mail> = mailbox.messages.iter().filter(|mail| self.has_received(mail, now_ms)).collect();
+        if !again.is_empty() {
+            return Ok(Step::Return(Self::texts(&key, &again, view)?));
+        }
+        let oldest_ms = now_ms - limits::MESSAGES_KEPT_MS;
+        let is_new = |mail: &&Mail| mail.state == MailState::Unread && mail.at_ms > oldest_ms;
+        let new: Vec<&Mail> = mailbox.messages.iter().filter(is_new).take(self.count).collect();
+        if new.is_empty() {
+            return Ok(Step::Return(Vec::new()));
+        }
+        let received = Self::texts(&key, &new, view)?;
+        let ids: Vec<Arc<str>> = new.iter().map(|mail| mail.id.clone()).collect();
+        for mail in mailbox.messages.iter_mut().filter(|mail| ids.contains(&mail.id)) {
+            mail.state = MailState::Read { by: self.name.clone(), at_ms: now_ms };
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(crate::Guard::Version(key.clone(), stored.version));
+        transaction.proof = Some(key.clone());
+        transaction.put_for(&key, &mailbox, limits::MESSAGES_KEPT_MS);
+        Ok(Step::Commit(transaction, received))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn owner() -> (TenantId, AgentId) {
+        (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap())
+    }
+
+    fn send(id: &str) -> SendMessage {
+        let (tenant, to) = owner();
+        SendMessage { tenant, to, id: id.into(), text: id.to_owned().into() }
+    }
+
+    fn receive(name: &str, count: usize) -> ReceiveMessages {
+        let (tenant, agent) = owner();
+        ReceiveMessages { tenant, agent, name: name.into(), count }
+    }
+
+    fn texts(received: &[ReceivedMessage]) -> Vec<String> {
+        received.iter().map(|message| String::from_utf8_lossy(&message.text).into_owned()).collect()
+    }
+
+    fn mailbox(shard: &Paper) -> Mailbox {
+        shard.record(&mailbox_key(&owner().0, &owner().1)).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_message_is_received_once() {
+        let mut shard = Paper::at(1_000);
+        assert!(shard.result(&receive("r0", 9)).is_empty());
+        for id in ["a", "b", "c"] {
+            assert_eq!(shard.result(&send(id)), SendResult::Done);
+        }
+        assert_eq!(texts(&shard.result(&receive("r1", 2))), ["a", "b"]);
+        assert_eq!(texts(&shard.result(&receive("r1", 2))), ["a", "b"], "the answer may have been lost");
+        assert_eq!(shard.result(&send("a")), SendResult::Already);
+        assert_eq!(texts(&shard.result(&receive("r2", 2))), ["c"]);
+        assert!(shard.result(&receive("r3", 2)).is_empty());
+        shard.pass(limits::MESSAGES_HEARD_MS);
+        assert!(shard.result(&receive("r1", 2)).is_empty());
+    }
+
+    #[test]
+    fn two_messages_at_the_same_time_both_arrive() {
+        let mut shard = Paper::at(1_000);
+        let decided = shard.decide(&send("a"));
+        shard.run(&send("b"));
+        assert_eq!(shard.finish(&send("a"), decided).result, SendResult::Done);
+        assert_eq!(texts(&shard.result(&receive("r1", 9))), ["b", "a"]);
+    }
+
+    #[test]
+    fn two_calls_do_not_receive_the_same_message() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&send("a"));
+        let decided = shard.decide(&receive("r1", 9));
+        assert_eq!(texts(&shard.result(&receive("r2", 9))), ["a"]);
+        assert!(shard.finish(&receive("r1", 9), decided).result.is_empty());
+    }
+
+    #[test]
+    fn unread_and_remembered_messages_are_bounded_in_number_and_time() {
+        let mut shard = Paper::at(1_000);
+        for number in 0..limits::MESSAGES_UNREAD_MAX {
+            shard.run(&send(&format!("a{number}")));
+        }
+        assert_eq!(shard.result(&send("b")), SendResult::Full);
+        shard.run(&receive("r1", limits::MESSAGES_UNREAD_MAX));
+        for number in 0..limits::MESSAGES_UNREAD_MAX {
+            shard.run(&send(&format!("c{number}")));
+        }
+        shard.run(&receive("r2", 1));
+        shard.run(&send("d"));
+        assert!(!mailbox(&shard).messages.iter().any(|mail| &*mail.id == "a0"), "the oldest one that was read");
+        assert_eq!(mailbox(&shard).messages.len(), limits::MESSAGES_UNREAD_MAX + limits::MESSAGES_READ_MAX);
+        shard.pass(limits::MESSAGES_KEPT_MS - 1);
+        shard.run(&receive("r3", 1));
+        shard.pass(1);
+        assert_eq!(shard.result(&send("e")), SendResult::Done);
+        assert_eq!(mailbox(&shard).messages.len(), 1);
+        assert_eq!(shard.parts[&mailbox_key(&owner().0, &owner().1)].len(), 1);
+    }
+
+    proptest! {
+        /// Agents decide from old records: each message is received by one call at most, and the parts match the messages.
+        #[test]
+        fn each_message_has_one_receiver(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 1..4usize), 1..60)) {
+            let mut shard = Paper::at(1_000);
+            let (mut decided, mut seen) = (None, BTreeSet::new());
+            for (number, (sends, keep_it, count)) in steps.into_iter().enumerate() {
+                if sends {
+                    shard.run(&send(&number.to_string()));
+                    continue;
+                }
+                let next = receive(&number.to_string(), count);
+                if keep_it {
+                    decided = Some((shard.decide(&next), next));
+                    continue;
+                }
+                let mut received = shard.result(&next);
+                if let Some((old, step)) = decided.take() {
+                    received.extend(shard.finish(&step, old).result);
+                }
+                for text in texts(&received) {
+                    prop_assert!(seen.insert(text));
+                }
+            }
+            let parts = shard.parts.get(&mailbox_key(&owner().0, &owner().1)).map_or(0, std::collections::BTreeMap::len);
+            prop_assert_eq!(parts, mailbox(&shard).messages.len());
+        }
+    }
+}

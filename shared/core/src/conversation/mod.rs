@@ -1,0 +1,14 @@
+//! Conversations: sessions of a user with an agent, and messages between agents.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | record `session:<tenant>:<session>` | its agent and exchanges; parts `u<number>` and `a<number>` are the messages |
+//! | record `mailbox:<tenant>:<agent>` | messages of other agents; a part for each, by its ID |
+//!
+//! Both expire some time after the last message.
+
+mod mailbox;
+mod session;
+
+pub use mailbox::{Mail, MailState, Mailbox, ReceiveMessages, ReceivedMessage, SendMessage, SendResult, mailbox_key};
+pub use session::{AddMessage, Answer, Exchange, MessageResult, Session, Side, message_part, session_key};

@@ -1,0 +1,299 @@
+//! Sessions: the messages of a user and an agent, in exchanges.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, SessionName, TenantId, limits};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// The kept exchanges of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// The agent of the session.
+    #[serde(rename = "ag")]
+    pub agent: AgentId,
+    /// The number of the first kept exchange. Numbers start at 1.
+    #[serde(rename = "f")]
+    pub first: u64,
+    /// The exchanges from that number on.
+    #[serde(rename = "x")]
+    pub exchanges: Vec<Exchange>,
+}
+
+/// A message of the user, and the agent's answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Bytes of the user's message.
+    #[serde(rename = "u")]
+    pub user_bytes: usize,
+    /// The answer.
+    #[serde(rename = "a")]
+    pub answer: Answer,
+}
+
+/// The answer of an exchange.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The agent has not answered.
+    Awaited,
+    /// The size of the answer, bytes.
+    Given(usize),
+}
+
+impl Record for Session {
+    const SCHEMA: u32 = 1;
+}
+
+/// The sender of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The user, who begins an exchange.
+    User,
+    /// The agent, who answers one.
+    Agent,
+}
+
+/// The record of a session.
+#[must_use]
+pub fn session_key(tenant: &TenantId, session: &SessionName) -> RecordKey {
+    RecordKey::new(format!("session:{tenant}:{session}"))
+}
+
+/// The part with a message.
+#[must_use]
+pub fn message_part(side: Side, number: u64) -> Arc<str> {
+    match side {
+        Side::User => format!("u{number}"),
+        Side::Agent => format!("a{number}"),
+    }
+    .into()
+}
+
+impl Session {
+    /// The number of the next exchange.
+    #[must_use]
+    pub const fn next(&self) -> u64 {
+        self.first + self.exchanges.len() as u64
+    }
+
+    fn exchange(&mut self, number: u64) -> Option<&mut Exchange> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.exchanges.get_mut(index)
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |exchange: &Exchange| {
+            exchange.user_bytes
+                + match exchange.answer {
+                    Answer::Awaited => 0,
+                    Answer::Given(bytes) => bytes,
+                }
+        };
+        self.exchanges.iter().map(bytes).sum()
+    }
+
+    /// Removes the oldest exchanges beyond the bounds, but never the last one. Returns their parts.
+    fn trim(&mut self) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
+        while self.exchanges.len() > 1
+            && (self.exchanges.len() as u64 > limits::SESSION_EXCHANGES_MAX || self.bytes() > limits::SESSION_BYTES_MAX)
+        {
+            gone.extend([message_part(Side::User, self.first), message_part(Side::Agent, self.first)]);
+            self.exchanges.remove(0);
+            self.first += 1;
+        }
+        gone
+    }
+}
+
+/// Adds a message to a session, at most once for each side of an exchange.
+#[derive(Debug, Clone)]
+pub struct AddMessage {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The session.
+    pub session: SessionName,
+    /// Its agent.
+    pub agent: AgentId,
+    /// Number of the exchange, from 1.
+    pub number: u64,
+    /// The sender.
+    pub side: Side,
+    /// The message.
+    pub text: Bytes,
+}
+
+/// The result of [`AddMessage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageResult {
+    /// The message is added.
+    Done,
+    /// This exact message was added before.
+    Already,
+    /// The exchange already has another message of this side.
+    Conflict,
+    /// The exchange is not the next one, or the answered exchange is no longer kept.
+    Gap,
+    /// The session belongs to another agent.
+    OtherAgent,
+}
+
+impl AddMessage {
+    fn part(&self) -> Arc<str> {
+        message_part(self.side, self.number)
+    }
+
+    /// Adds the message to its exchange. Returns false if there is a gap.
+    fn take_place(&self, session: &mut Session) -> bool {
+        let is_next = self.number == session.next();
+        match (self.side, session.exchange(self.number)) {
+            (Side::User, _) if is_next => {
+                let user_bytes = self.text.len();
+                session.exchanges.push(Exchange { user_bytes, answer: Answer::Awaited });
+                true
+            }
+            (Side::Agent, Some(exchange)) => {
+                exchange.answer = Answer::Given(self.text.len());
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Decision for AddMessage {
+    type Output = MessageResult;
+
+    fn reads(&self) -> Vec<Query> {
+        let key = session_key(&self.tenant, &self.session);
+        vec![Query::Record(key.clone()), Query::Parts(key, vec![self.part()])]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<MessageResult>, Undecided> {
+        let key = session_key(&self.tenant, &self.session);
+        let stored: Option<Stored<Session>> = view.record(&key)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key, stored.as_ref());
+        transaction.proof = Some(key.clone());
+        let new = || Session { agent: self.agent.clone(), first: 1, exchanges: Vec::new() };
+        let mut session = stored.map_or_else(new, |stored| stored.value);
+        if session.agent != self.agent {
+            return Ok(Step::Return(MessageResult::OtherAgent));
+        }
+        if let Some(Some(text)) = view.parts(&key, vec![self.part()])?.first() {
+            let is_same = *text == self.text;
+            return Ok(Step::Return(if is_same { MessageResult::Already } else { MessageResult::Conflict }));
+        }
+        if !self.take_place(&mut session) {
+            return Ok(Step::Return(MessageResult::Gap));
+        }
+        let gone = session.trim();
+        if !gone.is_empty() {
+            transaction.write(Write::DeleteParts(key.clone(), gone));
+        }
+        // The trim may have just removed the exchange of this answer.
+        if self.number >= session.first {
+            transaction.write(Write::PutPart(key.clone(), self.part(), self.text.clone()));
+        }
+        transaction.put_for(&key, &session, limits::SESSION_KEPT_MS);
+        Ok(Step::Commit(transaction, MessageResult::Done))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn add(side: Side, number: u64, text: impl Into<Bytes>) -> AddMessage {
+        AddMessage {
+            tenant: TenantId::new("acme").unwrap(),
+            session: SessionName::new("s").unwrap(),
+            agent: AgentId::new("kelly").unwrap(),
+            number,
+            side,
+            text: text.into(),
+        }
+    }
+
+    fn key() -> RecordKey {
+        session_key(&TenantId::new("acme").unwrap(), &SessionName::new("s").unwrap())
+    }
+
+    #[test]
+    fn exchanges_follow_each_other() {
+        let mut shard = Paper::at(1_000);
+        for (message, result) in [
+            (add(Side::Agent, 1, "hi"), MessageResult::Gap),
+            (add(Side::User, 2, "hi"), MessageResult::Gap),
+            (add(Side::User, 1, "hi"), MessageResult::Done),
+            (add(Side::User, 1, "hi"), MessageResult::Already),
+            (add(Side::User, 1, "ho"), MessageResult::Conflict),
+            (add(Side::User, 2, "and"), MessageResult::Done),
+            (add(Side::Agent, 1, "hello"), MessageResult::Done),
+            (add(Side::Agent, 1, "hello"), MessageResult::Already),
+            (add(Side::Agent, 1, "bye"), MessageResult::Conflict),
+            (add(Side::Agent, 3, "x"), MessageResult::Gap),
+            (AddMessage { agent: AgentId::new("finn").unwrap(), ..add(Side::User, 3, "x") }, MessageResult::OtherAgent),
+        ] {
+            assert_eq!(shard.result(&message), result, "{message:?}");
+        }
+        shard.pass(limits::SESSION_KEPT_MS);
+        assert_eq!(shard.record::<Session>(&key()), None);
+        assert_eq!(shard.result(&add(Side::User, 1, "ho")), MessageResult::Done);
+    }
+
+    #[test]
+    fn two_users_do_not_take_the_same_place() {
+        let mut shard = Paper::at(1_000);
+        let (first, second) = (add(Side::User, 1, "a"), add(Side::User, 1, "b"));
+        let decided = shard.decide(&second);
+        assert_eq!(shard.result(&first), MessageResult::Done);
+        assert_eq!(shard.finish(&second, decided).result, MessageResult::Conflict);
+    }
+
+    #[test]
+    fn an_answer_to_an_exchange_that_goes_with_it_is_not_kept() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&add(Side::User, 1, "a"));
+        shard.run(&add(Side::User, 2, vec![b'x'; limits::SESSION_BYTES_MAX - 10]));
+        assert_eq!(shard.result(&add(Side::Agent, 1, vec![b'y'; 20])), MessageResult::Done);
+        let session: Session = shard.record(&key()).unwrap();
+        assert_eq!((session.first, session.exchanges.len()), (2, 1));
+        assert_eq!(shard.parts[&key()].len(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// The parts match the kept exchanges, within the bounds.
+        #[test]
+        fn a_session_is_bounded(steps in prop::collection::vec((any::<bool>(), 0..3u64, 0..60_000usize), 1..150)) {
+            let mut shard = Paper::at(1_000);
+            for (user, back, bytes) in steps {
+                let next = shard.record::<Session>(&key()).map_or(1, |session| session.next());
+                let (side, number) = if user { (Side::User, next) } else { (Side::Agent, next.saturating_sub(1 + back)) };
+                shard.run(&add(side, number, vec![b'x'; bytes]));
+            }
+            let Some(session) = shard.record::<Session>(&key()) else { return Ok(()) };
+            let parts = &shard.parts[&key()];
+            prop_assert_eq!(parts.values().map(Bytes::len).sum::<usize>(), session.bytes());
+            prop_assert!(session.exchanges.len() as u64 <= limits::SESSION_EXCHANGES_MAX);
+            prop_assert!(session.bytes() <= limits::SESSION_BYTES_MAX || session.exchanges.len() == 1);
+            for (number, exchange) in (session.first..).zip(&session.exchanges) {
+                let bytes = |side| parts.get(&message_part(side, number)).map(Bytes::len);
+                prop_assert_eq!(bytes(Side::User), Some(exchange.user_bytes));
+                let answer = bytes(Side::Agent).map_or(Answer::Awaited, Answer::Given);
+                prop_assert_eq!(answer, exchange.answer);
+            }
+        }
+    }
+}

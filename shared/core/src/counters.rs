@@ -1,0 +1,179 @@
+//! Deletion of outdated counters by the janitor.
+//!
+//! Counters of a limit that is kept for some days, such as the counts of a day, are deleted together after that time: the
+//! set `expiring` holds these limits, and a place is the time of deletion, ms. Counters of other limits are deleted one by
+//! one, a day after their window has ended.
+
+use std::sync::Arc;
+
+use crate::decision::{Context, Decision, Step};
+use crate::transaction::{CounterKey, CounterState, Guard, Room, SetKey, Transaction, Window, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Time for which a counter is kept after its window has ended, ms.
+const IDLE_MS: i64 = 24 * 3_600_000;
+/// Time before and after now within which [`PruneCounter`] may be committed, ms.
+const PRUNED_WITHIN_MS: i64 = 60_000;
+
+/// True for a counter of [`Window::Rolling`]: its state has no start, and ends when its oldest amount expires.
+#[must_use]
+pub const fn is_rolling(state: &CounterState) -> bool {
+    state.began_ms == 0 && state.ends_ms > 0
+}
+
+/// Limits whose counters are deleted together. A place is the time of deletion, ms.
+#[must_use]
+pub fn expiring() -> SetKey {
+    SetKey::new("expiring")
+}
+
+/// Schedules the deletion of a limit's counters at `at_ms`.
+pub fn expire_counters(limit: &Arc<str>, at_ms: i64, transaction: &mut Transaction) {
+    let place = at_ms.max(0).unsigned_abs();
+    let join = Write::Join { set: expiring(), member: limit.clone(), place, queue_of: None };
+    if !transaction.writes.contains(&join) {
+        transaction.write(join);
+    }
+}
+
+/// Deletes counters of a limit that is due in [`expiring`]. The janitor scans for them. With the last counters, the limit
+/// leaves the set.
+#[derive(Debug, Clone)]
+pub struct DeleteCounters {
+    /// The limit.
+    pub limit: Arc<str>,
+    /// The counters.
+    pub counters: Vec<Arc<str>>,
+    /// True if the limit has no other counters.
+    pub last: bool,
+}
+
+impl Decision for DeleteCounters {
+    /// False if the limit is not due.
+    type Output = bool;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Place(expiring(), self.limit.clone())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        let place = view.place(&expiring(), &self.limit)?;
+        let Some(at_ms) = place.and_then(|place| i64::try_from(place).ok()) else { return Ok(Step::Return(false)) };
+        if at_ms > context.now_ms {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Since(at_ms));
+        for counter in &self.counters {
+            transaction.write(Write::DeleteCounter(CounterKey { limit: self.limit.clone(), counter: counter.clone() }));
+        }
+        if self.last {
+            transaction.write(Write::Leave { set: expiring(), member: self.limit.clone(), queue_of: None });
+        }
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+/// Deletes a counter whose window ended a day ago, unless turns wait for it. A counter without a window stays.
+#[derive(Debug, Clone)]
+pub struct PruneCounter {
+    /// The counter.
+    pub counter: CounterKey,
+}
+
+impl PruneCounter {
+    fn is_idle(state: &CounterState, now_ms: i64) -> bool {
+        state.ends_ms > 0 && state.ends_ms + IDLE_MS <= now_ms && !state.queued
+    }
+}
+
+impl Decision for PruneCounter {
+    /// False if the counter is in use.
+    type Output = bool;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Counter(self.counter.clone())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        let now_ms = context.now_ms;
+        let window = match view.get(&Query::Counter(self.counter.clone()))? {
+            Value::Counter(Some(state)) if !Self::is_idle(state, now_ms) => return Ok(Step::Return(false)),
+            Value::Counter(Some(state)) if is_rolling(state) => Window::Rolling { length_ms: 1 },
+            Value::Counter(Some(_)) => {
+                Window::Day { start_ms: now_ms - PRUNED_WITHIN_MS, end_ms: now_ms + PRUNED_WITHIN_MS }
+            }
+            _ => return Ok(Step::Return(false)),
+        };
+        let mut transaction = Transaction::new(context.version.clone());
+        // A debit since the read may have opened a new window, or a rolling counter may have an amount left. Then there is
+        // no room for 0.
+        transaction.guard(Guard::Room(Room {
+            counter: self.counter.clone(),
+            amount: 0,
+            max: 0,
+            window,
+            behind_queue: true,
+            shadow: false,
+            counters_max: u64::MAX,
+        }));
+        transaction.write(Write::DeleteCounter(self.counter.clone()));
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Paper;
+
+    #[test]
+    fn counters_go_when_the_time_of_their_limit_has_come() {
+        let mut shard = Paper::at(1_500);
+        let (limit, other): (Arc<str>, Arc<str>) = ("_requests:acme:0".into(), "_cost:acme:0".into());
+        let mut transaction = Transaction::new(shard.context().version);
+        for limit in [&limit, &limit, &other] {
+            expire_counters(limit, 2_000, &mut transaction);
+            let counter = CounterKey::new(limit, "kelly");
+            transaction.write(Write::Add { counter, amount: 1, ends_ms: None });
+        }
+        shard.commit(&transaction).unwrap();
+        let delete = DeleteCounters { limit: limit.clone(), counters: vec!["kelly".into()], last: true };
+        assert!(!shard.result(&delete));
+        shard.now_ms = 2_000;
+        let early = shard.decide(&delete);
+        shard.now_ms = 1_500;
+        assert!(!shard.finish(&delete, early).result, "the caller's clock was ahead");
+        shard.now_ms = 2_000;
+        assert!(shard.result(&delete));
+        assert!(!shard.result(&delete));
+        assert_eq!(shard.counters.keys().collect::<Vec<_>>(), [&CounterKey::new(&other, "kelly")]);
+        assert_eq!(shard.set(&expiring()), [&*other]);
+    }
+
+    #[test]
+    fn idle_counters_are_pruned() {
+        let mut shard = Paper::at(1_500);
+        let counter = CounterKey::new("spend", "acme");
+        let prune = PruneCounter { counter: counter.clone() };
+        let put = |shard: &mut Paper, ends_ms, queued| {
+            shard.counters.insert(counter.clone(), CounterState { used: 3, ends_ms, began_ms: 1, queued });
+        };
+        assert!(!shard.result(&prune), "there is none");
+        put(&mut shard, 1_000, false);
+        assert!(!shard.result(&prune));
+        shard.pass(IDLE_MS);
+        for (ends_ms, queued) in [(0, false), (shard.now_ms + 1, false), (1_000, true)] {
+            put(&mut shard, ends_ms, queued);
+            assert!(!shard.result(&prune));
+        }
+        put(&mut shard, 1_000, false);
+        let decided = shard.decide(&prune);
+        let ends_ms = shard.now_ms + 10;
+        put(&mut shard, ends_ms, false);
+        assert!(!shard.finish(&prune, decided).result, "a debit came in between");
+        put(&mut shard, 1_000, false);
+        assert!(shard.result(&prune));
+        assert!(shard.counters.is_empty());
+    }
+}

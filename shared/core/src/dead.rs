@@ -1,0 +1,340 @@
+//! Dead letters and failed calls: an operator drops or replays each one once.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | log `dead` | dead letters |
+//! | record `handled:<entry of the dead log>` | the letter was dropped or replayed; kept for a day |
+//! | record `handled:call:<entry of the audit log>` | the failed call was dropped or replayed |
+//! | set `handled` | the handled failed calls, by their entries; a place is the time of the entry, ms |
+//!
+//! Entries of the audit log never change. Therefore handled calls are recorded beside the log, as long as the log has them,
+//! see [`ForgetHandled`].
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::limits;
+
+use crate::audit::AuditEntry;
+use crate::decision::{Context, Decision, Step};
+use crate::keys;
+use crate::record::{Record, Stored};
+use crate::transaction::{EntryId, Guard, RecordKey, SetKey, Transaction, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+const DAY_MS: i64 = 24 * 3_600_000;
+/// Maximum number of failed calls that a step of [`ForgetHandled`] removes.
+const FORGET_MAX: usize = 256;
+
+/// A dead letter or failed call that an operator handles.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeadItem {
+    /// A dead letter, by its entry in the dead log.
+    Letter(EntryId),
+    /// A call that failed permanently, by its entry in the audit log.
+    Call(EntryId),
+}
+
+/// The operator's action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Handling {
+    /// The item was dropped.
+    Dropped,
+    /// The item was submitted again.
+    Replayed,
+}
+
+/// The record of a handled item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handled {
+    /// The operator's action.
+    #[serde(rename = "h")]
+    pub handling: Handling,
+    /// Time of the action, ms.
+    #[serde(rename = "t")]
+    pub at_ms: i64,
+}
+
+impl Record for Handled {
+    const SCHEMA: u32 = 1;
+}
+
+/// The reason that a dead item is not handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHandled {
+    /// The item is not in the log, or no longer.
+    Gone,
+    /// The item was handled before.
+    Again(Handling),
+    /// Too many handled failed calls are recorded: [`ForgetHandled`] makes room.
+    Full,
+}
+
+/// The handled failed calls. A place is the time of the entry, ms.
+#[must_use]
+pub fn handled_calls() -> SetKey {
+    SetKey::new("handled")
+}
+
+impl DeadItem {
+    /// The key of the item's record.
+    #[must_use]
+    pub fn key(&self) -> RecordKey {
+        match self {
+            Self::Letter(entry) => RecordKey::new(format!("handled:{entry}")),
+            Self::Call(entry) => RecordKey::new(format!("handled:call:{entry}")),
+        }
+    }
+
+    /// Adds the item's record to `transaction`.
+    fn handle(
+        &self,
+        handling: Handling,
+        view: &View,
+        now_ms: i64,
+        transaction: &mut Transaction,
+    ) -> Result<Option<NotHandled>, Undecided> {
+        let key = self.key();
+        let stored: Option<Stored<Handled>> = view.record(&key)?;
+        if let Some(stored) = stored {
+            return Ok(Some(NotHandled::Again(stored.value.handling)));
+        }
+        transaction.guard(Guard::Absent(key.clone()));
+        let handled = Handled { handling, at_ms: now_ms };
+        match self {
+            Self::Letter(entry) => {
+                if view.entry(&keys::dead(), entry)?.is_none() {
+                    return Ok(Some(NotHandled::Gone));
+                }
+                transaction.write(Write::Remove(keys::dead(), entry.clone())).put_for(&key, &handled, DAY_MS);
+            }
+            Self::Call(entry) => {
+                if view.entry(&keys::audit(), entry)?.is_none() {
+                    return Ok(Some(NotHandled::Gone));
+                }
+                // Operators rarely do this, so a small overrun of the bound is acceptable.
+                if let Value::Size(size) = view.get(&Query::Size(handled_calls()))?
+                    && *size >= limits::HANDLED_CALLS_MAX as u64
+                {
+                    return Ok(Some(NotHandled::Full));
+                }
+                let (member, place) = (entry.as_str().into(), written_ms(entry));
+                transaction.write(Write::Join { set: handled_calls(), member, place, queue_of: None });
+                transaction.put(&key, &handled);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Time of an entry, ms, by the clock that numbers entries.
+fn written_ms(entry: &EntryId) -> u64 {
+    entry.as_str().split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0)
+}
+
+/// Drops a dead item without a replay.
+#[derive(Debug, Clone)]
+pub struct DropDead {
+    /// The item.
+    pub item: DeadItem,
+    /// The operator's audit entry.
+    pub entry: AuditEntry,
+}
+
+impl Decision for DropDead {
+    type Output = Result<(), NotHandled>;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.item.key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(why) = self.item.handle(Handling::Dropped, view, context.now_ms, &mut transaction)? {
+            return Ok(Step::Return(Err(why)));
+        }
+        self.entry.append_to(&mut transaction);
+        transaction.proof = Some(self.item.key());
+        Ok(Step::Commit(transaction, Ok(())))
+    }
+}
+
+/// Replays a dead item: handles it in the same transaction as the submission. So no item is replayed twice, and no item is
+/// handled without a submission.
+#[derive(Debug, Clone)]
+pub struct Replay<S> {
+    /// The item.
+    pub item: DeadItem,
+    /// The decision that submits it.
+    pub submission: S,
+    /// The operator's audit entry.
+    pub entry: AuditEntry,
+}
+
+/// The result of [`Replay`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayResult<T> {
+    /// The item is handled, and the submission returned this.
+    Submitted(T),
+    /// The submission was refused. The item is unchanged.
+    Refused(T),
+    /// The item cannot be handled. Nothing was submitted.
+    NotHandled(NotHandled),
+}
+
+impl<S: Decision> Decision for Replay<S> {
+    type Output = ReplayResult<S::Output>;
+
+    fn reads(&self) -> Vec<Query> {
+        let mut reads = self.submission.reads();
+        reads.push(Query::Record(self.item.key()));
+        reads
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(why) = self.item.handle(Handling::Replayed, view, context.now_ms, &mut transaction)? {
+            return Ok(Step::Return(ReplayResult::NotHandled(why)));
+        }
+        self.entry.append_to(&mut transaction);
+        match self.submission.decide(view, context)? {
+            Step::Commit(mut submission, result) => {
+                submission.guards.splice(0..0, transaction.guards);
+                submission.writes.append(&mut transaction.writes);
+                submission.proof = Some(self.item.key());
+                Ok(Step::Commit(submission, ReplayResult::Submitted(result)))
+            }
+            Step::Return(result) => Ok(Step::Return(ReplayResult::Refused(result))),
+        }
+    }
+}
+
+/// Removes handled calls that the audit log no longer has. Returns their number; the caller repeats it until it returns 0.
+#[derive(Debug, Clone)]
+pub struct ForgetHandled {
+    /// Time of the log's first entry, ms.
+    pub log_begins_ms: u64,
+}
+
+impl Decision for ForgetHandled {
+    type Output = usize;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<usize>, Undecided> {
+        let Some(upto) = self.log_begins_ms.checked_sub(1) else { return Ok(Step::Return(0)) };
+        let members: Vec<Arc<str>> =
+            view.first(&handled_calls(), Some(upto), FORGET_MAX)?.iter().map(|(member, _)| member.clone()).collect();
+        if members.is_empty() {
+            return Ok(Step::Return(0));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        let count = members.len();
+        for member in members {
+            transaction.write(Write::Delete(DeadItem::Call(EntryId::new(&member)).key()));
+            transaction.write(Write::Leave { set: handled_calls(), member, queue_of: None });
+        }
+        Ok(Step::Commit(transaction, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::Conflict;
+    use crate::paper::Paper;
+
+    /// Submits a turn, unless the queue is full.
+    struct Submit;
+
+    impl Decision for Submit {
+        type Output = bool;
+
+        fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+            if context.failed(|conflict| *conflict == Conflict::Full) {
+                return Ok(Step::Return(false));
+            }
+            let mut transaction = Transaction::new(context.version.clone());
+            transaction.guard(Guard::Within(keys::turns(), 1));
+            transaction.write(Write::Enqueue(keys::turns(), vec![("turn".into(), Bytes::from_static(b"{}"))]));
+            Ok(Step::Commit(transaction, true))
+        }
+    }
+
+    fn entry() -> AuditEntry {
+        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 100 }
+    }
+
+    fn append(shard: &mut Paper, log: crate::StreamKey) -> EntryId {
+        let mut transaction = Transaction::new(shard.context().version);
+        transaction.write(Write::Append { log: log.clone(), fields: vec![], max_entries: 100 });
+        shard.commit(&transaction).unwrap();
+        shard.log(&log).last().unwrap().0.clone()
+    }
+
+    #[test]
+    fn a_letter_is_dropped_once() {
+        let mut shard = Paper::at(1_000);
+        let drop_it = DropDead { item: DeadItem::Letter(append(&mut shard, keys::dead())), entry: entry() };
+        let gone = DropDead { item: DeadItem::Letter(EntryId::new("7-0")), entry: entry() };
+        assert_eq!(shard.result(&gone), Err(NotHandled::Gone));
+        assert_eq!(shard.result(&drop_it), Ok(()));
+        assert_eq!(shard.result(&drop_it), Err(NotHandled::Again(Handling::Dropped)));
+        assert!(shard.log(&keys::dead()).is_empty());
+        assert_eq!(shard.log(&keys::audit()).len(), 1);
+        shard.pass(DAY_MS);
+        assert_eq!(shard.result(&drop_it), Err(NotHandled::Gone));
+    }
+
+    #[test]
+    fn two_operators_replay_once() {
+        let mut shard = Paper::at(1_000);
+        for log in [keys::dead(), keys::audit()] {
+            shard.logs.remove(&keys::turns());
+            let id = append(&mut shard, log.clone());
+            let item = if log == keys::dead() { DeadItem::Letter(id) } else { DeadItem::Call(id) };
+            let replay = Replay { item: item.clone(), submission: Submit, entry: entry() };
+            let dropped = DropDead { item, entry: entry() };
+            let (first, second) = (shard.decide(&replay), shard.decide(&dropped));
+            assert_eq!(shard.finish(&replay, first).result, ReplayResult::Submitted(true));
+            assert_eq!(shard.finish(&dropped, second).result, Err(NotHandled::Again(Handling::Replayed)));
+            assert_eq!(shard.log(&keys::turns()).len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_refused_submission_leaves_the_item() {
+        let mut shard = Paper::at(1_000);
+        append(&mut shard, keys::turns());
+        let item = DeadItem::Letter(append(&mut shard, keys::dead()));
+        let replay = Replay { item, submission: Submit, entry: entry() };
+        assert_eq!(shard.result(&replay), ReplayResult::Refused(false));
+        assert_eq!(shard.log(&keys::dead()).len(), 1);
+        assert!(shard.log(&keys::audit()).is_empty());
+        shard.logs.remove(&keys::turns());
+        assert_eq!(shard.result(&replay), ReplayResult::Submitted(true));
+        assert!(shard.log(&keys::dead()).is_empty());
+    }
+
+    #[test]
+    fn handled_calls_are_forgotten_with_their_entries() {
+        let mut shard = Paper::at(1_000);
+        let call = DropDead { item: DeadItem::Call(append(&mut shard, keys::audit())), entry: entry() };
+        assert_eq!(shard.result(&call), Ok(()));
+        assert_eq!(shard.result(&ForgetHandled { log_begins_ms: 1_000 }), 0);
+        assert_eq!(shard.result(&call), Err(NotHandled::Again(Handling::Dropped)));
+        assert_eq!(shard.result(&ForgetHandled { log_begins_ms: 1_001 }), 1);
+        assert!(shard.set(&handled_calls()).is_empty());
+        assert!(shard.records.is_empty());
+    }
+
+    #[test]
+    fn too_many_handled_calls_are_refused() {
+        let mut shard = Paper::at(1_000);
+        let item = DeadItem::Call(append(&mut shard, keys::audit()));
+        let members = (0..limits::HANDLED_CALLS_MAX).map(|member| (member.to_string().into(), 1)).collect();
+        shard.sets.insert(handled_calls(), members);
+        assert_eq!(shard.result(&DropDead { item, entry: entry() }), Err(NotHandled::Full));
+    }
+}

@@ -1,0 +1,254 @@
+//! The memories of an agent.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::knowledge::Memory;
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::settings::next_generation;
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// Generation and order of an agent's memories.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memories {
+    /// Increases with every change.
+    #[serde(rename = "g")]
+    pub generation: u64,
+    /// The memories, oldest first.
+    #[serde(rename = "m")]
+    pub order: Vec<MemoryEntry>,
+}
+
+/// A memory without its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryEntry {
+    /// Its ID, and the name of its part.
+    #[serde(rename = "i")]
+    pub id: Arc<str>,
+    /// Bytes of its part.
+    #[serde(rename = "b")]
+    pub bytes: usize,
+}
+
+impl Record for Memories {
+    const SCHEMA: u32 = 1;
+}
+
+impl Memories {
+    fn bytes(&self) -> usize {
+        self.order.iter().map(|memory| memory.bytes).sum()
+    }
+
+    /// Removes the oldest memories until a memory of `bytes` fits. Returns their IDs.
+    fn make_room(&mut self, bytes: usize) -> Vec<Arc<str>> {
+        let mut gone = Vec::new();
+        while !self.order.is_empty()
+            && (self.order.len() >= limits::MEMORIES_MAX || self.bytes() + bytes > limits::MEMORIES_BYTES_MAX)
+        {
+            gone.push(self.order.remove(0).id);
+        }
+        gone
+    }
+}
+
+/// The record of an agent's memories.
+#[must_use]
+pub fn memories_key(tenant: &TenantId, agent: &AgentId) -> RecordKey {
+    RecordKey::new(format!("memories:{tenant}:{agent}"))
+}
+
+/// Adds a memory, once for each ID. Removes the oldest if there are too many.
+#[derive(Debug, Clone)]
+pub struct Remember {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The memory.
+    pub memory: Memory,
+}
+
+/// The result of [`Remember`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RememberResult {
+    /// The memory is added.
+    Done {
+        /// The number of older memories that were removed for it.
+        forgotten: usize,
+    },
+    /// The agent already had the memory.
+    Known,
+    /// The store is short of memory.
+    Pressure,
+}
+
+impl Decision for Remember {
+    type Output = RememberResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(memories_key(&self.tenant, &self.agent))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<RememberResult>, Undecided> {
+        let key = memories_key(&self.tenant, &self.agent);
+        let stored: Option<Stored<Memories>> = view.record(&key)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key, stored.as_ref()).guard(Guard::Calm);
+        transaction.proof = Some(key.clone());
+        let mut memories = stored.map(|stored| stored.value).unwrap_or_default();
+        let id: Arc<str> = self.memory.id.as_str().into();
+        if memories.order.iter().any(|memory| memory.id == id) {
+            return Ok(Step::Return(RememberResult::Known));
+        }
+        if context.failed(|conflict| *conflict == Conflict::Pressure) {
+            return Ok(Step::Return(RememberResult::Pressure));
+        }
+        let text: Bytes = serde_json::to_vec(&self.memory).unwrap_or_default().into();
+        let gone = memories.make_room(text.len());
+        memories.order.push(MemoryEntry { id: id.clone(), bytes: text.len() });
+        memories.generation = next_generation(memories.generation, context);
+        let forgotten = gone.len();
+        if forgotten > 0 {
+            transaction.write(Write::DeleteParts(key.clone(), gone));
+        }
+        transaction.write(Write::PutPart(key.clone(), id, text)).put(&key, &memories);
+        Ok(Step::Commit(transaction, RememberResult::Done { forgotten }))
+    }
+}
+
+/// Removes memories. Returns the number of removed memories.
+#[derive(Debug, Clone)]
+pub struct Forget {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The IDs of the memories.
+    pub ids: Vec<String>,
+}
+
+impl Decision for Forget {
+    type Output = usize;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(memories_key(&self.tenant, &self.agent))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<usize>, Undecided> {
+        let key = memories_key(&self.tenant, &self.agent);
+        let Some(stored) = view.record::<Memories>(&key)? else { return Ok(Step::Return(0)) };
+        let mut memories = stored.value;
+        let is_meant = |memory: &MemoryEntry| self.ids.iter().any(|id| **id == *memory.id);
+        let (gone, left): (Vec<_>, Vec<_>) = memories.order.into_iter().partition(is_meant);
+        if gone.is_empty() {
+            return Ok(Step::Return(0));
+        }
+        memories.order = left;
+        memories.generation = next_generation(memories.generation, context);
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Version(key.clone(), stored.version));
+        transaction.proof = Some(key.clone());
+        let count = gone.len();
+        let gone = gone.into_iter().map(|memory| memory.id).collect();
+        transaction.write(Write::DeleteParts(key.clone(), gone)).put(&key, &memories);
+        Ok(Step::Commit(transaction, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paper::Paper;
+
+    fn owner() -> (TenantId, AgentId) {
+        (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap())
+    }
+
+    fn key() -> RecordKey {
+        memories_key(&owner().0, &owner().1)
+    }
+
+    fn remember(id: &str, bytes: usize) -> Remember {
+        let (tenant, agent) = owner();
+        let memory = Memory { id: id.into(), text: "x".repeat(bytes), tags: vec![], at_ms: 0 };
+        Remember { tenant, agent, memory }
+    }
+
+    fn forget(id: &str) -> Forget {
+        let (tenant, agent) = owner();
+        Forget { tenant, agent, ids: vec![id.into()] }
+    }
+
+    #[test]
+    fn a_memory_is_there_once() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&remember("a", 5)), RememberResult::Done { forgotten: 0 });
+        shard.pressure = true;
+        assert_eq!(shard.result(&remember("a", 5)), RememberResult::Known);
+        assert_eq!(shard.result(&remember("b", 5)), RememberResult::Pressure);
+        assert_eq!(shard.result(&forget("a")), 1);
+        assert_eq!(shard.result(&forget("a")), 0);
+        assert!(shard.parts[&key()].is_empty());
+        assert_eq!(shard.record::<Memories>(&key()).unwrap().generation, 1_001);
+    }
+
+    #[test]
+    fn a_memory_that_comes_in_between_stays() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&remember("a", 5));
+        let decided = shard.decide(&forget("a"));
+        shard.run(&remember("b", 5));
+        assert_eq!(shard.finish(&forget("a"), decided).result, 1);
+        assert_eq!(&*shard.record::<Memories>(&key()).unwrap().order[0].id, "b");
+    }
+
+    #[test]
+    fn the_oldest_memories_go() {
+        let mut shard = Paper::at(1_000);
+        for number in 0..limits::MEMORIES_MAX {
+            shard.run(&remember(&number.to_string(), 1));
+        }
+        assert_eq!(shard.result(&remember("new", 1)), RememberResult::Done { forgotten: 1 });
+        assert!(!shard.parts[&key()].contains_key("0") && shard.parts[&key()].contains_key("1"));
+        let large = remember("large", limits::MEMORIES_BYTES_MAX);
+        assert_eq!(shard.result(&large), RememberResult::Done { forgotten: limits::MEMORIES_MAX });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// Calls decide from old records: the order matches the parts, within the bounds.
+        #[test]
+        fn the_order_matches_the_memories(steps in prop::collection::vec((0..20u8, any::<bool>(), any::<bool>()), 1..30)) {
+            let mut shard = Paper::at(1_000);
+            let mut decided = None;
+            for (id, forgets, keep_it) in steps {
+                let next = remember(&id.to_string(), limits::MEMORIES_BYTES_MAX / 10);
+                if forgets {
+                    shard.run(&forget(&id.to_string()));
+                } else if keep_it {
+                    decided = Some((shard.decide(&next), next));
+                } else {
+                    shard.run(&next);
+                    if let Some((old, step)) = decided.take() {
+                        shard.finish(&step, old);
+                    }
+                }
+            }
+            let memories: Memories = shard.record(&key()).unwrap_or_default();
+            let parts = shard.parts.get(&key()).cloned().unwrap_or_default();
+            prop_assert_eq!(memories.order.len(), parts.len());
+            prop_assert!(memories.bytes() <= limits::MEMORIES_BYTES_MAX);
+            for memory in &memories.order {
+                prop_assert_eq!(parts.get(&memory.id).map(Bytes::len), Some(memory.bytes));
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Leases of exclusive roles of a process, such as the sealer or an exporter.
+//!
+//! A lease is a part of the record that its holder writes. The record's version is the fence: if another process took the
+//! lease over, the previous holder cannot write. So a lease only saves work, and may end a little early.
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::ConsumerId;
+
+use crate::transaction::{Guard, Transaction};
+
+/// The holder of a role, and the end of its lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The process.
+    #[serde(rename = "by")]
+    pub holder: ConsumerId,
+    /// End of the lease, ms.
+    #[serde(rename = "to")]
+    pub ends_ms: i64,
+}
+
+/// A process that asks for a role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The process.
+    pub process: ConsumerId,
+    /// Time for which the role stays with the process after its last write, ms.
+    pub lease_ms: i64,
+}
+
+impl Candidate {
+    /// The new lease of this candidate, or `None` while another process has the role. Adds the guard that a takeover needs.
+    pub fn take(&self, present: Option<&Lease>, now_ms: i64, transaction: &mut Transaction) -> Option<Lease> {
+        if let Some(other) = present.filter(|lease| lease.holder != self.process) {
+            if other.ends_ms > now_ms {
+                return None;
+            }
+            transaction.guard(Guard::Since(other.ends_ms));
+        }
+        Some(Lease { holder: self.process.clone(), ends_ms: now_ms + self.lease_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transaction::Version;
+
+    fn candidate(name: &str) -> Candidate {
+        Candidate { process: ConsumerId::new(name).unwrap(), lease_ms: 100 }
+    }
+
+    #[test]
+    fn one_process_has_a_lease_until_it_ends() {
+        let mut transaction = Transaction::new(Version::new("v"));
+        let first = candidate("a").take(None, 0, &mut transaction).unwrap();
+        assert_eq!(first.ends_ms, 100);
+        assert_eq!(candidate("b").take(Some(&first), 99, &mut transaction), None);
+        assert_eq!(candidate("a").take(Some(&first), 50, &mut transaction).unwrap().ends_ms, 150);
+        assert!(transaction.guards.is_empty());
+        assert!(candidate("b").take(Some(&first), 100, &mut transaction).is_some());
+        assert_eq!(transaction.guards, [Guard::Since(100)], "a takeover holds only if the lease has really ended");
+    }
+}

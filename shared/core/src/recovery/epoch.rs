@@ -1,0 +1,258 @@
+//! Restarts of the store. The store may have lost its last writes, including intent records of calls.
+//!
+//! For one lease after a restart nothing is reaped, and no `once` call begins ([`settled`]). Within this time each worker
+//! reports from its journal the calls that it began, with their results ([`Assert`]). If the turn's record lacks a reported
+//! call, the store keeps it as a *mark* beside the record. The mark stays while the turn returns to the inbound stream, to a
+//! throttle queue or to another worker. A later begin or end of the call reads its marks ([`marks`]).
+//!
+//! A worker keeps one journal ([`super::journal`]) in the order of the events: calls begun and ended, facts, claims. After a
+//! restart it reports the journal in this order, each entry with the decision of its subject. Only then does it begin calls.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::{Record, Stored};
+use crate::transaction::{Guard, Transaction};
+use crate::turn::Turn;
+use crate::turn::end::RenderedCall;
+use crate::view::{Query, Undecided, Value, View};
+
+/// Holds if the store has not restarted within one lease, and its epoch is the caller's.
+#[must_use]
+pub const fn settled(context: &Context, lease_ms: i64) -> Guard {
+    Guard::Epoch { number: context.epoch, lease_ms }
+}
+
+/// Calls of a turn that workers reported as begun after the store had lost their begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// Digest of the turn's content. A later turn may reuse the ID for other calls.
+    #[serde(rename = "dg")]
+    pub digest: String,
+    /// Expiry of the marks, ms.
+    #[serde(rename = "u")]
+    pub until_ms: i64,
+    /// The marks, by position.
+    #[serde(rename = "m")]
+    pub calls: BTreeMap<usize, Mark>,
+}
+
+impl Record for Marks {
+    const SCHEMA: u32 = 1;
+}
+
+/// A begun call that the store had lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// The attempt that began it.
+    #[serde(rename = "by")]
+    pub by: String,
+    /// Its result, if it is known.
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<MarkedResult>,
+}
+
+/// The result of a marked call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkedResult {
+    /// The result, JSON.
+    #[serde(rename = "r")]
+    pub result: String,
+    /// The dialect's message, JSON.
+    #[serde(rename = "m", default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The audit entry, JSON.
+    #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
+    pub audit: String,
+    /// True if it failed.
+    #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+impl From<&RenderedCall> for MarkedResult {
+    fn from(call: &RenderedCall) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { result: text(&call.result), message: text(&call.message), audit: text(&call.audit), failed: call.failed }
+    }
+}
+
+impl From<&MarkedResult> for RenderedCall {
+    fn from(mark: &MarkedResult) -> Self {
+        Self {
+            result: mark.result.clone().into(),
+            message: mark.message.clone().into(),
+            audit: mark.audit.clone().into(),
+            failed: mark.failed,
+        }
+    }
+}
+
+/// The marks of a turn's calls.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KnownMarks {
+    /// The marks, by position.
+    pub calls: BTreeMap<usize, Mark>,
+    /// Holds while these are the turn's marks. `None` if the store never restarted.
+    pub guard: Option<Guard>,
+}
+
+impl KnownMarks {
+    /// The mark of a call that an attempt other than `by` began.
+    #[must_use]
+    pub fn of_another(&self, position: usize, by: &str) -> Option<&Mark> {
+        self.calls.get(&position).filter(|mark| mark.by != by)
+    }
+}
+
+/// The marks of the calls at `positions` of the turn with this digest. Reads nothing while the store never restarted.
+///
+/// # Errors
+/// [`Undecided`] if the marks have to be read first.
+pub fn marks(
+    view: &View,
+    context: &Context,
+    name: &TurnName,
+    digest: &str,
+    positions: Range<usize>,
+) -> Result<KnownMarks, Undecided> {
+    if context.epoch_began_ms == 0 {
+        return Ok(KnownMarks::default());
+    }
+    let key = keys::marks(name);
+    let Some(stored) = view.record::<Marks>(&key)? else {
+        return Ok(KnownMarks { calls: BTreeMap::new(), guard: Some(Guard::Absent(key)) });
+    };
+    let mut calls = if stored.value.digest == digest { stored.value.calls } else { BTreeMap::new() };
+    calls.retain(|position, _| positions.contains(position));
+    Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
+}
+
+/// The state of a call that a worker began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It may still run.
+    Begun,
+    /// It has ended.
+    Ended(RenderedCall),
+    /// It did nothing, for certain.
+    Undone,
+}
+
+/// Reports a call from a worker's journal after a restart of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assert {
+    /// The turn.
+    pub name: TurnName,
+    /// Digest of its content.
+    pub digest: String,
+    /// The call's position.
+    pub position: usize,
+    /// The attempt that began it.
+    pub by: String,
+    /// Its state in the journal.
+    pub outcome: Outcome,
+    /// Retention of a mark, ms: until the turn can no longer be redelivered.
+    pub keep_ms: i64,
+}
+
+/// The result of [`Assert`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asserted {
+    /// The store has the call's result or its intent record.
+    Known,
+    /// The mark is stored.
+    Marked,
+    /// Another attempt has begun the call.
+    Late,
+    /// This attempt has no mark any more.
+    Unmarked,
+}
+
+impl Decision for Assert {
+    type Output = Asserted;
+
+    fn reads(&self) -> Vec<Query> {
+        [self.name.record(), keys::marks(&self.name)].into_iter().map(Query::Record).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Asserted>, Undecided> {
+        let key = keys::marks(&self.name);
+        let known = view.record::<Marks>(&key)?;
+        if self.outcome == Outcome::Undone {
+            return Ok(self.unmark(known, context));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(asserted) = self.known_of_turn(&mut transaction, view)? {
+            return Ok(Step::Return(asserted));
+        }
+        transaction.guard(match &known {
+            Some(known) => Guard::Version(key.clone(), known.version.clone()),
+            None => Guard::Absent(key.clone()),
+        });
+        let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
+        let mut marks =
+            ours.unwrap_or_else(|| Marks { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
+        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark { by: self.by.clone(), result: None });
+        if mark.by != self.by {
+            return Ok(Step::Return(Asserted::Late));
+        }
+        if let Outcome::Ended(call) = &self.outcome {
+            mark.result = Some(call.into());
+        }
+        marks.until_ms = marks.until_ms.max(context.now_ms + self.keep_ms);
+        let ttl_ms = marks.until_ms - context.now_ms;
+        transaction.proof = Some(key.clone());
+        transaction.put_for(&key, &marks, ttl_ms);
+        Ok(Step::Commit(transaction, Asserted::Marked))
+    }
+}
+
+impl Assert {
+    /// The outcome from the turn's own records. `None` if a mark is needed, which then requires these records unchanged.
+    fn known_of_turn(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Asserted>, Undecided> {
+        let key = self.name.record();
+        let Some(turn) = view.record::<Turn>(&key)? else {
+            let finished = self.name.finished();
+            if !matches!(view.get(&Query::Record(finished.clone()))?, Value::Record(None)) {
+                return Ok(Some(Asserted::Known));
+            }
+            transaction.guard(Guard::Absent(key)).guard(Guard::Absent(finished));
+            return Ok(None);
+        };
+        let begun = turn.value.begun.as_ref().filter(|begun| begun.position == self.position);
+        // The ID belongs to other calls now, so nothing reads this mark.
+        if turn.value.head.digest != self.digest || turn.value.position > self.position {
+            return Ok(Some(Asserted::Known));
+        }
+        match begun {
+            Some(begun) if begun.by != self.by => return Ok(Some(Asserted::Late)),
+            Some(_) if self.outcome == Outcome::Begun => return Ok(Some(Asserted::Known)),
+            _ => {}
+        }
+        if !mutant!("assert_guards_the_turn") {
+            transaction.guard(Guard::Version(key, turn.version));
+        }
+        Ok(None)
+    }
+
+    /// Removes the mark of this attempt.
+    fn unmark(&self, known: Option<Stored<Marks>>, context: &Context) -> Step<Asserted> {
+        let Some(known) = known.filter(|known| {
+            let mark = known.value.calls.get(&self.position);
+            known.value.digest == self.digest && mark.is_some_and(|mark| mark.by == self.by)
+        }) else {
+            return Step::Return(Asserted::Unmarked);
+        };
+        let (key, mut marks) = (keys::marks(&self.name), known.value);
+        marks.calls.remove(&self.position);
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Version(key.clone(), known.version));
+        transaction.put_for(&key, &marks, (marks.until_ms - context.now_ms).max(1));
+        Step::Commit(transaction, Asserted::Unmarked)
+    }
+}

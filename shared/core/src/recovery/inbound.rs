@@ -1,0 +1,273 @@
+//! Redelivers inbound messages that a crashed scheduler had read and not decided. A message that keeps crashing its readers
+//! goes to the dead letters unparsed.
+//!
+//! The first crash counts for all messages that the scheduler held. From then on a scheduler decides such messages one at a
+//! time, and records the message before it reads it ([`NameSuspect`]). Only this message counts the next crash.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, InboxName, TenantId, TurnId};
+
+use super::lease::Lease;
+use super::reap::{HeldEntry, Reaped, dead_letter};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::Record;
+use crate::transaction::{Conflict, EntryId, Guard, RecordKey, SetKey, StreamKey, Transaction, Write};
+use crate::turn::end::{GivenId, GivenState};
+use crate::view::{Fields, Undecided, View};
+
+/// Names of an inbound entry's fields.
+pub mod fields {
+    /// A turn, JSON.
+    pub const TURN: &str = "turn";
+    /// A task, JSON.
+    pub const TASK: &str = "task";
+    /// The ID from the producer, `<tenant>:<id>`.
+    pub const GIVEN: &str = "i";
+    /// The message's first entry. IDs are derived from it.
+    pub const ORIGIN: &str = "o";
+    /// Schedulers that crashed with it.
+    pub const CRASHES: &str = "x";
+}
+
+/// Time after its decision within which a redelivery is committed, ms. No guarantee depends on it.
+const REDELIVERED_WITHIN_MS: i64 = 5_000;
+
+/// Inbound streams. A place is the time up to which their entries may precede an earlier, redelivered one, ms.
+#[must_use]
+pub fn redelivered() -> SetKey {
+    SetKey::new("redelivered")
+}
+
+/// Maximum number of fields of a redelivered entry.
+const FIELDS_MAX: usize = 16;
+/// Bytes of a poison message that are scanned.
+const LOOK_BYTES: usize = 65_536;
+const POISON: &str = "The processes that read this message crashed repeatedly. It was not carried out.";
+
+/// The inbound entry that a scheduler decides alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedSuspect {
+    /// The entry.
+    #[serde(rename = "e")]
+    pub entry: EntryId,
+}
+
+impl Record for NamedSuspect {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of the inbound entry that a scheduler decides alone.
+#[must_use]
+pub fn suspect_of(stream: &StreamKey, consumer: &str) -> RecordKey {
+    RecordKey::new(format!("suspect:{stream}:{consumer}"))
+}
+
+/// Number of schedulers that crashed with an entry.
+#[must_use]
+pub fn crashes(fields: &Fields) -> u32 {
+    let field = fields.iter().find(|(name, _)| &**name == fields::CRASHES);
+    field.and_then(|(_, text)| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// The first entry of a message.
+#[must_use]
+pub fn origin(entry: &HeldEntry) -> EntryId {
+    entry.text(fields::ORIGIN).map_or_else(|| entry.entry.clone(), EntryId::new)
+}
+
+/// Records the inbound entry that a scheduler is about to decide alone, or clears it. The scheduler records the entry before
+/// it reads one that has crashed a scheduler.
+#[derive(Debug, Clone)]
+pub struct NameSuspect {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The scheduler's consumer.
+    pub consumer: Arc<str>,
+    /// The entry, or `None` to clear the record.
+    pub entry: Option<EntryId>,
+    /// Lifetime of the record, ms.
+    pub keep_ms: i64,
+}
+
+impl Decision for NameSuspect {
+    type Output = ();
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let (key, mut transaction) =
+            (suspect_of(&self.stream, &self.consumer), Transaction::new(context.version.clone()));
+        match &self.entry {
+            Some(entry) => {
+                transaction.put_for(&key, &NamedSuspect { entry: entry.clone() }, self.keep_ms);
+            }
+            None => {
+                transaction.write(Write::Delete(key));
+            }
+        }
+        Ok(Step::Commit(transaction, ()))
+    }
+}
+
+/// Redelivers one inbound entry of a scheduler whose lease has ended.
+pub struct ReapInbound<'a> {
+    /// The scheduler's consumer.
+    pub consumer: Arc<str>,
+    /// Its lease.
+    pub lease: Lease,
+    /// The entry.
+    pub entry: HeldEntry,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+    /// Returns true for a configured tenant. The message itself is unchecked.
+    pub is_tenant: &'a (dyn Fn(&TenantId) -> bool + Sync),
+}
+
+impl Decision for ReapInbound<'_> {
+    type Output = Reaped;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reaped>, Undecided> {
+        if let Some(refusal) = self.lease.refusal(context) {
+            return Ok(Step::Return(refusal));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
+        let named = view.record::<NamedSuspect>(&suspect_of(&self.entry.queue, &self.consumer))?;
+        let before = crashes(&self.entry.fields);
+        let counts = before == 0 || named.is_some_and(|named| named.value.entry == self.entry.entry);
+        let crashes = before + u32::from(counts);
+        let reaped = if self.entry.fields.is_empty() {
+            Reaped::Removed { dead: 0 }
+        } else if crashes >= self.bounds.crashes_max {
+            self.quarantine(&mut transaction, view, context)?;
+            Reaped::Removed { dead: 1 }
+        } else {
+            let upto_ms = context.now_ms + REDELIVERED_WITHIN_MS;
+            transaction.write(Write::Enqueue(self.entry.queue.clone(), self.redelivered(crashes)));
+            let (set, member) = (redelivered(), self.entry.queue.as_str().into());
+            transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
+            Reaped::Redelivered(Vec::new())
+        };
+        if !mutant!("reap_acknowledges_the_old_message") {
+            transaction.guard(Guard::Held(self.entry.queue.clone(), self.entry.entry.clone()));
+        }
+        Ok(Step::Commit(transaction, reaped))
+    }
+}
+
+impl ReapInbound<'_> {
+    fn redelivered(&self, crashes: u32) -> Fields {
+        let is_ours = |name: &str| name == fields::CRASHES || name == fields::ORIGIN;
+        let kept = self.entry.fields.iter().filter(|(name, _)| !is_ours(name)).take(FIELDS_MAX).cloned();
+        let ours = [
+            (fields::CRASHES.into(), Bytes::from(crashes.to_string())),
+            (fields::ORIGIN.into(), Bytes::from(origin(&self.entry).as_str().to_owned())),
+        ];
+        kept.chain(ours).collect()
+    }
+
+    /// Moves the message to the dead letters, with a reply if the message plainly names its inbox.
+    fn quarantine(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let message = Message::of(&self.entry);
+        let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
+        dead_letter(transaction, &first, "poison", &message.unread(), self.bounds);
+        let given = self.entry.text(fields::GIVEN).and_then(TurnName::parse);
+        if let Some(name) = &given
+            && let Some(known) = view.record::<GivenId>(&name.given())?
+            && known.value.state == GivenState::Queued
+        {
+            let ended = GivenId { digest: known.value.digest, state: GivenState::Ended };
+            transaction.guard(Guard::Version(name.given(), known.version));
+            transaction.put_for(&name.given(), &ended, self.bounds.dedupe_ms);
+        }
+        let has_no_inbox = |conflict: &Conflict| matches!(conflict, Conflict::TooManyInboxes | Conflict::InboxFull);
+        if context.failed(has_no_inbox) {
+            return Ok(());
+        }
+        let Some((tenant, inbox)) = message.inbox() else { return Ok(()) };
+        if !(self.is_tenant)(&tenant) {
+            return Ok(());
+        }
+        if let Some(id) = message.id() {
+            // A copy of a known turn, which has its reply or will have it.
+            let name = TurnName { tenant: tenant.clone(), turn: id };
+            for key in [name.record(), name.finished()] {
+                if !matches!(view.get(&crate::Query::Record(key.clone()))?, crate::Value::Record(None)) {
+                    return Ok(());
+                }
+                transaction.guard(Guard::Absent(key));
+            }
+        }
+        let inbox = keys::inbox(&tenant, &inbox);
+        let (unread_max, inboxes_max) = (self.bounds.inbox_unread_max * 2, self.bounds.inboxes_max);
+        transaction.guard(Guard::Inbox { inbox: inbox.clone(), unread_max, inboxes_max });
+        transaction.write(Write::Reply(inbox, message.rejection(&tenant)));
+        Ok(())
+    }
+}
+
+/// An unparsed message: only plain values are read from it.
+struct Message<'a> {
+    text: &'a str,
+    bytes: usize,
+    is_turn: bool,
+    minted: String,
+}
+
+impl<'a> Message<'a> {
+    fn of(entry: &'a HeldEntry) -> Self {
+        let is_turn = entry.text(fields::TURN).is_some();
+        let text = entry.text(fields::TURN).or_else(|| entry.text(fields::TASK)).unwrap_or_default();
+        let upto = (0..=LOOK_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let minted = format!("{}{}", if is_turn { 't' } else { 'k' }, origin(entry));
+        Self { text: text.get(..upto).unwrap_or_default(), bytes: text.len(), is_turn, minted }
+    }
+
+    /// The one value of a name in the message. `None` if there are several, because one may belong to another object.
+    fn only_value(&self, name: &str) -> Option<&'a str> {
+        let quoted = format!("\"{name}\"");
+        let mut found = self.text.match_indices(&quoted);
+        let ((at, _), None) = (found.next()?, found.next()) else { return None };
+        let value =
+            self.text.get(at + quoted.len()..)?.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        let value = value.split_once('"')?.0;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        (!value.is_empty() && value.chars().all(is_plain)).then_some(value)
+    }
+
+    const fn id_name(&self) -> &'static str {
+        if self.is_turn { "turn_id" } else { "task_id" }
+    }
+
+    fn id(&self) -> Option<TurnId> {
+        TurnId::new(self.only_value(self.id_name()).unwrap_or(&self.minted)).ok()
+    }
+
+    fn inbox(&self) -> Option<(TenantId, InboxName)> {
+        let tenant = TenantId::new(self.only_value("tenant")?).ok()?;
+        Some((tenant, InboxName::new(self.only_value("reply_to")?).ok()?))
+    }
+
+    /// The text for the dead letter: the length, and the IDs if they are plain. The rest may be secret.
+    fn unread(&self) -> String {
+        let ids = ["turn_id", "task_id", "tenant", "agent"].into_iter();
+        let ids = ids.filter_map(|name| Some(format!("\"{name}\":\"{}\",", self.only_value(name)?)));
+        format!("{{{}\"unread_bytes\":{}}}", ids.collect::<String>(), self.bytes)
+    }
+
+    fn rejection(&self, tenant: &TenantId) -> Bytes {
+        let agent = self.only_value(if self.is_turn { "agent" } else { "target_agent" });
+        let agent = agent.and_then(|agent| AgentId::new(agent).ok());
+        let id = self.id().map(|id| format!("\"{}\":\"{id}\",", self.id_name())).unwrap_or_default();
+        let agent = agent.as_ref().map_or("", AgentId::as_str);
+        let text = format!(
+            "{{{id}\"tenant\":\"{tenant}\",\"agent\":\"{agent}\",\"status\":\"rejected\",\"dialect\":\"raw\",\
+             \"results\":[],\"error\":{{\"code\":\"poison\",\"message\":\"{POISON}\"}}}}"
+        );
+        text.into()
+    }
+}

@@ -1,0 +1,64 @@
+//! The lease of a consumer that seems to have crashed, and the guards that confirm the crash.
+
+use tickfleet_model::ConsumerId;
+
+use super::reap::Reaped;
+use crate::decision::Context;
+use crate::mutant;
+use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
+use crate::workers::{self, Liveness};
+
+/// The lease of a consumer that seems to have crashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The record of its heartbeat.
+    pub heartbeat: RecordKey,
+    /// The version that was read. `None` without a heartbeat. A consumer that renews its lease writes another version.
+    pub version: Option<Version>,
+    /// When the lease ends, ms.
+    pub ends_ms: i64,
+}
+
+impl Lease {
+    /// The lease of a consumer. `None` while the consumer is alive.
+    #[must_use]
+    pub fn ended(consumer: &ConsumerId, liveness: &Liveness) -> Option<Self> {
+        let heartbeat = workers::key(consumer.as_str());
+        match liveness {
+            Liveness::Alive { .. } => None,
+            Liveness::Silent { lease_ends_ms, version } => {
+                Some(Self { heartbeat, version: Some(version.clone()), ends_ms: *lease_ends_ms })
+            }
+            Liveness::Gone => Some(Self { heartbeat, version: None, ends_ms: 0 }),
+        }
+    }
+
+    /// Adds the guards that confirm the crash: the lease has ended, the consumer has not renewed it, and the store has not
+    /// restarted within one lease.
+    pub fn guard(&self, transaction: &mut Transaction, context: &Context, lease_ms: i64) {
+        if !mutant!("reap_guards_the_epoch") {
+            transaction.guard(Guard::Epoch { number: context.epoch, lease_ms });
+        }
+        if !mutant!("reap_guards_the_heartbeat") {
+            transaction.guard(match &self.version {
+                Some(version) => Guard::Version(self.heartbeat.clone(), version.clone()),
+                None => Guard::Absent(self.heartbeat.clone()),
+            });
+        }
+        if !mutant!("reap_guards_the_end_of_the_lease") {
+            transaction.guard(Guard::Since(self.ends_ms));
+        }
+    }
+
+    /// The reason why an earlier attempt did not reap.
+    #[must_use]
+    pub fn refusal(&self, context: &Context) -> Option<Reaped> {
+        context.conflicts.iter().find_map(|conflict| match conflict {
+            Conflict::Epoch { .. } => Some(Reaped::Restarted),
+            Conflict::Time { .. } => Some(Reaped::Alive),
+            Conflict::Record { key, .. } if *key == self.heartbeat => Some(Reaped::Alive),
+            Conflict::NotHeld => Some(Reaped::Raced),
+            _ => None,
+        })
+    }
+}

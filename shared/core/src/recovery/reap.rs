@@ -1,0 +1,352 @@
+//! Redelivers the slices of a worker whose lease has ended.
+//!
+//! A slice is enqueued again under a new version, and its old entry is acknowledged. An entry is never transferred
+//! to another consumer, because its old owner could still acknowledge it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::lease::Lease;
+use super::regroup::{GROUP_MAX, HeldSlice, Load, Redelivery, regroup};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName, limits};
+use crate::mutant;
+use crate::record::{Debited, Record, Stored};
+use crate::transaction::{CounterKey, EntryId, Guard, RecordKey, StreamKey, TimerRule, Transaction, Version, Write};
+use crate::turn::end::{parts, return_permits};
+use crate::turn::slice::{dispatch, fields};
+use crate::turn::state::EndReason;
+use crate::turn::{Destination, Note, State, Suspect, Turn};
+use crate::view::{Fields, Query, Undecided, View};
+
+/// Maximum bytes of slices per transaction, unless one slice is larger.
+const BYTES_MAX: usize = 1 << 20;
+
+/// The result of a step of reaping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reaped {
+    /// Redelivered turns. There may be more: run the decision again with the consumer's remaining entries.
+    Redelivered(Vec<TurnName>),
+    /// A turn that ends.
+    Quarantined(TurnName),
+    /// Entries without a slice of any turn were removed. There may be more.
+    Removed {
+        /// Number of them that went to the dead letters.
+        dead: usize,
+    },
+    /// The consumer holds nothing.
+    Nothing,
+    /// The consumer has renewed its lease, or the lease has not ended.
+    Alive,
+    /// The store restarted less than a lease ago.
+    Restarted,
+    /// Another reaper was faster. Read the consumer's entries again.
+    Raced,
+}
+
+/// An entry that a consumer holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldEntry {
+    /// The queue.
+    pub queue: StreamKey,
+    /// The entry.
+    pub entry: EntryId,
+    /// Its fields; empty if the entry is gone from its queue.
+    pub fields: Fields,
+}
+
+impl HeldEntry {
+    /// The text of a field.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.fields.iter().find(|(field, _)| &**field == name)?;
+        std::str::from_utf8(value).ok()
+    }
+
+    /// The turn that it names.
+    #[must_use]
+    pub fn name(&self) -> Option<TurnName> {
+        TurnName::parse(self.text(fields::NAME)?)
+    }
+}
+
+/// The load of a worker when its crash was detected. Several transactions redeliver the slices, and each needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crash {
+    /// The version of its last heartbeat. A worker that was only silent may crash again later.
+    #[serde(rename = "h", default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Version>,
+    /// Slices that were not suspects.
+    #[serde(rename = "r")]
+    pub regular: u32,
+    /// Suspects that ran.
+    #[serde(rename = "s")]
+    pub suspects: u32,
+}
+
+impl Record for Crash {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a crash.
+#[must_use]
+pub fn crash(consumer: &str) -> RecordKey {
+    RecordKey::new(format!("crash:{consumer}"))
+}
+
+/// Takes one step of redelivering what a worker held: one group of its slices.
+#[derive(Debug)]
+pub struct Reap<'a> {
+    /// The worker's consumer.
+    pub consumer: Arc<str>,
+    /// Its lease.
+    pub lease: Lease,
+    /// All its entries on queues of slices.
+    pub held: Vec<HeldEntry>,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// A slice of the worker.
+struct Owned<'a> {
+    entry: &'a HeldEntry,
+    name: TurnName,
+    stored: Stored<Turn>,
+}
+
+/// The worker's entries.
+struct Belongings<'a> {
+    slices: Vec<Owned<'a>>,
+    /// Entries of turns that have ended, or that have another slice out.
+    stale: Vec<&'a HeldEntry>,
+    /// Unreadable entries, with the reason.
+    foreign: Vec<(&'a HeldEntry, String)>,
+}
+
+impl Decision for Reap<'_> {
+    type Output = Reaped;
+
+    fn reads(&self) -> Vec<Query> {
+        let turns = self.held.iter().filter_map(HeldEntry::name).map(|name| Query::Record(name.record()));
+        turns.chain([Query::Record(crash(&self.consumer))]).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reaped>, Undecided> {
+        if let Some(refusal) = self.lease.refusal(context) {
+            return Ok(Step::Return(refusal));
+        }
+        let belongings = self.belongings(view)?;
+        if !belongings.stale.is_empty() || !belongings.foreign.is_empty() {
+            return Ok(self.remove(&belongings, context));
+        }
+        let held: Vec<HeldSlice> = belongings.slices.iter().map(Owned::held).collect();
+        let known = view.record::<Crash>(&crash(&self.consumer))?;
+        let of_lease = known.as_ref().filter(|known| known.value.heartbeat == self.lease.version);
+        let load = of_lease.map_or_else(|| Load::of(&held), |known| known.value.load());
+        let (redeliveries, groups) = regroup(&held, load, self.bounds.crashes_max);
+        let Some(group) = groups.first() else { return Ok(Step::Return(Reaped::Nothing)) };
+        let mut transaction = Transaction::new(context.version.clone());
+        self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
+        let slices: Vec<(&Owned<'_>, Redelivery)> =
+            group.iter().filter_map(|at| Some((belongings.slices.get(*at)?, *redeliveries.get(*at)?))).collect();
+        let slices = first_bytes(slices);
+        let is_last = slices.len() == belongings.slices.len();
+        self.keep_load(&mut transaction, known.as_ref(), of_lease.is_none() && !is_last, load);
+        for (slice, redelivery) in &slices {
+            slice.redeliver(&mut transaction, *redelivery, context.now_ms);
+        }
+        for (slice, _) in &slices {
+            acknowledge(&mut transaction, slice.entry);
+        }
+        let reaped = match slices.first() {
+            Some((slice, Redelivery::Quarantine(_))) => Reaped::Quarantined(slice.name.clone()),
+            _ => Reaped::Redelivered(slices.into_iter().map(|(slice, _)| slice.name.clone()).collect()),
+        };
+        Ok(Step::Commit(transaction, reaped))
+    }
+}
+
+/// The first slices of a group that fit into one transaction. The rest follows on the queue.
+fn first_bytes<'a>(mut slices: Vec<(&'a Owned<'a>, Redelivery)>) -> Vec<(&'a Owned<'a>, Redelivery)> {
+    let mut bytes = 0;
+    let fits = slices.iter().take_while(|(slice, _)| {
+        bytes += slice.entry.fields.iter().map(|(_, value)| value.len()).sum::<usize>();
+        bytes <= BYTES_MAX
+    });
+    let count = fits.count().max(1);
+    slices.truncate(count);
+    slices
+}
+
+impl Crash {
+    const fn load(&self) -> Load {
+        Load { regular: self.regular, suspects: self.suspects }
+    }
+}
+
+fn acknowledge(transaction: &mut Transaction, entry: &HeldEntry) {
+    if !mutant!("reap_acknowledges_the_old_entry") {
+        transaction.guard(Guard::Held(entry.queue.clone(), entry.entry.clone()));
+    }
+}
+
+impl Reap<'_> {
+    fn belongings(&self, view: &View) -> Result<Belongings<'_>, Undecided> {
+        let mut belongings = Belongings { slices: Vec::new(), stale: Vec::new(), foreign: Vec::new() };
+        for entry in &self.held {
+            if entry.fields.is_empty() {
+                belongings.stale.push(entry);
+                continue;
+            }
+            let Some(name) = entry.name() else {
+                belongings.foreign.push((entry, "it names no turn".to_owned()));
+                continue;
+            };
+            match view.record::<Turn>(&name.record()) {
+                Ok(Some(stored)) if stored.out_entry() == Some(&entry.entry) => {
+                    belongings.slices.push(Owned { entry, name, stored });
+                }
+                Ok(_) => belongings.stale.push(entry),
+                // An unreadable item must not block the others. Its turn's timer reports it.
+                Err(Undecided::Unreadable { why, .. }) => belongings.foreign.push((entry, why.to_string())),
+                Err(missing) => return Err(missing),
+            }
+        }
+        Ok(belongings)
+    }
+
+    /// Removes entries without a slice to run.
+    fn remove(&self, belongings: &Belongings<'_>, context: &Context) -> Step<Reaped> {
+        let mut transaction = Transaction::new(context.version.clone());
+        self.lease.guard(&mut transaction, context, self.bounds.lease_ms);
+        for (entry, why) in belongings.foreign.iter().take(GROUP_MAX as usize) {
+            dead_letter(&mut transaction, entry, "unreadable", why, self.bounds);
+        }
+        let foreign = belongings.foreign.iter().take(GROUP_MAX as usize).map(|(entry, _)| *entry);
+        for entry in foreign.chain(belongings.stale.iter().take(GROUP_MAX as usize).copied()) {
+            acknowledge(&mut transaction, entry);
+        }
+        Step::Commit(transaction, Reaped::Removed { dead: belongings.foreign.len().min(GROUP_MAX as usize) })
+    }
+
+    /// Stores the worker's load if more transactions follow.
+    fn keep_load(&self, transaction: &mut Transaction, known: Option<&Stored<Crash>>, write: bool, load: Load) {
+        let key = crash(&self.consumer);
+        transaction.guard(
+            known
+                .map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version.clone())),
+        );
+        if write {
+            let heartbeat = self.lease.version.clone();
+            let crash = Crash { heartbeat, regular: load.regular, suspects: load.suspects };
+            transaction.put_for(&key, &crash, self.bounds.retain_ms);
+        }
+    }
+}
+
+impl Owned<'_> {
+    fn held(&self) -> HeldSlice {
+        let turn = &self.stored.value;
+        let priority = match turn.destination {
+            Destination::Workers(priority) => priority,
+            Destination::External { .. } => tickfleet_model::Priority::default(),
+        };
+        HeldSlice {
+            priority,
+            suspect: turn.suspect,
+            started: matches!(turn.state, State::Running { .. }),
+            spared: turn.may_have_run,
+        }
+    }
+
+    fn redeliver(&self, transaction: &mut Transaction, redelivery: Redelivery, now_ms: i64) {
+        let mut turn = self.stored.value.clone();
+        if !mutant!("reap_guards_the_version") {
+            transaction.guard(Guard::Version(self.name.record(), self.stored.version.clone()));
+        }
+        turn.note_debited(self.entry.text(fields::DEBITED));
+        let calls = self.calls();
+        let crashed = |turn: &mut Turn, suspect: Suspect| {
+            turn.crashes += 1;
+            turn.suspect = Some(suspect);
+        };
+        match redelivery {
+            Redelivery::Unchanged => {}
+            Redelivery::Spared => turn.may_have_run = true,
+            Redelivery::Suspect(suspect) => crashed(&mut turn, suspect),
+            Redelivery::Quarantine(suspect) => {
+                crashed(&mut turn, suspect);
+                let crashes = turn.crashes;
+                end_soon(transaction, &self.name, turn, &calls, EndReason::Quarantined { crashes }, now_ms);
+                return;
+            }
+        }
+        dispatch(transaction, &self.name, &mut turn, &calls);
+    }
+
+    /// The calls of the slice without a result.
+    fn calls(&self) -> Vec<Bytes> {
+        let calls = self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL);
+        let calls: Vec<Bytes> = calls.map(|(_, call)| call.clone()).collect();
+        let open = self.stored.value.state.out().unwrap_or_default().saturating_sub(self.stored.value.position);
+        calls.get(calls.len().saturating_sub(open)..).unwrap_or_default().to_vec()
+    }
+}
+
+/// Takes a slice back and makes its turn's timer due at once, which ends the turn. `calls` are the slice's calls.
+pub fn end_soon(
+    transaction: &mut Transaction,
+    name: &TurnName,
+    mut turn: Turn,
+    calls: &[Bytes],
+    reason: EndReason,
+    now_ms: i64,
+) {
+    for (call, position) in calls.iter().zip(turn.position..) {
+        transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
+    }
+    if turn.state.out().is_some() {
+        let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
+        transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
+    }
+    return_permits(transaction, &turn, now_ms);
+    turn.permits.clear();
+    turn.entry = None;
+    turn.state = State::Ending { reason, due_ms: now_ms };
+    transaction.put(&name.record(), &turn).timer(name.timer(), now_ms, TimerRule::Earlier);
+}
+
+/// Appends a dead letter about an entry. The entry's content may be secret, so the dead letter has only `why`.
+pub fn dead_letter(transaction: &mut Transaction, entry: &HeldEntry, reason: &str, why: &str, bounds: &Bounds) {
+    let field = |name: &str, value: &str| (Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
+    let tenant = entry.name().map(|name| name.tenant.to_string()).unwrap_or_default();
+    transaction.write(Write::Append {
+        log: keys::dead(),
+        fields: vec![
+            field("from", entry.queue.as_str()),
+            field("entry", entry.entry.as_str()),
+            field("reason", reason),
+            field("raw", &why.chars().take(500).collect::<String>()),
+            field("tenant", &tenant),
+        ],
+        max_entries: bounds.dead_entries_max,
+    });
+}
+
+impl Turn {
+    /// Stores the counters after the last admission if the slice has them and the record does not.
+    pub fn note_debited(&mut self, debited: Option<&str>) {
+        let admission = self.notes.iter_mut().rev().find_map(|note| match note {
+            Note::Admitted { debited, .. } => Some(debited),
+            _ => None,
+        });
+        if let (Some(known), Some(debited)) = (admission, debited)
+            && known.is_empty()
+        {
+            *known = Debited::parse_all(debited);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The rule for redelivering the slices of a crashed worker: in groups that are halved after each further crash.
+
+use tickfleet_model::{Priority, TenantId};
+
+use crate::turn::Suspect;
+
+/// Maximum number of slices of one group, and so of one transaction.
+pub const GROUP_MAX: u32 = 32;
+
+/// A slice that a crashed worker held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldSlice {
+    /// Its priority. Each priority has its own queue.
+    pub priority: Priority,
+    /// Set if it was a suspect already.
+    pub suspect: Option<Suspect>,
+    /// True if calls of it are known to have run. Not known for slices that are not suspects.
+    pub started: bool,
+    /// True if it was redelivered before without counting a crash.
+    pub spared: bool,
+}
+
+/// The load of a crashed worker, counted before any slice is redelivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Slices that were not suspects.
+    pub regular: u32,
+    /// Suspects that ran.
+    pub suspects: u32,
+}
+
+impl Load {
+    /// Counts.
+    #[must_use]
+    pub fn of(slices: &[HeldSlice]) -> Self {
+        let count = |is_it: fn(&HeldSlice) -> bool| {
+            u32::try_from(slices.iter().filter(|slice| is_it(slice)).count()).unwrap_or(u32::MAX)
+        };
+        Self {
+            regular: count(|slice| slice.suspect.is_none()),
+            suspects: count(|slice| slice.suspect.is_some() && slice.started),
+        }
+    }
+}
+
+/// How a slice is redelivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redelivery {
+    /// Without counting a crash: a suspect that did not run.
+    Unchanged,
+    /// Without counting a crash, once: suspects ran beside it, and one of them is the likely cause.
+    Spared,
+    /// As a suspect.
+    Suspect(Suspect),
+    /// Not redelivered: it crashed workers alone as often as allowed.
+    Quarantine(Suspect),
+}
+
+impl HeldSlice {
+    /// How this slice is redelivered.
+    #[must_use]
+    pub fn redelivery(&self, load: Load, crashes_max: u32) -> Redelivery {
+        let (suspect, ran) = match self.suspect {
+            Some(_) if !self.started => return Redelivery::Unchanged,
+            Some(suspect) => (suspect, load.suspects),
+            None if load.suspects > 0 && !self.spared => return Redelivery::Spared,
+            None => (Suspect { group_max: u32::MAX, lone_crashes: 0 }, load.regular + load.suspects),
+        };
+        let group_max = suspect.group_max.min(ran).div_ceil(2).clamp(1, GROUP_MAX);
+        let lone_crashes = suspect.lone_crashes + u32::from(ran <= 1);
+        let next = Suspect { group_max, lone_crashes };
+        if lone_crashes >= crashes_max { Redelivery::Quarantine(next) } else { Redelivery::Suspect(next) }
+    }
+}
+
+/// Slices that are redelivered in one transaction, as indexes into the list that [`regroup`] received.
+pub type Group = Vec<usize>;
+
+/// Decides how each slice is redelivered, and which slices are consecutive on a queue. `load` is the worker's load when its
+/// crash was detected.
+#[must_use]
+pub fn regroup(slices: &[HeldSlice], load: Load, crashes_max: u32) -> (Vec<Redelivery>, Vec<Group>) {
+    let redeliveries: Vec<Redelivery> = slices.iter().map(|slice| slice.redelivery(load, crashes_max)).collect();
+    let mut groups = Vec::new();
+    // Group by priority and size: a group's size is that of its most suspicious member.
+    let mut kinds: Vec<(Priority, u32)> = Vec::new();
+    let kind_of = |at: usize| {
+        let size = match redeliveries.get(at)? {
+            Redelivery::Unchanged => slices.get(at)?.suspect?.group_max,
+            Redelivery::Spared => GROUP_MAX + 1,
+            Redelivery::Suspect(suspect) => suspect.group_max,
+            Redelivery::Quarantine(_) => 0,
+        };
+        Some((slices.get(at)?.priority, size))
+    };
+    for at in 0..slices.len() {
+        kinds.extend(kind_of(at).filter(|kind| !kinds.contains(kind)));
+    }
+    for kind in kinds {
+        let members: Group = (0..slices.len()).filter(|at| kind_of(*at) == Some(kind)).collect();
+        let size = usize::try_from(kind.1.clamp(1, GROUP_MAX)).unwrap_or(1);
+        groups.extend(members.chunks(size).map(<[usize]>::to_vec));
+    }
+    (redeliveries, groups)
+}
+
+/// A suspect that a worker has taken from a queue.
+#[derive(Debug, Clone, Copy)]
+pub struct TakenSuspect<'a> {
+    /// Its tenant.
+    pub tenant: &'a TenantId,
+    /// See [`Suspect::group_max`].
+    pub group_max: u32,
+}
+
+/// Room for a group of suspects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuspectRoom {
+    /// The slot for suspects and the free slots.
+    pub slots: usize,
+    /// Slots that a tenant may take of them.
+    pub tenant_slots: usize,
+}
+
+/// The suspects that run together, as indexes into the list. The first one always runs; the worker releases the others.
+#[must_use]
+pub fn choose(taken: &[TakenSuspect<'_>], room: SuspectRoom) -> Group {
+    let (mut chosen, mut group_max) = (Group::new(), usize::MAX);
+    for (at, suspect) in taken.iter().enumerate() {
+        let with_it = group_max.min(usize::try_from(suspect.group_max.max(1)).unwrap_or(1));
+        let of_tenant = chosen.iter().filter_map(|at| taken.get(*at)).filter(|other| other.tenant == suspect.tenant);
+        let fits = chosen.len() < with_it && chosen.len() < room.slots && of_tenant.count() < room.tenant_slots;
+        if fits || chosen.is_empty() {
+            chosen.push(at);
+            group_max = with_it;
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeSet, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CRASHES_MAX: u32 = 3;
+
+    fn regular() -> HeldSlice {
+        HeldSlice { priority: Priority::Normal, suspect: None, started: false, spared: false }
+    }
+
+    fn suspect(group_max: u32, lone_crashes: u32, started: bool) -> HeldSlice {
+        HeldSlice { suspect: Some(Suspect { group_max, lone_crashes }), started, ..regular() }
+    }
+
+    fn sizes(groups: &[Group]) -> Vec<usize> {
+        groups.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn groups_are_halved_after_each_crash() {
+        let held = [regular(); 7];
+        let (redeliveries, groups) = regroup(&held, Load::of(&held), CRASHES_MAX);
+        assert_eq!(redeliveries, [Redelivery::Suspect(Suspect { group_max: 4, lone_crashes: 0 }); 7]);
+        assert_eq!(sizes(&groups), [4, 3]);
+        let held = [suspect(4, 0, true); 4];
+        assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 2]);
+        // Slices that settled in time leave fewer suspects.
+        let held = [suspect(16, 0, true); 3];
+        assert_eq!(sizes(&regroup(&held, Load::of(&held), CRASHES_MAX).1), [2, 1]);
+    }
+
+    #[test]
+    fn a_slice_alone_is_quarantined_after_so_many_crashes() {
+        let held = [regular()];
+        let load = Load::of(&held);
+        assert_eq!(held[0].redelivery(load, 3), Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 1 }));
+        assert_eq!(held[0].redelivery(load, 1), Redelivery::Quarantine(Suspect { group_max: 1, lone_crashes: 1 }));
+        let held = [suspect(1, 2, true)];
+        let last = Suspect { group_max: 1, lone_crashes: 3 };
+        assert_eq!(held[0].redelivery(Load::of(&held), 3), Redelivery::Quarantine(last));
+    }
+
+    #[test]
+    fn only_the_group_that_ran_counts_a_crash() {
+        let held = [regular(), suspect(2, 0, true), suspect(2, 0, true), suspect(2, 0, false)];
+        let (redeliveries, groups) = regroup(&held, Load::of(&held), CRASHES_MAX);
+        let alone = Redelivery::Suspect(Suspect { group_max: 1, lone_crashes: 0 });
+        assert_eq!(redeliveries, [Redelivery::Spared, alone, alone, Redelivery::Unchanged]);
+        assert_eq!(groups, [vec![0], vec![1], vec![2], vec![3]]);
+        // Spared only once; otherwise a slice that always runs beside suspects would stay undetected.
+        let held = [HeldSlice { spared: true, ..regular() }, suspect(1, 0, true)];
+        assert_eq!(held[0].redelivery(Load::of(&held), 3), alone);
+    }
+
+    #[test]
+    fn a_group_keeps_the_limits_on_slots_and_tenants() {
+        let (a, b) = (TenantId::new("a").unwrap(), TenantId::new("b").unwrap());
+        let of = |tenant, group_max| TakenSuspect { tenant, group_max };
+        let taken = [of(&a, 4), of(&a, 4), of(&b, 4), of(&a, 1), of(&b, 4), of(&b, 4)];
+        let room = |slots, tenant_slots| SuspectRoom { slots, tenant_slots };
+        assert_eq!(choose(&taken, room(16, 16)), [0, 1, 2, 4]);
+        assert_eq!(choose(&taken, room(3, 16)), [0, 1, 2]);
+        assert_eq!(choose(&taken, room(16, 1)), [0, 2]);
+        assert_eq!(choose(&taken, room(0, 0)), [0]);
+        assert_eq!(choose(&taken[3..], room(16, 16)), [0]);
+    }
+
+    /// Workers run groups one after another, starting from one crash with all slices.
+    struct Game {
+        poison: BTreeSet<usize>,
+        queue: VecDeque<(usize, Option<Suspect>)>,
+        settled: BTreeSet<usize>,
+        quarantined: BTreeSet<usize>,
+        crashes: u32,
+        groups: u32,
+        tenant: TenantId,
+    }
+
+    impl Game {
+        fn new(slices: usize, poison: impl IntoIterator<Item = usize>) -> Self {
+            let mut game = Self {
+                poison: poison.into_iter().map(|one| one % slices).collect(),
+                queue: VecDeque::new(),
+                settled: BTreeSet::new(),
+                quarantined: BTreeSet::new(),
+                crashes: 0,
+                groups: 0,
+                tenant: TenantId::new("a").unwrap(),
+            };
+            game.crash((0..slices).map(|slice| (slice, None)).collect());
+            game
+        }
+
+        fn crash(&mut self, ran: Vec<(usize, Option<Suspect>)>) {
+            self.crashes += 1;
+            let held: Vec<_> =
+                ran.iter().map(|(_, suspect)| HeldSlice { suspect: *suspect, started: true, ..regular() }).collect();
+            let (redeliveries, groups) = regroup(&held, Load::of(&held), CRASHES_MAX);
+            for at in groups.into_iter().flatten() {
+                match redeliveries[at] {
+                    Redelivery::Suspect(suspect) => self.queue.push_back((ran[at].0, Some(suspect))),
+                    Redelivery::Quarantine(_) => assert!(self.quarantined.insert(ran[at].0)),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        /// `settles_first` decides whether the next innocent slice settles before the crash.
+        fn run_group(&mut self, slots: usize, mut settles_first: impl FnMut() -> bool) {
+            self.groups += 1;
+            let first = self.queue.pop_front().unwrap();
+            let more = self.queue.len().min(first.1.unwrap().group_max as usize - 1);
+            let mut taken = vec![first];
+            taken.extend(self.queue.drain(..more));
+            let tenant = self.tenant.clone();
+            let suspects: Vec<_> = taken
+                .iter()
+                .map(|(_, one)| TakenSuspect { tenant: &tenant, group_max: one.unwrap().group_max })
+                .collect();
+            let chosen = choose(&suspects, SuspectRoom { slots, tenant_slots: usize::MAX });
+            let mut ran = Vec::new();
+            for (at, one) in taken.into_iter().enumerate() {
+                if chosen.contains(&at) { ran.push(one) } else { self.queue.push_back(one) }
+            }
+            if ran.iter().any(|(slice, _)| self.poison.contains(slice)) {
+                ran.retain(|(slice, _)| {
+                    let settles = !self.poison.contains(slice) && settles_first();
+                    if settles {
+                        self.settled.insert(*slice);
+                    }
+                    !settles
+                });
+                self.crash(ran);
+            } else {
+                self.settled.extend(ran.iter().map(|(slice, _)| *slice));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn poison_is_found_in_log_steps_and_innocents_finish(
+            slices in 1_usize..80,
+            poison in prop::collection::btree_set(0_usize..80, 0..6),
+            slots in 1_usize..40,
+            coins in prop::collection::vec(any::<bool>(), 1..200),
+        ) {
+            let mut game = Game::new(slices, poison);
+            let mut coins = coins.into_iter().cycle();
+            while !game.queue.is_empty() {
+                game.run_group(slots, || coins.next().unwrap());
+                prop_assert!(game.groups < 10_000, "it does not end");
+            }
+            prop_assert_eq!(&game.quarantined, &game.poison);
+            prop_assert_eq!(game.settled.len() + game.poison.len(), slices);
+            let poison = u32::try_from(game.poison.len()).unwrap();
+            let log2 = slices.next_power_of_two().trailing_zeros();
+            prop_assert!(game.crashes <= 1 + poison * (log2 + CRASHES_MAX), "{} crashes", game.crashes);
+        }
+    }
+
+    #[test]
+    fn innocents_of_one_killed_worker_are_back_within_twice_their_time() {
+        for slices in 1..=64 {
+            let mut game = Game::new(slices, []);
+            while !game.queue.is_empty() {
+                game.run_group(32, || false);
+            }
+            assert!(game.groups <= 2, "{slices} slices took {} rounds", game.groups);
+        }
+    }
+
+    #[test]
+    fn one_poison_slice_among_32_costs_log2_crashes_and_those_of_quarantine() {
+        for poison in 0..32 {
+            let mut game = Game::new(32, [poison]);
+            while !game.queue.is_empty() {
+                game.run_group(32, || false);
+            }
+            assert_eq!(game.crashes, 5 + CRASHES_MAX);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Restarts of the store.
+
+use super::*;
+
+fn assertion(position: usize, by: &str, outcome: Outcome) -> Assert {
+    Assert { name: named("t"), digest: "d".into(), position, by: by.into(), outcome, keep_ms: 1_000 }
+}
+
+fn known(trial: &mut Trial, digest: &str) -> KnownMarks {
+    let context = trial.context();
+    let mut view = View::default();
+    let query = Query::Record(keys::marks(&named("t")));
+    view.insert(query.clone(), trial.answer(&query));
+    marks(&view, &context, &named("t"), digest, 0..4).unwrap()
+}
+
+fn ended(text: &str) -> Outcome {
+    Outcome::Ended(RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() })
+}
+
+#[test]
+fn what_began_is_found_after_a_restart() {
+    let mut trial = Trial::at(100);
+    trial.epoch_began_ms = 50;
+    assert_eq!(trial.run(&assertion(1, "n1", Outcome::Begun)), Asserted::Marked);
+    assert_eq!(trial.run(&assertion(1, "n1", ended("\"ok\""))), Asserted::Marked);
+    assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
+    let found = known(&mut trial, "d");
+    assert_eq!(found.of_another(1, "n3").unwrap().result.as_ref().unwrap().result, "\"ok\"");
+    assert!(found.of_another(1, "n1").is_none() && found.guard.is_some());
+    assert!(known(&mut trial, "other content").calls.is_empty());
+    assert_eq!(trial.run(&assertion(1, "n2", Outcome::Undone)), Asserted::Unmarked);
+    assert_eq!(known(&mut trial, "d").calls.len(), 1, "another attempt's mark stays");
+    assert_eq!(trial.run(&assertion(1, "n1", Outcome::Undone)), Asserted::Unmarked);
+    assert!(known(&mut trial, "d").calls.is_empty());
+}
+
+#[test]
+fn without_a_restart_no_mark_is_read() {
+    let mut trial = Trial::at(100);
+    let context = trial.context();
+    assert_eq!(marks(&View::default(), &context, &named("t"), "d", 0..1).unwrap(), KnownMarks::default());
+}
+
+#[test]
+fn what_the_record_says_needs_no_mark() {
+    let mut trial = Trial::at(100);
+    let (name, mut turn) = (named("t"), admitted(3));
+    turn.position = 1;
+    turn.begun = Some(Begun { position: 1, by: "n1".into() });
+    trial.dispatch(&name, turn);
+    assert_eq!(trial.run(&assertion(0, "n0", ended("1"))), Asserted::Known);
+    assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
+    assert_eq!(trial.run(&assertion(1, "n1", Outcome::Begun)), Asserted::Known);
+    assert_eq!(trial.run(&assertion(1, "n1", ended("1"))), Asserted::Marked);
+    assert_eq!(trial.run(&assertion(2, "n5", Outcome::Begun)), Asserted::Marked);
+    trial.records.remove(&name.record());
+    trial.put(&name.finished(), &Crash { heartbeat: None, regular: 0, suspects: 0 });
+    assert_eq!(trial.run(&assertion(2, "n5", Outcome::Begun)), Asserted::Known);
+}
+
+#[test]
+fn a_mark_is_made_for_the_record_that_was_read() {
+    let marked_late = || {
+        let mut trial = Trial::at(100);
+        let name = named("t");
+        trial.dispatch(&name, admitted(2));
+        let mut view = View::default();
+        let query = Query::Record(name.record());
+        view.insert(query.clone(), trial.answer(&query));
+        let mut turn = trial.turn(&name).unwrap().value;
+        turn.begun = Some(Begun { position: 0, by: "n2".into() });
+        trial.put(&name.record(), &turn);
+        trial.run_with(&assertion(0, "n1", Outcome::Begun), &mut view)
+    };
+    assert_eq!(marked_late(), Asserted::Late);
+    assert_eq!(mutants::with("assert_guards_the_turn", marked_late), Asserted::Marked);
+}

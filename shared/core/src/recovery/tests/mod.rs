@@ -1,0 +1,86 @@
+//! Redelivery from crashed processes, and restarts of the store, on a store in maps.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod epoch;
+mod groups;
+mod inbound;
+mod reap;
+mod restarts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tickfleet_model::{ConsumerId, Priority, TenantId};
+
+use super::epoch::{Assert, Asserted, KnownMarks, Outcome, marks};
+use super::inbound::{self as messages, NameSuspect, ReapInbound};
+use super::lease::Lease;
+use super::reap::{Crash, HeldEntry, Reap, Reaped, crash};
+use crate::bounds::Bounds;
+use crate::keys::{self, TurnName};
+use crate::mutants;
+use crate::transaction::{CounterKey, RecordKey, StreamKey, Version};
+use crate::trial::{Trial, admitted, named};
+use crate::turn::end::{GivenId, GivenState, RenderedCall, parts};
+use crate::turn::slice::fields as slice_fields;
+use crate::turn::state::EndReason;
+use crate::turn::{Begun, Destination, Slice, State, Suspect};
+use crate::view::{Query, View};
+use crate::workers::{self, Liveness};
+
+const LEASE: i64 = 10_000;
+
+fn heartbeat(consumer: &str) -> RecordKey {
+    workers::key(consumer)
+}
+
+/// A consumer's lease in the trial's present state.
+fn lease(trial: &Trial, consumer: &str, ends_ms: i64) -> Lease {
+    let key = heartbeat(consumer);
+    let version = trial.stored::<Crash>(&key).map(|stored| stored.version);
+    Lease { heartbeat: key, version, ends_ms }
+}
+
+fn beat(trial: &mut Trial, consumer: &str) {
+    trial.put(&heartbeat(consumer), &Crash { heartbeat: None, regular: 0, suspects: 0 });
+}
+
+fn queues() -> Vec<StreamKey> {
+    Priority::ALL.into_iter().flat_map(|priority| [keys::ready(priority), keys::suspect(priority)]).collect()
+}
+
+fn held(trial: &Trial, consumer: &str) -> Vec<HeldEntry> {
+    let of = |queue: StreamKey| {
+        let entries = trial.holds(&queue, consumer);
+        entries.into_iter().map(move |entry| (queue.clone(), entry)).collect::<Vec<_>>()
+    };
+    let entries = queues().into_iter().flat_map(of);
+    entries
+        .map(|(queue, entry)| {
+            let fields = trial.fields(&queue, &entry).unwrap_or_default();
+            HeldEntry { queue, entry, fields }
+        })
+        .collect()
+}
+
+fn reap_once(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> Reaped {
+    let (lease, held) = (lease(trial, consumer, trial.now_ms), held(trial, consumer));
+    trial.run(&Reap { consumer: consumer.into(), lease, held, bounds })
+}
+
+/// Reaps until nothing is left. Returns the redelivered turns in groups.
+fn reap(trial: &mut Trial, consumer: &str, bounds: &Bounds) -> (Vec<Vec<TurnName>>, Vec<TurnName>) {
+    let (mut groups, mut quarantined) = (Vec::new(), Vec::new());
+    for _ in 0..1_000 {
+        match reap_once(trial, consumer, bounds) {
+            Reaped::Redelivered(group) => groups.push(group),
+            Reaped::Quarantined(name) => quarantined.push(name),
+            Reaped::Removed { .. } => {}
+            Reaped::Nothing => return (groups, quarantined),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("reaping does not end");
+}

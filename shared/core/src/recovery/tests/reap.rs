@@ -1,0 +1,314 @@
+//! Slices of crashed workers.
+
+use super::*;
+
+fn crashed_worker(slices: usize) -> Trial {
+    let mut trial = Trial::at(LEASE);
+    for slice in 0..slices {
+        trial.dispatch(&named(&format!("t{slice}")), admitted(2));
+    }
+    assert_eq!(trial.slices(&keys::ready(Priority::Normal), "w1", slices).len(), slices);
+    trial
+}
+
+#[test]
+fn slices_of_a_crashed_worker_come_back_in_two_groups() {
+    let (mut trial, bounds) = (crashed_worker(5), Bounds::default());
+    let before = trial.turn(&named("t0")).unwrap();
+    let (groups, quarantined) = reap(&mut trial, "w1", &bounds);
+    assert_eq!((groups.iter().map(Vec::len).collect::<Vec<_>>(), quarantined.len()), (vec![3, 2], 0));
+    let after = trial.turn(&named("t0")).unwrap();
+    assert_ne!(before.version, after.version);
+    assert_eq!(after.value.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
+    assert_eq!((after.value.crashes, &after.value.state), (1, &State::Ready { upto: 2 }));
+    // A group's members are consecutive on the queue of suspects, and each has everything a worker needs.
+    let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 9);
+    let names: Vec<String> = slices.iter().map(|slice| slice.name.turn.to_string()).collect();
+    assert_eq!(names, ["t0", "t1", "t2", "t3", "t4"]);
+    assert!(slices.iter().all(|slice| slice.calls.len() == 2));
+    assert_eq!(trial.used(&CounterKey::new("_out", "acme")), 5);
+}
+
+#[test]
+fn the_old_holder_is_fenced_off() {
+    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    trial.dispatch(&named("t"), admitted(1));
+    let old = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+    reap(&mut trial, "w1", &bounds);
+    assert!(trial.begin(&old).is_err());
+    assert!(trial.settle(&old).is_err());
+    let new = trial.slices(&keys::suspect(Priority::Normal), "w2", 1).remove(0);
+    assert!(trial.settle(&new).is_ok());
+}
+
+#[test]
+fn a_suspect_that_did_not_run_counts_no_crash() {
+    let (mut trial, bounds) = (crashed_worker(4), Bounds::default());
+    reap(&mut trial, "w1", &bounds);
+    let slices = trial.slices(&keys::suspect(Priority::Normal), "w2", 4);
+    trial.begin(&slices[0]).unwrap();
+    trial.begin(&slices[1]).unwrap();
+    let (groups, _) = reap(&mut trial, "w2", &bounds);
+    assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), 4);
+    let of = |name: &str| {
+        let turn = trial.turn(&named(name)).unwrap().value;
+        (turn.crashes, turn.suspect.unwrap().group_max)
+    };
+    assert_eq!([of("t0"), of("t1"), of("t2"), of("t3")], [(2, 1), (2, 1), (1, 2), (1, 2)]);
+}
+
+#[test]
+fn a_slice_beside_suspects_is_spared_once_and_never_reported_as_not_run() {
+    let (mut trial, bounds) = (crashed_worker(1), Bounds::default());
+    reap(&mut trial, "w1", &bounds);
+    let suspects = trial.slices(&keys::suspect(Priority::Normal), "w2", 1);
+    trial.begin(&suspects[0]).unwrap();
+    trial.dispatch(&named("other"), admitted(1));
+    trial.slices(&keys::ready(Priority::Normal), "w2", 1);
+    reap(&mut trial, "w2", &bounds);
+    let other = trial.turn(&named("other")).unwrap().value;
+    assert_eq!((other.crashes, other.suspect, other.may_have_run), (0, None, true));
+    assert_eq!(trial.turn(&named("t0")).unwrap().value.suspect, Some(Suspect { group_max: 1, lone_crashes: 2 }));
+    assert_eq!(trial.slices(&keys::ready(Priority::Normal), "w3", 9).len(), 1);
+}
+
+#[test]
+fn a_poison_slice_is_quarantined_with_its_calls_and_what_began() {
+    let (mut trial, bounds) = (Trial::at(LEASE), Bounds { crashes_max: 1, ..Bounds::default() });
+    let name = named("t");
+    trial.dispatch(&name, admitted(2));
+    let slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+    trial.begin(&slice).unwrap();
+    let (groups, quarantined) = reap(&mut trial, "w1", &bounds);
+    assert_eq!((groups.len(), quarantined), (0, vec![name.clone()]));
+    let turn = trial.turn(&name).unwrap().value;
+    assert_eq!(turn.state, State::Ending { reason: EndReason::Quarantined { crashes: 1 }, due_ms: LEASE });
+    let kept: Vec<Arc<str>> = trial.parts[&name.record()].keys().cloned().collect();
+    assert_eq!(kept, [parts::call(0), parts::call(1)]);
+    assert_eq!((trial.timers[&*name.timer()], trial.used(&CounterKey::new("_out", "acme"))), (LEASE, 0));
+}
+
+#[test]
+fn what_is_no_slice_is_removed_and_stops_nothing() {
+    let (mut trial, bounds) = (crashed_worker(1), Bounds::default());
+    let ready = keys::ready(Priority::Normal);
+    trial.enqueue(&ready, vec![("x".into(), "y".into())]);
+    trial.dispatch(&named("ended"), admitted(1));
+    trial.dispatch(&named("odd"), admitted(1));
+    trial.slices(&ready, "w1", 0);
+    trial.take(&ready, "w1", 9);
+    trial.records.remove(&named("ended").record());
+    trial.records.insert(named("odd").record(), "v - - 9{}".into());
+    assert_eq!(reap_once(&mut trial, "w1", &bounds), Reaped::Removed { dead: 2 });
+    assert_eq!(reap(&mut trial, "w1", &bounds).0.len(), 1);
+    assert_eq!(trial.queues[&keys::dead()].entries.len(), 2);
+}
+
+#[test]
+fn a_worker_that_renewed_its_lease_is_not_reaped() {
+    let fails = |mutant: Option<&'static str>| {
+        let (mut trial, bounds) = (crashed_worker(2), Bounds::default());
+        beat(&mut trial, "w1");
+        let (lease, held) = (lease(&trial, "w1", trial.now_ms), held(&trial, "w1"));
+        beat(&mut trial, "w1");
+        let decision = Reap { consumer: "w1".into(), lease, held, bounds: &bounds };
+        let reaped = match mutant {
+            Some(mutant) => mutants::with(mutant, || trial.run(&decision)),
+            None => trial.run(&decision),
+        };
+        reaped != Reaped::Alive
+    };
+    assert!(!fails(None));
+    assert!(fails(Some("reap_guards_the_heartbeat")));
+}
+
+#[test]
+fn a_lease_lasts_until_its_end_and_a_restart_gives_another() {
+    let reaped = |ends_ms: i64, epoch_began_ms: i64| {
+        let (mut trial, bounds) = (crashed_worker(2), Bounds::default());
+        trial.epoch_began_ms = epoch_began_ms;
+        let decision = Reap {
+            consumer: "w1".into(),
+            lease: lease(&trial, "w1", ends_ms),
+            held: held(&trial, "w1"),
+            bounds: &bounds,
+        };
+        trial.run(&decision)
+    };
+    assert!(matches!(reaped(LEASE, 0), Reaped::Redelivered(_)));
+    assert_eq!(reaped(LEASE + 1, 0), Reaped::Alive);
+    assert_eq!(reaped(LEASE, 1), Reaped::Restarted);
+    assert!(matches!(
+        mutants::with("reap_guards_the_end_of_the_lease", || reaped(LEASE + 1, 0)),
+        Reaped::Redelivered(_)
+    ));
+    assert!(matches!(mutants::with("reap_guards_the_epoch", || reaped(LEASE, 1)), Reaped::Redelivered(_)));
+}
+
+#[test]
+fn a_lease_is_that_of_the_heartbeat() {
+    let (consumer, version) = (ConsumerId::new("w1").unwrap(), Version::new("v"));
+    assert_eq!(Lease::ended(&consumer, &Liveness::Alive { lease_ends_ms: 5 }), None);
+    let silent = Lease::ended(&consumer, &Liveness::Silent { lease_ends_ms: 5, version: version.clone() }).unwrap();
+    assert_eq!((silent.heartbeat, silent.version, silent.ends_ms), (heartbeat("w1"), Some(version), 5));
+    assert_eq!(Lease::ended(&consumer, &Liveness::Gone).unwrap().version, None);
+}
+
+/// Workers run slices, crash, sleep past their lease, and settle late, while several schedulers reap from stale views.
+#[derive(Debug, Clone)]
+enum Act {
+    Take(u8, u8),
+    Begin(u8, u8),
+    Settle(u8, u8),
+    Reap(u8),
+    LookAt(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        (0_u8..3, 1_u8..5).prop_map(|(worker, count)| Act::Take(worker, count)),
+        (0_u8..3, 0_u8..8).prop_map(|(worker, slice)| Act::Begin(worker, slice)),
+        (0_u8..3, 0_u8..8).prop_map(|(worker, slice)| Act::Settle(worker, slice)),
+        (0_u8..3).prop_map(Act::Reap),
+        (0_u8..3).prop_map(Act::LookAt),
+    ]
+}
+
+fn play(acts: &[Act]) -> Result<(), TestCaseError> {
+    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    for slice in 0..8 {
+        trial.dispatch(&named(&format!("t{slice}")), admitted(1));
+    }
+    let worker = |number: u8| format!("w{number}");
+    let mut has: BTreeMap<u8, Vec<Slice>> = BTreeMap::new();
+    let mut settled = BTreeSet::new();
+    let mut stale: BTreeMap<u8, (Vec<HeldEntry>, View)> = BTreeMap::new();
+    for act in acts {
+        match act {
+            Act::Take(number, count) => {
+                for queue in queues() {
+                    let slices = trial.slices(&queue, &worker(*number), usize::from(*count));
+                    has.entry(*number).or_default().extend(slices);
+                }
+            }
+            Act::Begin(number, at) => {
+                if let Some(slice) = has.get(number).and_then(|slices| slices.get(usize::from(*at))) {
+                    let _ = trial.begin(&slice.clone());
+                }
+            }
+            Act::Settle(number, at) => {
+                let slices = has.entry(*number).or_default();
+                if usize::from(*at) < slices.len() {
+                    let slice = slices.remove(usize::from(*at));
+                    if trial.settle(&slice).is_ok() {
+                        prop_assert!(settled.insert(slice.name.clone()), "{} was settled twice", slice.name);
+                    }
+                }
+            }
+            Act::LookAt(number) => {
+                let held = held(&trial, &worker(*number));
+                let mut view = View::default();
+                for name in held.iter().filter_map(HeldEntry::name) {
+                    let query = Query::Record(name.record());
+                    view.insert(query.clone(), trial.answer(&query));
+                }
+                stale.insert(*number, (held, view));
+            }
+            Act::Reap(number) => {
+                let consumer = worker(*number);
+                let known = stale.remove(number);
+                let (held, mut view) = known.unwrap_or_else(|| (held(&trial, &consumer), View::default()));
+                let lease = lease(&trial, &consumer, trial.now_ms);
+                trial.run_with(&Reap { consumer: consumer.into(), lease, held, bounds: &bounds }, &mut view);
+            }
+        }
+        // Each unfinished turn is on exactly one queue, held by one consumer, or about to end.
+        let fields = trial.queues.values().flat_map(|queue| queue.entries.values()).flatten();
+        let names: Vec<&[u8]> =
+            fields.filter(|(field, _)| &**field == slice_fields::NAME).map(|(_, name)| &name[..]).collect();
+        for slice in 0..8 {
+            let name = named(&format!("t{slice}"));
+            let Some(stored) = trial.turn(&name) else { continue };
+            let live = names.iter().filter(|one| **one == name.to_string().as_bytes()).count();
+            let is_out = usize::from(stored.value.state.out().is_some());
+            prop_assert_eq!(live, is_out, "{} is in {} places", name, live);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    #[test]
+    fn a_slice_is_in_one_place_and_settles_once(acts in prop::collection::vec(act(), 1..60)) {
+        play(&acts)?;
+    }
+}
+
+#[test]
+fn without_its_guards_a_reap_puts_a_slice_in_two_places() {
+    use Act::{LookAt, Reap, Settle, Take};
+    let late = [Take(0, 1), LookAt(0), Settle(0, 0), Reap(0), Take(1, 1), Settle(1, 0)];
+    assert!(play(&late).is_ok());
+    let twice = [Take(0, 1), Reap(0)];
+    assert!(mutants::with("reap_acknowledges_the_old_entry", || play(&twice)).is_err());
+}
+
+#[test]
+fn what_began_after_a_look_stays_begun() {
+    let begun_is_kept = || {
+        let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+        let name = named("t");
+        trial.dispatch(&name, admitted(1));
+        let mut slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+        let (lease, held) = (lease(&trial, "w1", trial.now_ms), held(&trial, "w1"));
+        let (query, mut view) = (Query::Record(name.record()), View::default());
+        view.insert(query.clone(), trial.answer(&query));
+        slice.turn.begun = Some(Begun { position: 0, by: "n1".into() });
+        trial.begin(&slice).unwrap();
+        trial.run_with(&Reap { consumer: "w1".into(), lease, held, bounds: &bounds }, &mut view);
+        let turn = trial.turn(&name).unwrap().value;
+        assert_eq!(turn.crashes, 1);
+        turn.begun.is_some()
+    };
+    assert!(begun_is_kept());
+    assert!(!mutants::with("reap_guards_the_version", begun_is_kept));
+}
+
+#[test]
+fn a_crash_is_counted_alike_in_all_groups() {
+    let (mut trial, bounds) = (crashed_worker(8), Bounds::default());
+    assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
+    assert!(trial.records.contains_key(&crash("w1")));
+    assert!(matches!(reap_once(&mut trial, "w1", &bounds), Reaped::Redelivered(group) if group.len() == 4));
+    assert_eq!(trial.turn(&named("t7")).unwrap().value.suspect, Some(Suspect { group_max: 4, lone_crashes: 0 }));
+}
+
+#[test]
+fn a_worker_that_only_fell_silent_crashes_again_later() {
+    let (mut trial, bounds) = (crashed_worker(8), Bounds::default());
+    beat(&mut trial, "w1");
+    reap(&mut trial, "w1", &bounds);
+    beat(&mut trial, "w1");
+    trial.dispatch(&named("later"), admitted(1));
+    trial.slices(&keys::ready(Priority::Normal), "w1", 1);
+    reap(&mut trial, "w1", &bounds);
+    let later = trial.turn(&named("later")).unwrap().value;
+    assert_eq!(later.suspect, Some(Suspect { group_max: 1, lone_crashes: 1 }));
+}
+
+#[test]
+fn a_transaction_is_bounded_in_bytes() {
+    let (mut trial, bounds) = (Trial::at(LEASE), Bounds::default());
+    for slice in 0..6 {
+        let mut turn = admitted(1);
+        turn.head.span = Some("x".repeat(400_000));
+        trial.dispatch(&named(&format!("t{slice}")), turn);
+    }
+    trial.slices(&keys::ready(Priority::Normal), "w1", 6);
+    let (groups, _) = reap(&mut trial, "w1", &bounds);
+    assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 2]);
+    for slice in trial.slices(&keys::suspect(Priority::Normal), "w2", 6) {
+        assert_eq!(slice.turn.suspect, Some(Suspect { group_max: 3, lone_crashes: 0 }));
+    }
+}

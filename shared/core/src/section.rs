@@ -1,0 +1,74 @@
+//! Sections: parts of a transaction that another subject decides, such as the effects of a call's end on facts, claims,
+//! streaks or caches.
+
+use tickfleet_model::RejectionCode;
+
+use crate::bounds::Bounds;
+use crate::decision::Context;
+use crate::transaction::Transaction;
+use crate::turn::reject::DeadLetter;
+use crate::view::{Undecided, View};
+
+/// Adds guards and writes of one subject to the transaction of another decision.
+///
+/// A section checks [`Context::conflicts`] for an earlier failure of its own guards. It leaves [`Transaction::proof`] alone,
+/// and adds no [`crate::Guard::Held`]: that guard comes last, after all sections.
+pub trait Section: Sync {
+    /// Adds the guards and writes of this subject.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a read is missing, or a record is unreadable.
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided>;
+}
+
+/// Adds all sections, in order.
+///
+/// [`Undecided`], from the first section that cannot decide.
+/// [`Undecided`], of the first section that cannot decide.
+pub fn add_all(
+    sections: &[&dyn Section],
+    transaction: &mut Transaction,
+    view: &View,
+    context: &Context,
+) -> Result<(), Undecided> {
+    sections.iter().try_for_each(|section| section.add_to(transaction, view, context))
+}
+
+/// Variant of [`add_all`] for transactions that have to be committed regardless of other records, such as results. If a
+/// section's record is unreadable, the section adds only a dead letter. The record stays as it is.
+///
+/// # Errors
+/// As in [`Section::add_to`], except for unreadable records.
+pub fn add_readable(
+    sections: &[&dyn Section],
+    transaction: &mut Transaction,
+    view: &View,
+    context: &Context,
+    bounds: &Bounds,
+) -> Result<(), Undecided> {
+    for section in sections {
+        isolate(transaction, bounds, |own| section.add_to(own, view, context))?;
+    }
+    Ok(())
+}
+
+/// Runs `add`, or adds a dead letter if a record is unreadable.
+pub(crate) fn isolate(
+    transaction: &mut Transaction,
+    bounds: &Bounds,
+    add: impl FnOnce(&mut Transaction) -> Result<(), Undecided>,
+) -> Result<(), Undecided> {
+    let mut own = Transaction::new(transaction.version.clone());
+    match add(&mut own) {
+        Ok(()) => {
+            transaction.guards.append(&mut own.guards);
+            transaction.writes.append(&mut own.writes);
+        }
+        Err(Undecided::Unreadable { key, why }) => {
+            let (reason, raw) = (RejectionCode::Unreadable, why.to_string().into());
+            DeadLetter { from: "record", entry: key.as_str(), reason, raw, tenant: None }.add_to(transaction, bounds);
+        }
+        Err(missing) => return Err(missing),
+    }
+    Ok(())
+}

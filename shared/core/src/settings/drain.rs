@@ -1,0 +1,252 @@
+//! Drained workers: they take no new work, complete what they hold, and wait.
+//!
+//! A flag belongs to a worker: the prefix that the consumer names of all its starts share. So the flag survives a restart of
+//! the worker. The worker receives the flag with its next heartbeat. If the store lost the flag, the worker restores it,
+//! unless an operator has resumed the worker since.
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::limits;
+use tickfleet_model::policy::Pause;
+
+use crate::audit::AuditEntry;
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, SetKey, Transaction, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Time for which the record of a resumed worker is kept, ms.
+const LIFTED_MS: i64 = 24 * 3_600_000;
+
+/// The drain flag of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "s", rename_all = "snake_case")]
+pub enum DrainFlag {
+    /// The worker takes no new work.
+    Drained {
+        /// The operator, and the reason.
+        note: Pause,
+    },
+    /// An operator has resumed the worker. Until the worker receives that, it may still have an older flag.
+    Lifted {
+        /// Time of the resume, ms.
+        at_ms: i64,
+    },
+}
+
+impl Record for DrainFlag {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a worker's flag.
+#[must_use]
+pub fn key(worker: &str) -> RecordKey {
+    RecordKey::new(format!("drain:{worker}"))
+}
+
+/// Drained workers. A place is the time of the drain, ms.
+#[must_use]
+pub fn drained() -> SetKey {
+    SetKey::new("drains")
+}
+
+/// Removes the flag of a drained worker that has left.
+pub(crate) fn forget(worker: &str, transaction: &mut Transaction) {
+    transaction.write(Write::Delete(key(worker)));
+    transaction.write(Write::Leave { set: drained(), member: worker.into(), queue_of: None });
+}
+
+/// A change of a flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrainChange {
+    /// An operator drains the worker.
+    Drain {
+        /// The operator, and the reason.
+        note: Pause,
+        /// Drained workers that are gone for good. Their flags are removed, at most [`limits::DRAINS_FORGOTTEN_MAX`].
+        gone: Vec<String>,
+        /// The operator's entry.
+        entry: AuditEntry,
+    },
+    /// An operator resumes the worker.
+    Resume {
+        /// The operator's entry.
+        entry: AuditEntry,
+    },
+    /// The worker restores a flag that the store has lost.
+    Restore {
+        /// The flag's note, as the worker received it.
+        note: Pause,
+    },
+}
+
+/// Changes the flag of a worker.
+#[derive(Debug, Clone)]
+pub struct ChangeDrain {
+    /// The worker.
+    pub worker: String,
+    /// The change.
+    pub change: DrainChange,
+}
+
+/// The result of [`ChangeDrain`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainResult {
+    /// The flag is changed.
+    Done,
+    /// The flag already had the wanted state.
+    Unchanged,
+    /// Too many workers are drained.
+    Full,
+    /// The flag is not restored, because an operator has resumed the worker since.
+    Lifted,
+}
+
+impl Decision for ChangeDrain {
+    type Output = DrainResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key(&self.worker)), Query::Size(drained())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<DrainResult>, Undecided> {
+        let stored: Option<Stored<DrainFlag>> = view.record(&key(&self.worker))?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(&self.worker), stored.as_ref());
+        transaction.proof = Some(key(&self.worker));
+        let flag = stored.map(|stored| stored.value);
+        let (note, gone, entry) = match &self.change {
+            DrainChange::Resume { entry } => return Ok(self.resume(flag, entry, context.now_ms, transaction)),
+            DrainChange::Drain { note, gone, entry } => (note, gone.as_slice(), Some(entry)),
+            DrainChange::Restore { note } => (note, [].as_slice(), None),
+        };
+        match flag {
+            Some(DrainFlag::Drained { .. }) => return Ok(Step::Return(DrainResult::Unchanged)),
+            Some(DrainFlag::Lifted { at_ms }) if entry.is_none() && at_ms >= note.since_ms => {
+                return Ok(Step::Return(DrainResult::Lifted));
+            }
+            _ => {}
+        }
+        let gone = &gone[..gone.len().min(limits::DRAINS_FORGOTTEN_MAX)];
+        // Operators rarely do this, so a small overrun of the bound is acceptable.
+        if let Value::Size(size) = view.get(&Query::Size(drained()))?
+            && size.saturating_sub(gone.len() as u64) >= limits::DRAINS_MAX as u64
+        {
+            return Ok(Step::Return(DrainResult::Full));
+        }
+        for worker in gone.iter().filter(|worker| **worker != self.worker) {
+            forget(worker, &mut transaction);
+        }
+        let place = note.since_ms.max(0).unsigned_abs();
+        let join = Write::Join { set: drained(), member: self.worker.as_str().into(), place, queue_of: None };
+        transaction.write(join).put(&key(&self.worker), &DrainFlag::Drained { note: note.clone() });
+        if let Some(entry) = entry {
+            entry.append_to(&mut transaction);
+        }
+        Ok(Step::Commit(transaction, DrainResult::Done))
+    }
+}
+
+impl ChangeDrain {
+    /// Resumes a worker even if the store has lost its flag: the worker may still have the flag, and restore it.
+    fn resume(
+        &self,
+        flag: Option<DrainFlag>,
+        entry: &AuditEntry,
+        now_ms: i64,
+        mut transaction: Transaction,
+    ) -> Step<DrainResult> {
+        let (since_ms, result) = match flag {
+            Some(DrainFlag::Drained { note }) => (note.since_ms, DrainResult::Done),
+            Some(DrainFlag::Lifted { at_ms }) => (at_ms, DrainResult::Unchanged),
+            None => (now_ms, DrainResult::Unchanged),
+        };
+        if result == DrainResult::Done {
+            entry.append_to(&mut transaction);
+        }
+        let lifted = DrainFlag::Lifted { at_ms: now_ms.max(since_ms) };
+        let leave = Write::Leave { set: drained(), member: self.worker.as_str().into(), queue_of: None };
+        transaction.write(leave).put_for(&key(&self.worker), &lifted, LIFTED_MS);
+        Step::Commit(transaction, result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::keys;
+    use crate::paper::Paper;
+
+    fn entry() -> AuditEntry {
+        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 100 }
+    }
+
+    fn note(since_ms: i64) -> Pause {
+        Pause { by: "op".into(), reason: "upgrade".into(), since_ms }
+    }
+
+    fn change(change: DrainChange) -> ChangeDrain {
+        ChangeDrain { worker: "w-1".into(), change }
+    }
+
+    fn drain(since_ms: i64, gone: Vec<String>) -> ChangeDrain {
+        change(DrainChange::Drain { note: note(since_ms), gone, entry: entry() })
+    }
+
+    fn resume() -> ChangeDrain {
+        change(DrainChange::Resume { entry: entry() })
+    }
+
+    fn restore(since_ms: i64) -> ChangeDrain {
+        change(DrainChange::Restore { note: note(since_ms) })
+    }
+
+    #[test]
+    fn a_worker_is_drained_and_resumed() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Done);
+        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Unchanged);
+        assert_eq!(shard.set(&drained()), ["w-1"]);
+        shard.pass(10);
+        assert_eq!(shard.result(&resume()), DrainResult::Done);
+        assert_eq!(shard.result(&resume()), DrainResult::Unchanged);
+        assert!(shard.set(&drained()).is_empty());
+        assert_eq!(shard.log(&keys::audit()).len(), 2);
+        shard.pass(LIFTED_MS);
+        assert_eq!(shard.record::<DrainFlag>(&key("w-1")), None);
+    }
+
+    #[test]
+    fn a_flag_is_restored_unless_the_worker_was_resumed_since() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&restore(900)), DrainResult::Done);
+        assert!(shard.log(&keys::audit()).is_empty(), "the log has it already");
+        assert_eq!(shard.result(&restore(900)), DrainResult::Unchanged);
+        shard.run(&resume());
+        assert_eq!(shard.result(&restore(900)), DrainResult::Lifted);
+        assert_eq!(shard.result(&restore(1_001)), DrainResult::Done, "it was drained again since");
+    }
+
+    /// The store has lost the flag. The operator resumes the worker while the worker restores the flag.
+    #[test]
+    fn a_resume_of_a_lost_flag_counts() {
+        let mut shard = Paper::at(1_000);
+        let decided = shard.decide(&restore(900));
+        assert_eq!(shard.result(&resume()), DrainResult::Unchanged);
+        assert_eq!(shard.finish(&restore(900), decided).result, DrainResult::Lifted);
+        assert!(shard.set(&drained()).is_empty());
+    }
+
+    #[test]
+    fn flags_are_bounded_and_those_of_workers_that_are_gone_make_room() {
+        let mut shard = Paper::at(1_000);
+        let members = (0..limits::DRAINS_MAX).map(|worker| (format!("w-x{worker}").into(), 1)).collect();
+        shard.sets.insert(drained(), members);
+        assert_eq!(shard.result(&drain(1_000, vec![])), DrainResult::Full);
+        assert_eq!(shard.result(&restore(1_000)), DrainResult::Full);
+        assert_eq!(shard.result(&drain(1_000, vec!["w-x7".into()])), DrainResult::Done);
+        let set = shard.set(&drained());
+        assert!(set.len() == limits::DRAINS_MAX && set.contains(&"w-1") && !set.contains(&"w-x7"));
+    }
+}

@@ -1,0 +1,28 @@
+//! Run-time settings of a shard, beside the configuration.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | record `settings` | generation and number of the settings; one part for each setting, see [`Setting::part`] |
+//! | record `policy` | the policy in force, earlier policies, and the policy of each scheduler, see [`policy`] |
+//! | record `drain:<worker>`, set `drains` | workers that take no new work, see [`drain`] |
+//!
+//! Every change of a setting raises the generation in the same transaction: from then on, no decision uses earlier settings.
+//! Drain flags have no generation, because no decision depends on them: each worker receives its own flag.
+
+pub mod drain;
+pub mod policy;
+mod read;
+pub mod reset;
+mod run_time;
+
+pub use read::{ReadSettings, RunTimeSettings};
+pub use run_time::{ChangeSetting, Origin, Setting, SettingResult, Settings, key};
+
+use crate::decision::Context;
+
+/// A generation after `last`. It is at least the time, so that a generation that the store lost in a restart is not assigned
+/// to other content.
+#[must_use]
+pub fn next_generation(last: u64, context: &Context) -> u64 {
+    (last + 1).max(context.now_ms.max(0).unsigned_abs())
+}

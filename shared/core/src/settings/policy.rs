@@ -1,0 +1,342 @@
+//! The policy in force, and the policy that each scheduler decides by. See `docs/adr/0007`.
+//!
+//! A policy that was never in force in this shard is new, and takes effect at once. An older policy returns only if no
+//! living scheduler still decides by the policy in force. A scheduler decides by a policy from its announcement until it
+//! announces another policy, it leaves, or its lease ends.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::ConsumerId;
+
+use super::next_generation;
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+use crate::workers::Liveness;
+
+/// Maximum number of policies in the record. Beyond it, the policy that was in force longest ago counts as new again.
+const KNOWN_MAX: usize = 64;
+
+/// The policies of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policies {
+    /// Number of shards that the data was written with. A tenant's shard depends on it.
+    #[serde(rename = "sh")]
+    pub shards: u32,
+    /// Digest of the policy in force.
+    #[serde(rename = "in")]
+    pub in_force: String,
+    /// Generation of the policy in force.
+    #[serde(rename = "g")]
+    pub generation: u64,
+    /// Policies that were in force, each with its last generation.
+    #[serde(rename = "k")]
+    pub known: BTreeMap<String, u64>,
+    /// Schedulers, each with the digest of its policy.
+    #[serde(rename = "by")]
+    pub schedulers: BTreeMap<ConsumerId, String>,
+}
+
+impl Record for Policies {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record.
+#[must_use]
+pub fn key() -> RecordKey {
+    RecordKey::new("policy")
+}
+
+/// A scheduler, or an operator, announces a policy.
+#[derive(Debug, Clone)]
+pub struct Announce {
+    /// Digest of the policy.
+    pub digest: String,
+    /// Number of shards.
+    pub shards: u32,
+    /// The scheduler that decides by the policy from now on. It has sent a heartbeat.
+    pub scheduler: Option<ConsumerId>,
+    /// True to ignore schedulers with the policy in force that have only fallen silent.
+    pub ignore_silent: bool,
+}
+
+/// The result of [`Announce`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Announcement {
+    /// The policy is in force.
+    InForce {
+        /// Its generation.
+        generation: u64,
+    },
+    /// The policy is an earlier one, and schedulers decide by a newer one.
+    Older {
+        /// The generation in force.
+        generation: u64,
+        /// True if these schedulers have only fallen silent.
+        silent: bool,
+    },
+    /// The data was written with another number of shards.
+    OtherShards {
+        /// The stored number of shards.
+        stored: u32,
+    },
+}
+
+/// The schedulers that decide by the policy in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Others {
+    None,
+    Silent,
+    Alive,
+}
+
+impl Announce {
+    /// Removes schedulers that have left, and searches for others with the policy in force. Guards that dead schedulers stay
+    /// dead.
+    fn look_for_others(
+        &self,
+        policies: &mut Policies,
+        view: &View,
+        now_ms: i64,
+        transaction: &mut Transaction,
+    ) -> Result<Others, Undecided> {
+        let mut found = Others::None;
+        let mut gone = Vec::new();
+        for (scheduler, digest) in policies.schedulers.iter().filter(|(name, _)| Some(*name) != self.scheduler.as_ref())
+        {
+            let liveness = Liveness::of(scheduler, view, now_ms)?;
+            if liveness == Liveness::Gone {
+                gone.push(scheduler.clone());
+            }
+            if *digest == policies.in_force {
+                found = found.max(match liveness {
+                    Liveness::Alive { .. } => Others::Alive,
+                    Liveness::Silent { .. } => Others::Silent,
+                    Liveness::Gone => Others::None,
+                });
+                if !liveness.is_alive() {
+                    liveness.guard_dead(scheduler, transaction);
+                }
+            }
+        }
+        policies.schedulers.retain(|scheduler, _| !gone.contains(scheduler));
+        Ok(found)
+    }
+
+    /// Puts the policy in force.
+    fn put_in_force(&self, policies: &mut Policies, context: &Context, transaction: &mut Transaction) {
+        if !policies.known.contains_key(&self.digest) && policies.known.len() >= KNOWN_MAX {
+            let others = policies.known.iter().filter(|(digest, _)| **digest != policies.in_force);
+            if let Some(oldest) = others.min_by_key(|(_, generation)| **generation).map(|(digest, _)| digest.clone()) {
+                policies.known.remove(&oldest);
+            }
+        }
+        policies.in_force.clone_from(&self.digest);
+        policies.generation = next_generation(policies.generation, context);
+        policies.known.insert(self.digest.clone(), policies.generation);
+        transaction.write(Write::PolicyGeneration(policies.generation));
+    }
+
+    fn decide_by_it(&self, policies: &mut Policies) {
+        if let Some(scheduler) = &self.scheduler {
+            policies.schedulers.insert(scheduler.clone(), self.digest.clone());
+        }
+    }
+}
+
+impl Decision for Announce {
+    type Output = Announcement;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Announcement>, Undecided> {
+        let stored: Option<Stored<Policies>> = view.record(&key())?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref());
+        transaction.proof = Some(key());
+        let before = stored.map(|stored| stored.value);
+        let mut policies = before.clone().unwrap_or_else(|| Policies {
+            shards: self.shards,
+            in_force: String::new(),
+            generation: 0,
+            known: BTreeMap::new(),
+            schedulers: BTreeMap::new(),
+        });
+        if policies.shards != self.shards {
+            return Ok(Step::Return(Announcement::OtherShards { stored: policies.shards }));
+        }
+        let mut announcement = Announcement::InForce { generation: policies.generation };
+        if policies.in_force == self.digest {
+            self.decide_by_it(&mut policies);
+        } else {
+            let others = self.look_for_others(&mut policies, view, context.now_ms, &mut transaction)?;
+            let must_wait = others == Others::Alive || others == Others::Silent && !self.ignore_silent;
+            if policies.known.contains_key(&self.digest) && must_wait {
+                if let Some(scheduler) = &self.scheduler {
+                    policies.schedulers.remove(scheduler);
+                }
+                announcement =
+                    Announcement::Older { generation: policies.generation, silent: others == Others::Silent };
+            } else {
+                self.put_in_force(&mut policies, context, &mut transaction);
+                self.decide_by_it(&mut policies);
+                announcement = Announcement::InForce { generation: policies.generation };
+            }
+        }
+        if before.as_ref() == Some(&policies) {
+            return Ok(Step::Return(announcement));
+        }
+        transaction.put(&key(), &policies);
+        Ok(Step::Commit(transaction, announcement))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::paper::Paper;
+    use crate::workers::{Beat, Bury, Leave, Role};
+
+    fn id(scheduler: &str) -> ConsumerId {
+        ConsumerId::new(scheduler).unwrap()
+    }
+
+    fn announce(scheduler: &str, digest: &str) -> Announce {
+        Announce { digest: digest.into(), shards: 4, scheduler: Some(id(scheduler)), ignore_silent: false }
+    }
+
+    fn beat(scheduler: &str) -> Beat {
+        Beat { consumer: id(scheduler), role: Role::Scheduler, lease_ms: 800, policy: String::new() }
+    }
+
+    fn leave(scheduler: &str) -> Leave {
+        Leave { consumer: id(scheduler), role: Role::Scheduler }
+    }
+
+    fn start(shard: &mut Paper, scheduler: &str, digest: &str) -> Announcement {
+        shard.run(&beat(scheduler));
+        shard.result(&announce(scheduler, digest))
+    }
+
+    const fn older(generation: u64, silent: bool) -> Announcement {
+        Announcement::Older { generation, silent }
+    }
+
+    #[test]
+    fn a_new_policy_is_in_force_at_once() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(start(&mut shard, "a", "p1"), Announcement::InForce { generation: 1_000 });
+        assert_eq!(start(&mut shard, "b", "p1"), Announcement::InForce { generation: 1_000 });
+        assert_eq!(start(&mut shard, "c", "p2"), Announcement::InForce { generation: 1_001 });
+        assert_eq!(shard.policy, 1_001);
+        let other = Announce { shards: 5, ..announce("c", "p2") };
+        assert_eq!(shard.result(&other), Announcement::OtherShards { stored: 4 });
+        assert!(matches!(shard.decide(&announce("c", "p2")), Step::Return(_)), "nothing is new");
+    }
+
+    #[test]
+    fn an_older_policy_returns_when_nobody_decides_by_the_newer_one() {
+        let mut shard = Paper::at(1_000);
+        start(&mut shard, "a", "p1");
+        start(&mut shard, "b", "p2");
+        assert_eq!(start(&mut shard, "a", "p1"), older(1_001, false));
+        shard.run(&leave("b"));
+        assert_eq!(start(&mut shard, "a", "p1"), Announcement::InForce { generation: 1_002 });
+    }
+
+    #[test]
+    fn who_fell_silent_is_waited_for() {
+        let mut shard = Paper::at(1_000);
+        start(&mut shard, "a", "p1");
+        start(&mut shard, "b", "p2");
+        shard.pass(900);
+        shard.run(&Bury { consumer: id("b") });
+        assert_eq!(start(&mut shard, "a", "p1"), older(1_001, true));
+        let take = Announce { ignore_silent: true, ..announce("a", "p1") };
+        assert_eq!(shard.result(&take), Announcement::InForce { generation: 1_900 });
+        assert_eq!(start(&mut shard, "b", "p2"), older(1_900, false));
+        shard.pass(25 * 3_600_000);
+        shard.run(&beat("b"));
+        assert_eq!(shard.result(&announce("b", "p2")), Announcement::InForce { generation: shard.policy }, "a is gone");
+    }
+
+    /// The scheduler with the policy in force sends a heartbeat between decision and commit of a takeover.
+    #[test]
+    fn a_heartbeat_in_between_prevents_a_takeover() {
+        let mut shard = Paper::at(1_000);
+        start(&mut shard, "a", "p1");
+        start(&mut shard, "b", "p2");
+        shard.pass(900);
+        shard.run(&beat("a"));
+        let take = Announce { ignore_silent: true, ..announce("a", "p1") };
+        let decided = shard.decide(&take);
+        shard.run(&beat("b"));
+        assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
+        shard.run(&leave("b"));
+        let decided = shard.decide(&take);
+        shard.run(&beat("b"));
+        assert_eq!(shard.finish(&take, decided).result, older(1_001, false));
+    }
+
+    #[test]
+    fn the_oldest_policy_is_forgotten() {
+        let mut shard = Paper::at(1_000);
+        for number in 0..=KNOWN_MAX {
+            start(&mut shard, "a", &format!("p{number}"));
+        }
+        let policies: Policies = shard.record(&key()).unwrap();
+        assert_eq!(policies.known.len(), KNOWN_MAX);
+        assert!(!policies.known.contains_key("p0"));
+        assert!(matches!(start(&mut shard, "b", "p0"), Announcement::InForce { .. }), "it counts as new");
+    }
+
+    proptest! {
+        /// For any actions of schedulers: a living scheduler with the policy in force keeps it in force against older
+        /// policies, and each generation belongs to one policy.
+        #[test]
+        fn one_policy_is_in_force(
+            steps in prop::collection::vec((0..3usize, 0..3usize, 0..6u8, 0..3i64, any::<bool>()), 1..50),
+        ) {
+            let mut shard = Paper::at(1_000);
+            let mut seen: BTreeMap<u64, String> = BTreeMap::new();
+            let mut decided: Option<(Step<Announcement>, Announce)> = None;
+            for (who, what, act, time, ignore_silent) in steps {
+                let name = ["a", "b", "c"][who];
+                let next = Announce { ignore_silent, ..announce(name, ["p1", "p2", "p3"][what]) };
+                shard.pass(time * 450);
+                match act {
+                    0 => drop(shard.run(&beat(name))),
+                    1 => drop(shard.run(&leave(name))),
+                    2 => decided = Some((shard.decide(&next), next)),
+                    _ => {
+                        let taken = if act == 3 { decided.take() } else { None };
+                        let (old, step) = taken.unwrap_or_else(|| (shard.decide(&next), next));
+                        let before: Option<Policies> = shard.record(&key());
+                        let now_ms = shard.now_ms;
+                        let alive = |name: &ConsumerId| {
+                            let stored = shard.record::<crate::workers::Consumer>(&crate::workers::key(name.as_str()));
+                            stored.is_some_and(|one| one.lease_ends_ms > now_ms)
+                        };
+                        let is_kept = before.as_ref().is_some_and(|before| {
+                            let others = before.schedulers.iter().filter(|(name, _)| Some(*name) != step.scheduler.as_ref());
+                            let is_older = before.known.contains_key(&step.digest) && before.in_force != step.digest;
+                            is_older && others.into_iter().any(|(name, by)| *by == before.in_force && alive(name))
+                        });
+                        let receipt = shard.finish(&step, old);
+                        if let Announcement::InForce { generation } = receipt.result {
+                            // A result without a commit dates from its decision; the generation shows its age.
+                            prop_assert!(!is_kept || receipt.committed.is_none(), "{:?}", step);
+                            prop_assert_eq!(seen.entry(generation).or_insert_with(|| step.digest.clone()), &step.digest);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

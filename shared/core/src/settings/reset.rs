@@ -1,0 +1,152 @@
+//! Resets one counter of a limit to zero.
+//!
+//! The window of a counter ends as before. A rolling counter starts again.
+
+use bytes::Bytes;
+use serde_json::{Map, Value as Json};
+
+use crate::audit::AuditEntry;
+use crate::counters::is_rolling;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{throttle_queue, throttle_timer};
+use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Sets a counter to zero. Turns that wait for it are checked now.
+#[derive(Debug, Clone)]
+pub struct ResetLimit {
+    /// The counter.
+    pub counter: CounterKey,
+    /// The operator's audit entry. Its object `meta` receives `used_before` and `window_ends_ms`.
+    pub entry: Map<String, Json>,
+    /// Maximum number of entries in the audit log.
+    pub audit_entries_max: u64,
+}
+
+/// A counter before its reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResetCounter {
+    /// The amount used in the window; 0 if the window has ended.
+    pub used: u64,
+    /// The end of the window, ms; 0 without a window.
+    pub ends_ms: i64,
+    /// Number of turns in the counter's throttle queue.
+    pub waiting: u64,
+}
+
+impl ResetLimit {
+    /// Removes the counter. The [`Write::Leave`] without a member marks the new counter as queued if turns wait for it.
+    fn start_again(&self, transaction: &mut Transaction) {
+        transaction.write(Write::DeleteCounter(self.counter.clone())).write(Write::Leave {
+            set: throttle_queue(&self.counter),
+            member: "".into(),
+            queue_of: Some(self.counter.clone()),
+        });
+    }
+
+    fn entry(&self, counter: &ResetCounter) -> AuditEntry {
+        let mut entry = self.entry.clone();
+        if let Json::Object(meta) = entry.entry("meta").or_insert_with(|| Json::Object(Map::new())) {
+            meta.insert("used_before".into(), counter.used.into());
+            meta.insert("window_ends_ms".into(), counter.ends_ms.into());
+        }
+        AuditEntry { text: Bytes::from(Json::Object(entry).to_string()), entries_max: self.audit_entries_max }
+    }
+}
+
+impl Decision for ResetLimit {
+    /// `None` if the counter does not exist.
+    type Output = Option<ResetCounter>;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Counter(self.counter.clone()), Query::Size(throttle_queue(&self.counter))]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
+        let Value::Counter(Some(state)) = view.get(&Query::Counter(self.counter.clone()))? else {
+            return Ok(Step::Return(None));
+        };
+        let Value::Size(waiting) = view.get(&Query::Size(throttle_queue(&self.counter)))? else {
+            return Ok(Step::Return(None));
+        };
+        let has_ended = state.ends_ms > 0 && state.ends_ms <= context.now_ms;
+        let used = if has_ended { 0 } else { state.used };
+        let counter = ResetCounter { used, ends_ms: state.ends_ms, waiting: *waiting };
+        let mut transaction = Transaction::new(context.version.clone());
+        if is_rolling(state) {
+            self.start_again(&mut transaction);
+        } else {
+            // Debits since the read stay, including those of a window that has opened since.
+            transaction.write(Write::Add {
+                counter: self.counter.clone(),
+                amount: i64::try_from(used).map_or(i64::MIN, |used| -used),
+                ends_ms: Some(state.ends_ms),
+            });
+        }
+        transaction.timer(throttle_timer(&self.counter), context.now_ms, TimerRule::Wake);
+        self.entry(&counter).append_to(&mut transaction);
+        Ok(Step::Commit(transaction, Some(counter)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys;
+    use crate::paper::Paper;
+    use crate::transaction::CounterState;
+
+    fn reset() -> ResetLimit {
+        let Json::Object(entry) = serde_json::json!({ "action": "LIMIT_RESET", "meta": { "limit": "spend" } }) else {
+            panic!("an object")
+        };
+        ResetLimit { counter: CounterKey::new("spend", "acme"), entry, audit_entries_max: 10 }
+    }
+
+    #[test]
+    fn a_counter_is_zero_in_its_window_and_wakes_who_waits() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&reset()), None);
+        let counter = reset().counter;
+        shard.counters.insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 1, queued: true });
+        shard.timers.insert(throttle_timer(&counter).into(), 5_000);
+        shard.sets.entry(throttle_queue(&counter)).or_default().insert("acme:t".into(), 1);
+        assert_eq!(shard.result(&reset()), Some(ResetCounter { used: 7, ends_ms: 5_000, waiting: 1 }));
+        assert_eq!(shard.counters[&counter], CounterState { used: 0, ends_ms: 5_000, began_ms: 1, queued: true });
+        assert_eq!(shard.timers[&*throttle_timer(&counter)], 1_000);
+        let text = &shard.log(&keys::audit())[0].1[0].1;
+        let entry: Json = serde_json::from_slice(text).unwrap();
+        assert_eq!(entry["meta"], serde_json::json!({ "limit": "spend", "used_before": 7, "window_ends_ms": 5_000 }));
+    }
+
+    #[test]
+    fn debits_after_the_read_stay() {
+        let mut shard = Paper::at(1_000);
+        let counter = reset().counter;
+        shard.counters.insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 1, queued: false });
+        let decided = shard.decide(&reset());
+        shard.counters.get_mut(&counter).unwrap().used = 9;
+        shard.finish(&reset(), decided);
+        assert_eq!(shard.counters[&counter].used, 2);
+        let decided = shard.decide(&reset());
+        shard.counters.insert(counter.clone(), CounterState { used: 3, ends_ms: 9_000, began_ms: 1, queued: false });
+        shard.finish(&reset(), decided);
+        assert_eq!(shard.counters[&counter].used, 3, "another window has opened");
+    }
+    #[test]
+    fn a_rolling_counter_starts_again_with_its_queue() {
+        let mut shard = Paper::at(1_000);
+        let counter = reset().counter;
+        for waits in [true, false] {
+            shard
+                .counters
+                .insert(counter.clone(), CounterState { used: 7, ends_ms: 5_000, began_ms: 0, queued: waits });
+            let queue = shard.sets.entry(throttle_queue(&counter)).or_default();
+            queue.clear();
+            queue.extend(waits.then(|| ("acme:t".into(), 1)));
+            assert_eq!(shard.result(&reset()).map(|was| was.used), Some(7));
+            let left = waits.then(|| CounterState { queued: true, ..CounterState::default() });
+            assert_eq!(shard.counters.get(&counter).copied(), left);
+        }
+    }
+}

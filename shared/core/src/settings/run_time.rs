@@ -1,0 +1,381 @@
+//! Changes of settings: tenants declared at run time, pauses, and tools that are switched off.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::policy::{Pause, Paused, PausedTool, TenantPolicy};
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use super::next_generation;
+use crate::audit::AuditEntry;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{limits as counters, throttle_timer};
+use crate::record::{Record, Stored};
+use crate::transaction::{CounterKey, RecordKey, TimerRule, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// Maximum number of tenants declared at run time in one shard.
+const TENANTS_MAX: u64 = 10_000;
+/// Maximum number of tools that are switched off at run time.
+const TOOLS_OFF_MAX: u64 = 10_000;
+
+/// Generation of the settings, and the number of each kind. Each setting is a part of the record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Increases with every change.
+    #[serde(rename = "g")]
+    pub generation: u64,
+    /// Number of declared tenants.
+    #[serde(rename = "t", default)]
+    pub tenants: u64,
+    /// Number of pauses.
+    #[serde(rename = "p", default)]
+    pub pauses: u64,
+    /// Number of tools that are switched off.
+    #[serde(rename = "o", default)]
+    pub tools_off: u64,
+}
+
+impl Record for Settings {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record.
+#[must_use]
+pub fn key() -> RecordKey {
+    RecordKey::new("settings")
+}
+
+/// The subject of a setting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Setting {
+    /// A tenant is declared.
+    Tenant(TenantId),
+    /// A tenant or agent is paused.
+    Pause(Paused),
+    /// A tool is paused.
+    ToolPause(PausedTool),
+    /// A tool, by name or ID, is switched off.
+    ToolOff(String),
+}
+
+impl Setting {
+    /// The part of the setting: `tenant:acme`, `pause:acme:kelly`, `pause:acme:` for a whole tenant, `tool_pause:acme:send`,
+    /// `tool_pause::send` for all tenants, `tool_off:send`.
+    #[must_use]
+    pub fn part(&self) -> Arc<str> {
+        match self {
+            Self::Tenant(tenant) => format!("tenant:{tenant}"),
+            Self::Pause(Paused { tenant, agent }) => {
+                format!("pause:{tenant}:{}", agent.as_ref().map_or("", AgentId::as_str))
+            }
+            Self::ToolPause(PausedTool { tenant, tool }) => {
+                format!("tool_pause:{}:{tool}", tenant.as_ref().map_or("", TenantId::as_str))
+            }
+            Self::ToolOff(tool) => format!("tool_off:{tool}"),
+        }
+        .into()
+    }
+
+    /// Parses [`Self::part`].
+    #[must_use]
+    pub fn parse(part: &str) -> Option<Self> {
+        let (kind, subject) = part.split_once(':')?;
+        match kind {
+            "tenant" => Some(Self::Tenant(TenantId::new(subject).ok()?)),
+            "pause" => {
+                let (tenant, agent) = subject.split_once(':')?;
+                let agent = if agent.is_empty() { None } else { Some(AgentId::new(agent).ok()?) };
+                Some(Self::Pause(Paused { tenant: TenantId::new(tenant).ok()?, agent }))
+            }
+            "tool_pause" => {
+                let (tenant, tool) = subject.split_once(':')?;
+                let tenant = if tenant.is_empty() { None } else { Some(TenantId::new(tenant).ok()?) };
+                Some(Self::ToolPause(PausedTool { tenant, tool: tool.to_owned() }))
+            }
+            "tool_off" => Some(Self::ToolOff(subject.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The number of settings of this kind, and its bound.
+    fn count<'a>(&self, settings: &'a mut Settings) -> (&'a mut u64, u64) {
+        match self {
+            Self::Tenant(_) => (&mut settings.tenants, TENANTS_MAX),
+            Self::Pause(_) | Self::ToolPause(_) => (&mut settings.pauses, limits::PAUSES_MAX as u64),
+            Self::ToolOff(_) => (&mut settings.tools_off, TOOLS_OFF_MAX),
+        }
+    }
+}
+
+/// The cause of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// An operator changes it; the audit log receives this entry.
+    Operator(AuditEntry),
+    /// A process restores a setting that the store lost. Without effect if the setting exists.
+    Restored,
+}
+
+/// Sets or removes a setting.
+#[derive(Debug, Clone)]
+pub struct ChangeSetting {
+    setting: Setting,
+    /// The content of the setting. `None` removes the setting.
+    content: Option<Bytes>,
+    origin: Origin,
+}
+
+impl ChangeSetting {
+    fn json(setting: Setting, value: &impl Serialize, origin: Origin) -> Self {
+        Self { setting, content: Some(serde_json::to_vec(value).unwrap_or_default().into()), origin }
+    }
+
+    /// Declares a tenant, or replaces its declaration.
+    #[must_use]
+    pub fn set_tenant(tenant: TenantId, policy: &TenantPolicy, origin: Origin) -> Self {
+        Self::json(Setting::Tenant(tenant), policy, origin)
+    }
+
+    /// Pauses a tenant or agent: its calls are not admitted.
+    #[must_use]
+    pub fn pause(paused: Paused, note: &Pause, origin: Origin) -> Self {
+        Self::json(Setting::Pause(paused), note, origin)
+    }
+
+    /// Pauses a tool: its calls wait.
+    #[must_use]
+    pub fn pause_tool(paused: PausedTool, note: &Pause, origin: Origin) -> Self {
+        Self::json(Setting::ToolPause(paused), note, origin)
+    }
+
+    /// Switches a tool off for all tenants.
+    #[must_use]
+    pub fn switch_off(tool: String, origin: Origin) -> Self {
+        Self { setting: Setting::ToolOff(tool), content: Some(Bytes::new()), origin }
+    }
+
+    /// Removes a setting: the configured declaration applies again, a pause ends, or a tool is available again.
+    #[must_use]
+    pub fn remove(setting: Setting, entry: AuditEntry) -> Self {
+        Self { setting, content: None, origin: Origin::Operator(entry) }
+    }
+
+    /// Wakes turns that wait for the end of an agent's pause. Turns of a whole tenant are checked when their ticks begin.
+    fn wake(&self, now_ms: i64, transaction: &mut Transaction) {
+        if let Setting::Pause(Paused { tenant, agent: Some(agent) }) = &self.setting {
+            let counter = CounterKey::new(counters::TICK, format!("{tenant}:{agent}"));
+            transaction.timer(throttle_timer(&counter), now_ms, TimerRule::Wake);
+        }
+    }
+
+    /// True if the setting already has the wanted state.
+    fn is_made(&self, present: bool) -> bool {
+        match (&self.content, &self.setting, &self.origin) {
+            (None, _, _) => !present,
+            (Some(_), Setting::Tenant(_), Origin::Operator(_)) => false,
+            (Some(_), _, _) => present,
+        }
+    }
+}
+
+/// The result of [`ChangeSetting`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettingResult {
+    /// The setting is changed.
+    Done {
+        /// The new generation.
+        generation: u64,
+    },
+    /// The setting already had the wanted state.
+    Unchanged {
+        /// The current generation.
+        generation: u64,
+    },
+    /// The shard has too many settings of this kind.
+    Full,
+}
+
+impl Decision for ChangeSetting {
+    type Output = SettingResult;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(key()), Query::Parts(key(), vec![self.setting.part()])]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<SettingResult>, Undecided> {
+        let stored: Option<Stored<Settings>> = view.record(&key())?;
+        let part = self.setting.part();
+        let present = view.parts(&key(), vec![part.clone()])?.first().is_some_and(Option::is_some);
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref());
+        let mut settings = stored.map(|stored| stored.value).unwrap_or_default();
+        if self.is_made(present) {
+            return Ok(Step::Return(SettingResult::Unchanged { generation: settings.generation }));
+        }
+        let (count, max) = self.setting.count(&mut settings);
+        match &self.content {
+            Some(_) if !present && *count >= max => return Ok(Step::Return(SettingResult::Full)),
+            Some(content) => {
+                *count += u64::from(!present);
+                transaction.write(Write::PutPart(key(), part, content.clone()));
+            }
+            None => {
+                *count = count.saturating_sub(1);
+                transaction.write(Write::DeleteParts(key(), vec![part]));
+                self.wake(context.now_ms, &mut transaction);
+            }
+        }
+        settings.generation = next_generation(settings.generation, context);
+        transaction.write(Write::SettingsGeneration(settings.generation)).put(&key(), &settings);
+        if let Origin::Operator(entry) = &self.origin {
+            entry.append_to(&mut transaction);
+        }
+        transaction.proof = Some(key());
+        Ok(Step::Commit(transaction, SettingResult::Done { generation: settings.generation }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::super::ReadSettings;
+    use super::*;
+    use crate::keys;
+    use crate::paper::Paper;
+
+    fn entry() -> AuditEntry {
+        AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 1_000 }
+    }
+
+    fn operator() -> Origin {
+        Origin::Operator(entry())
+    }
+
+    fn kelly() -> Paused {
+        Paused { tenant: TenantId::new("acme").unwrap(), agent: Some(AgentId::new("kelly").unwrap()) }
+    }
+
+    fn note(reason: &str) -> Pause {
+        Pause { by: "op".into(), reason: reason.into(), since_ms: 5 }
+    }
+
+    #[test]
+    fn settings_are_parts_that_read_back() {
+        let tenant = TenantId::new("acme").unwrap();
+        let whole = Paused { tenant: tenant.clone(), agent: None };
+        let tool = |tenant| PausedTool { tenant, tool: "send:mail".into() };
+        for setting in [
+            Setting::Tenant(tenant.clone()),
+            Setting::Pause(kelly()),
+            Setting::Pause(whole),
+            Setting::ToolPause(tool(None)),
+            Setting::ToolPause(tool(Some(tenant))),
+            Setting::ToolOff("send".into()),
+        ] {
+            assert_eq!(Setting::parse(&setting.part()), Some(setting));
+        }
+    }
+
+    #[test]
+    fn a_change_raises_the_generation_with_its_audit_entry() {
+        let mut shard = Paper::at(1_000);
+        let pause = ChangeSetting::pause(kelly(), &note("x"), operator());
+        assert_eq!(shard.result(&pause), SettingResult::Done { generation: 1_000 });
+        assert_eq!((shard.settings, shard.log(&keys::audit()).len()), (1_000, 1));
+        assert_eq!(shard.result(&pause), SettingResult::Unchanged { generation: 1_000 });
+        let off = ChangeSetting::switch_off("send".into(), operator());
+        assert_eq!(shard.result(&off), SettingResult::Done { generation: 1_001 });
+        let settings = shard.result(&ReadSettings);
+        assert_eq!((settings.generation, shard.settings), (1_001, 1_001));
+        assert_eq!(settings.pauses, BTreeMap::from([(kelly(), note("x"))]));
+        assert_eq!(settings.tools_off, BTreeSet::from(["send".to_owned()]));
+        assert_eq!(shard.log(&keys::audit()).len(), 2);
+    }
+
+    #[test]
+    fn the_end_of_a_pause_wakes_who_waits() {
+        let mut shard = Paper::at(1_000);
+        let timer: Arc<str> = throttle_timer(&CounterKey::new(counters::TICK, "acme:kelly")).into();
+        let resume = ChangeSetting::remove(Setting::Pause(kelly()), entry());
+        assert_eq!(shard.result(&resume), SettingResult::Unchanged { generation: 0 });
+        shard.run(&ChangeSetting::pause(kelly(), &note("x"), operator()));
+        shard.run(&resume);
+        assert!(shard.timers.is_empty(), "nobody waits");
+        shard.run(&ChangeSetting::pause(kelly(), &note("x"), operator()));
+        shard.timers.insert(timer.clone(), 9_000);
+        shard.run(&resume);
+        assert_eq!(shard.timers[&timer], 1_000);
+        assert_eq!(shard.record::<Settings>(&key()).unwrap().pauses, 0);
+    }
+
+    #[test]
+    fn a_tenant_is_replaced_by_an_operator_only() {
+        let mut shard = Paper::at(1_000);
+        let tenant = TenantId::new("acme").unwrap();
+        let plan = |plan: &str| TenantPolicy { plan: plan.into(), ..TenantPolicy::default() };
+        let set = |name: &str, origin| ChangeSetting::set_tenant(tenant.clone(), &plan(name), origin);
+        assert!(matches!(shard.result(&set("a", Origin::Restored)), SettingResult::Done { .. }));
+        assert!(shard.log(&keys::audit()).is_empty());
+        assert!(matches!(shard.result(&set("b", operator())), SettingResult::Done { .. }));
+        assert!(matches!(shard.result(&set("a", Origin::Restored)), SettingResult::Unchanged { .. }));
+        assert_eq!(shard.result(&ReadSettings).tenants[&tenant].plan, "b");
+        let zone = TenantPolicy { time_zone: Some("Mars/Olympus".into()), ..TenantPolicy::default() };
+        shard.run(&ChangeSetting::set_tenant(tenant.clone(), &zone, operator()));
+        let settings = shard.result(&ReadSettings);
+        assert!(settings.unreadable.contains_key(&tenant) && settings.tenants.is_empty());
+    }
+
+    #[test]
+    fn pauses_are_bounded() {
+        let mut shard = Paper::at(1_000);
+        let settings = Settings { generation: 1, pauses: limits::PAUSES_MAX as u64, ..Settings::default() };
+        let mut transaction = Transaction::new(shard.context().version);
+        shard.commit(transaction.put(&key(), &settings)).unwrap();
+        assert_eq!(shard.result(&ChangeSetting::pause(kelly(), &note("x"), operator())), SettingResult::Full);
+    }
+
+    fn agent(number: u8) -> Paused {
+        Paused { agent: Some(AgentId::new(format!("a{number}")).unwrap()), ..kelly() }
+    }
+
+    proptest! {
+        /// Operators decide from old records: every change has its own generation, and the numbers match the settings.
+        #[test]
+        fn generations_never_repeat(steps in prop::collection::vec((0..4u8, any::<bool>(), any::<bool>(), 0..2i64), 1..40)) {
+            let mut shard = Paper::at(1_000);
+            let mut decided: Option<(Step<SettingResult>, ChangeSetting)> = None;
+            let mut seen = BTreeSet::new();
+            for (number, put, keep, ms) in steps {
+                shard.pass(ms);
+                let change = if put {
+                    ChangeSetting::pause(agent(number), &note("x"), operator())
+                } else {
+                    ChangeSetting::remove(Setting::Pause(agent(number)), entry())
+                };
+                if keep {
+                    decided = Some((shard.decide(&change), change));
+                    continue;
+                }
+                let mut results = vec![shard.result(&change)];
+                if let Some((old, change)) = decided.take() {
+                    results.push(shard.finish(&change, old).result);
+                }
+                for result in results {
+                    if let SettingResult::Done { generation } = result {
+                        prop_assert!(seen.insert(generation));
+                    }
+                }
+            }
+            let settings = shard.result(&ReadSettings);
+            prop_assert_eq!(shard.log(&keys::audit()).len(), seen.len());
+            prop_assert_eq!(settings.generation, shard.settings);
+            let stored: Settings = shard.record(&key()).unwrap_or_default();
+            prop_assert_eq!(stored.pauses, settings.pauses.len() as u64);
+        }
+    }
+}

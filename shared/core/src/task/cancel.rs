@@ -1,0 +1,227 @@
+//! Cancels a turn or task in any state.
+//!
+//! A cancel is a record beside the turn's ([`Cancellation`]). The worker that runs the slice keeps its fence, and reports
+//! the calls that ran. The turn's timer, due at once, ends the turn. A cancel may come before its turn; then it waits for
+//! the admission, bounded in number and time.
+
+use bytes::Bytes;
+use tickfleet_model::limits;
+
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::Stored;
+use crate::transaction::{Conflict, Guard, TimerRule, Transaction, Write};
+use crate::turn::end::{GivenId, GivenState, cascade_timer};
+use crate::turn::{Cancellation, Turn};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Expired early cancels to remove from the tenant's set per cancel.
+const EXPIRED_MAX: usize = 8;
+
+/// Cancels a turn or task, and everything that it began.
+#[derive(Debug, Clone)]
+pub struct Cancel<'a> {
+    /// The turn or task.
+    pub name: TurnName,
+    /// Why, in words.
+    pub reason: String,
+    /// The parent whose end ends this one.
+    pub above: Option<TurnName>,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of [`Cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Canceled {
+    /// It is ending: at once if no worker holds it, otherwise when the running call ends.
+    Ending,
+    /// It had already ended. Its descendants end.
+    Ended,
+    /// No turn of this name has come yet. When it comes, it ends.
+    Waiting,
+    /// As [`Self::Waiting`], but the tenant has too many waiting cancels, so this one is not stored.
+    Full,
+    /// It was admitted, and its record is lost.
+    Unknown,
+    /// The record cannot be read. A cascade skips it.
+    Unreadable,
+}
+
+impl Decision for Cancel<'_> {
+    type Output = Canceled;
+
+    fn reads(&self) -> Vec<Query> {
+        [self.name.record(), self.name.cancellation()].into_iter().map(Query::Record).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(above) = &self.above {
+            let member = self.name.turn.as_str().into();
+            transaction.write(Write::Leave { set: above.descendants(), member, queue_of: None });
+        }
+        match view.record::<Turn>(&self.name.record()) {
+            Ok(Some(turn)) => self.end(transaction, view, context, &turn),
+            Ok(None) => self.end_absent(transaction, view, context),
+            // An unreadable item must not block the rest of a cascade.
+            Err(Undecided::Unreadable { why, .. }) if self.above.is_some() => {
+                dead_letter(&mut transaction, &self.name, &why.to_string(), self.bounds);
+                Ok(Step::Commit(transaction, Canceled::Unreadable))
+            }
+            Err(undecided) => Err(undecided),
+        }
+    }
+}
+
+impl Cancel<'_> {
+    fn end(
+        &self,
+        mut transaction: Transaction,
+        view: &View,
+        context: &Context,
+        turn: &Stored<Turn>,
+    ) -> Result<Step<Canceled>, Undecided> {
+        let key = self.name.cancellation();
+        let now_ms = context.now_ms;
+        let known = view.record::<Cancellation>(&key)?;
+        transaction.guard(Guard::Present(self.name.record()));
+        let admitted_ms = Some(turn.value.admitted_ms);
+        match &known {
+            // The first reason is kept.
+            Some(known) if known.value.admitted_ms == admitted_ms => {
+                transaction.guard(Guard::Version(key, known.version.clone()));
+            }
+            _ => {
+                let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms };
+                let left_ms = (turn.value.head.deadline_ms - now_ms).max(0);
+                transaction.guard(
+                    known
+                        .map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
+                );
+                transaction.put_for(&key, &cancellation, left_ms + 2 * self.bounds.lease_ms);
+            }
+        }
+        transaction.timer(self.name.timer(), now_ms, TimerRule::Earlier);
+        transaction.timer(cascade_timer(&self.name), now_ms, TimerRule::Earlier);
+        Ok(Step::Commit(transaction, Canceled::Ending))
+    }
+
+    fn end_absent(
+        &self,
+        mut transaction: Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Step<Canceled>, Undecided> {
+        let given = view.record::<GivenId>(&self.name.given())?.map(|given| given.value.state);
+        let has_ended = given == Some(GivenState::Ended) || self.is_finished(view)?;
+        if has_ended || self.above.is_some() && given != Some(GivenState::Queued) {
+            // The turn has ended, but its descendants may not have.
+            transaction.timer(cascade_timer(&self.name), context.now_ms, TimerRule::Earlier);
+            return Ok(Step::Commit(transaction, Canceled::Ended));
+        }
+        if given == Some(GivenState::Admitted) {
+            return Ok(Step::Return(Canceled::Unknown));
+        }
+        if context.failed(|conflict| *conflict == Conflict::Full) {
+            // A cascade must skip it; otherwise it would not finish.
+            let commits = self.above.is_some();
+            return Ok(if commits { Step::Commit(transaction, Canceled::Full) } else { Step::Return(Canceled::Full) });
+        }
+        self.wait(transaction, view, context)
+    }
+
+    fn is_finished(&self, view: &View) -> Result<bool, Undecided> {
+        Ok(!matches!(view.get(&Query::Record(self.name.finished()))?, Value::Record(None)))
+    }
+
+    /// Stores the cancel until its turn comes.
+    fn wait(&self, mut transaction: Transaction, view: &View, context: &Context) -> Result<Step<Canceled>, Undecided> {
+        let (key, set, now_ms) = (self.name.cancellation(), keys::early(&self.name.tenant), context.now_ms);
+        let member: std::sync::Arc<str> = self.name.turn.as_str().into();
+        let known = view.record::<Cancellation>(&key)?;
+        if known.as_ref().is_some_and(|known| known.value.admitted_ms.is_none()) && self.above.is_none() {
+            return Ok(Step::Return(Canceled::Waiting));
+        }
+        if !mutant!("early_cancel_guards_the_absence") {
+            transaction.guard(Guard::Absent(self.name.record())).guard(Guard::Absent(self.name.finished()));
+        }
+        transaction.guard(match known {
+            Some(known) => Guard::Version(key.clone(), known.version),
+            None => Guard::Absent(key.clone()),
+        });
+        let expired = view.first(&set, Some(u64::try_from(now_ms).unwrap_or(0)), EXPIRED_MAX)?;
+        let max = limits::EARLY_CANCELS_MAX as u64 + expired.len() as u64;
+        if !mutant!("early_cancel_guards_the_bound") {
+            transaction.guard(Guard::Fits { set: set.clone(), member: member.clone(), max });
+        }
+        for (expired, _) in expired {
+            transaction.write(Write::Leave { set: set.clone(), member: expired.clone(), queue_of: None });
+        }
+        let place = u64::try_from(now_ms + limits::EARLY_CANCEL_MS).unwrap_or(0);
+        transaction.write(Write::Join { set, member, place, queue_of: None });
+        let cancellation = Cancellation { reason: bounded(&self.reason), admitted_ms: None };
+        transaction.put_for(&key, &cancellation, limits::EARLY_CANCEL_MS);
+        Ok(Step::Commit(transaction, Canceled::Waiting))
+    }
+}
+
+/// Truncates a reason.
+fn bounded(reason: &str) -> String {
+    let max = limits::CANCEL_REASON_BYTES_MAX.min(reason.len());
+    let upto = (0..=max).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+    reason.get(..upto).unwrap_or_default().to_owned()
+}
+
+fn dead_letter(transaction: &mut Transaction, name: &TurnName, why: &str, bounds: &Bounds) {
+    let field = |name: &str, value: &str| (std::sync::Arc::from(name), Bytes::copy_from_slice(value.as_bytes()));
+    let tenant = name.tenant.as_str();
+    transaction.write(Write::Append {
+        log: keys::dead(),
+        fields: vec![
+            field("from", "under"),
+            field("entry", &name.to_string()),
+            field("reason", "unreadable"),
+            field("raw", why),
+            field("tenant", tenant),
+        ],
+        max_entries: bounds.dead_entries_max,
+    });
+}
+
+/// The cancel state of a turn that exists, or is about to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KnownCancel {
+    /// No cancel, or a cancel of another turn. The guard holds while this is true.
+    None(Guard),
+    /// Canceled, with this reason.
+    Canceled(String),
+}
+
+/// Looks for a cancel of the turn that was admitted at `admitted_ms`. Reads nothing: if the view has no entry, it assumes
+/// that there is no cancel, and the guard's conflict corrects this.
+///
+/// # Errors
+/// [`Undecided`] if the record cannot be read.
+pub fn cancel_of(view: &View, name: &TurnName, admitted_ms: i64) -> Result<KnownCancel, Undecided> {
+    let key = name.cancellation();
+    if view.get(&Query::Record(key.clone())).is_err() {
+        return Ok(KnownCancel::None(Guard::Absent(key)));
+    }
+    Ok(match view.record::<Cancellation>(&key)? {
+        Some(known) if known.value.admitted_ms.is_none_or(|at| at == admitted_ms) => {
+            KnownCancel::Canceled(known.value.reason)
+        }
+        Some(known) => KnownCancel::None(Guard::Version(key, known.version)),
+        None => KnownCancel::None(Guard::Absent(key)),
+    })
+}
+
+/// Removes an early cancel. Either the admission ends the turn, or the cancel belongs to an earlier turn with this ID.
+pub fn take_early(transaction: &mut Transaction, name: &TurnName) {
+    let member = name.turn.as_str().into();
+    transaction.write(Write::Delete(name.cancellation()));
+    transaction.write(Write::Leave { set: keys::early(&name.tenant), member, queue_of: None });
+}

@@ -1,0 +1,110 @@
+//! Ends the descendants of a turn or task that was canceled or has failed, in bounded steps, by a timer.
+
+use tickfleet_model::TurnId;
+
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::mutant;
+use crate::record::Record;
+use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction, Write};
+use crate::turn::Cancellation;
+use crate::turn::end::cascade_timer;
+use crate::turn::state::Finished;
+use crate::view::{Query, Undecided, Value, View};
+
+/// Maximum number of descendants to end per step.
+pub const STEP_MAX: usize = 32;
+
+/// Finds the next descendants that end with a turn or task. [`super::cancel::Cancel`] ends each, with
+/// [`super::cancel::Cancel::above`]. Run it again, with a new view, until it returns [`Cascade::Done`] or
+/// [`Cascade::Later`]. The timer stays due until then, so another scheduler takes over after a crash.
+#[derive(Debug, Clone)]
+pub struct CascadeStep<'a> {
+    /// The turn or task.
+    pub name: TurnName,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cascade {
+    /// These end next.
+    End {
+        /// The descendants.
+        members: Vec<TurnName>,
+        /// The reason of each cancel.
+        reason: String,
+    },
+    /// Nothing is left now. The turn is canceled and has not ended: the next check for new descendants is at this time, ms.
+    Later(i64),
+    /// Nothing is left.
+    Done,
+}
+
+impl Decision for CascadeStep<'_> {
+    type Output = Cascade;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
+        let again = || Cascade::End { members: Vec::new(), reason: String::new() };
+        if context.failed(|conflict| *conflict == Conflict::Full) {
+            return Ok(Step::Return(again()));
+        }
+        let set = self.name.descendants();
+        let members = view.first(&set, None, STEP_MAX)?;
+        if members.is_empty() {
+            return self.nothing_left(view, context);
+        }
+        let (names, odd): (Vec<_>, Vec<_>) =
+            members.iter().map(|(member, _)| TurnId::new(&**member).map_err(|_| member)).partition(Result::is_ok);
+        if names.is_empty() {
+            let mut transaction = Transaction::new(context.version.clone());
+            for member in odd.into_iter().filter_map(Result::err) {
+                transaction.write(Write::Leave { set: set.clone(), member: member.clone(), queue_of: None });
+            }
+            return Ok(Step::Commit(transaction, again()));
+        }
+        let reason = self.reason(view)?;
+        let names = names.into_iter().filter_map(Result::ok);
+        let members = names.map(|turn| TurnName { tenant: self.name.tenant.clone(), turn }).collect();
+        Ok(Step::Return(Cascade::End { members, reason }))
+    }
+}
+
+/// Reads a record. `None` if it is unreadable, because the record only adds a reason.
+fn readable<T: Record>(view: &View, key: &RecordKey) -> Result<Option<T>, Undecided> {
+    match view.record::<T>(key) {
+        Err(Undecided::Missing(query)) => Err(Undecided::Missing(query)),
+        found => Ok(found.ok().flatten().map(|stored| stored.value)),
+    }
+}
+
+impl CascadeStep<'_> {
+    /// Each join guards that this turn's record exists. So the list of descendants is final only after the turn's end.
+    fn nothing_left(&self, view: &View, context: &Context) -> Result<Step<Cascade>, Undecided> {
+        let (key, mut transaction) = (self.name.record(), Transaction::new(context.version.clone()));
+        let is_there = !matches!(view.get(&Query::Record(key.clone()))?, Value::Record(None));
+        if is_there && !mutant!("cascade_waits_for_the_end") {
+            let due_ms = context.now_ms + self.bounds.lease_ms;
+            transaction.timer(cascade_timer(&self.name), due_ms, TimerRule::Set);
+            return Ok(Step::Commit(transaction, Cascade::Later(due_ms)));
+        }
+        transaction.guards.extend((!is_there).then_some(Guard::Absent(key)));
+        transaction.guard(Guard::Fits { set: self.name.descendants(), member: "".into(), max: 1 });
+        transaction.write(Write::ClearTimer(cascade_timer(&self.name).into()));
+        Ok(Step::Commit(transaction, Cascade::Done))
+    }
+
+    fn reason(&self, view: &View) -> Result<String, Undecided> {
+        let canceled = |reason: &str| format!("its parent was canceled: {reason}");
+        if let Some(cancellation) = readable::<Cancellation>(view, &self.name.cancellation())? {
+            return Ok(canceled(&cancellation.reason));
+        }
+        let finished = readable::<Finished>(view, &self.name.finished())?;
+        Ok(match finished.and_then(|finished| finished.canceled) {
+            Some(reason) => canceled(&reason),
+            None => "the turn or task that began it has ended".to_owned(),
+        })
+    }
+}

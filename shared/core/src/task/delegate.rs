@@ -1,0 +1,385 @@
+//! Delegates a task: writes it durably, and offers it to the workers of its handler or to an external runtime.
+
+use bytes::Bytes;
+use tickfleet_model::{TaskId, TurnId};
+
+use super::cancel::{KnownCancel, cancel_of, take_early};
+use super::lists::{add_to_list, join};
+pub use super::refusal::Refusal;
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName, limits};
+use crate::mutant;
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::turn::end::parts::call as call_part;
+use crate::turn::end::{GivenId, GivenState};
+use crate::turn::slice::dispatch;
+use crate::turn::state::{EndReason, Finished};
+use crate::turn::{Destination, Head, State, TaskPart, Turn};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Queue length, in slices, up to which inbound tasks are accepted while memory is short. Draining frees memory.
+pub const TIGHT_SLICES: u64 = 256;
+
+/// The origin of a delegation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A service, by the inbound stream, with its entry.
+    Inbound(EntryId),
+    /// A call of a turn, see [`Head::delegated_by`].
+    Call,
+}
+
+/// Delegates a task.
+#[derive(Debug, Clone)]
+pub struct Delegate<'a> {
+    /// The task, given or derived.
+    pub name: TurnName,
+    /// True if the producer chose the ID.
+    pub given: bool,
+    /// The origin.
+    pub source: Source,
+    /// The immutable part of the task. Its deadline is cut to the parent's.
+    pub head: Head,
+    /// The work, as a call, JSON.
+    pub call: Bytes,
+    /// The workers or runtime that run it.
+    pub destination: Destination,
+    /// Calls that turns under it may make, deducted from the parent's budget.
+    pub budget: u64,
+    /// The parent task.
+    pub parent: Option<TaskId>,
+    /// True if the delegating call waits for the task, which then ends with the call's turn.
+    pub awaited: bool,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of [`Delegate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delegated {
+    /// It is written and offered.
+    Offered,
+    /// It is written and ends at once: its cancel or its deadline came first.
+    Ends,
+    /// It was written before.
+    Duplicate,
+    /// Its ID belongs to other content.
+    Conflict,
+    /// It is refused. The caller then rejects an inbound entry.
+    Refused(Refusal),
+    /// Memory is short: an inbound task waits, a call may be retried.
+    Pressure,
+}
+
+impl Decision for Delegate<'_> {
+    type Output = Delegated;
+
+    fn reads(&self) -> Vec<Query> {
+        let turns = [Some(self.name.clone()), self.parent_name(), self.delegating_turn()];
+        turns.into_iter().flatten().map(|name| Query::Record(name.record())).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Delegated>, Undecided> {
+        if let Some(delegated) = self.conflicted(context) {
+            return Ok(Step::Return(delegated));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(known) = self.known(&mut transaction, view)? {
+            return Ok(self.acknowledge_only(known, context));
+        }
+        let parent = match self.parent(&mut transaction, view)? {
+            Ok(parent) => parent,
+            Err(refusal) => return Ok(Step::Return(Delegated::Refused(refusal))),
+        };
+        if let Err(refusal) = self.delegating_turn_goes_on(&mut transaction, view)? {
+            return Ok(Step::Return(Delegated::Refused(refusal)));
+        }
+        let mut turn = self.turn(parent.as_ref(), context.now_ms);
+        let reason = match cancel_of(view, &self.name, turn.admitted_ms)? {
+            KnownCancel::Canceled(reason) => {
+                take_early(&mut transaction, &self.name);
+                turn.canceled = Some(reason);
+                Some(EndReason::Canceled)
+            }
+            KnownCancel::None(guard) if matches!(guard, Guard::Version(..)) => {
+                transaction.guard(guard);
+                take_early(&mut transaction, &self.name);
+                None
+            }
+            KnownCancel::None(guard) => {
+                transaction.guard(guard);
+                None
+            }
+        };
+        let is_late = turn.head.deadline_ms <= context.now_ms;
+        if is_late && self.source == Source::Call {
+            return Ok(Step::Return(Delegated::Refused(Refusal::DeadlinePassed)));
+        }
+        let reason = reason.or_else(|| is_late.then_some(EndReason::Expired));
+        self.guard_bounds(&mut transaction, &turn, context);
+        self.list(&mut transaction, view, &turn, context.now_ms)?;
+        let ends = reason.is_some();
+        self.write(&mut transaction, turn, reason, context.now_ms);
+        if let Source::Inbound(entry) = &self.source
+            && !mutant!("delegate_acknowledges_the_message")
+        {
+            transaction.guard(Guard::Held(keys::tasks(), entry.clone()));
+        }
+        let delegated = if ends { Delegated::Ends } else { Delegated::Offered };
+        Ok(Step::Commit(transaction, delegated))
+    }
+}
+
+impl Delegate<'_> {
+    fn of_tenant(&self, turn: &str) -> Option<TurnName> {
+        Some(TurnName { tenant: self.name.tenant.clone(), turn: TurnId::new(turn).ok()? })
+    }
+
+    fn parent_name(&self) -> Option<TurnName> {
+        self.of_tenant(self.parent.as_ref()?.as_str())
+    }
+
+    fn delegating_turn(&self) -> Option<TurnName> {
+        self.of_tenant(self.head.delegated_by.as_deref()?.rsplit_once('/')?.0)
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.head_bytes() + self.call.len()) as u64
+    }
+
+    fn head_bytes(&self) -> usize {
+        serde_json::to_string(&self.head).map_or(0, |text| text.len())
+    }
+
+    /// The result that follows from a conflict of an earlier attempt.
+    fn conflicted(&self, context: &Context) -> Option<Delegated> {
+        let above = self.parent_name().map(|name| name.to_string());
+        context.conflicts.iter().find_map(|conflict| match conflict {
+            Conflict::Room { counter, .. }
+                if *counter.limit == *limits::TASK && above.as_deref() == Some(&*counter.counter) =>
+            {
+                Some(Delegated::Refused(Refusal::BudgetExceedsParent))
+            }
+            Conflict::Room { .. } => Some(Delegated::Refused(Refusal::TenantQueueFull)),
+            Conflict::InboxFull => Some(Delegated::Refused(Refusal::InboxFull)),
+            Conflict::TooManyInboxes => Some(Delegated::Refused(Refusal::TooManyInboxes)),
+            Conflict::Pressure if self.source == Source::Call => Some(Delegated::Pressure),
+            Conflict::Full => Some(Delegated::Pressure),
+            // Another scheduler has decided the message.
+            Conflict::NotHeld => Some(Delegated::Duplicate),
+            _ => None,
+        })
+    }
+
+    /// Looks up the ID. If it is unknown, guards that it stays unknown.
+    fn known(&self, transaction: &mut Transaction, view: &View) -> Result<Option<Delegated>, Undecided> {
+        let of = |digest: &str| if digest == self.head.digest { Delegated::Duplicate } else { Delegated::Conflict };
+        let given = view.record::<GivenId>(&self.name.given())?;
+        let waits = given.as_ref().is_some_and(|given| given.value.state == GivenState::Queued);
+        if let Some(given) = &given {
+            let is_this = waits && self.source != Source::Call && given.value.digest == self.head.digest;
+            if !is_this {
+                return Ok(Some(of(&given.value.digest)));
+            }
+        }
+        if let Some(turn) = view.record::<Turn>(&self.name.record())? {
+            return Ok(Some(of(&turn.value.head.digest)));
+        }
+        if let Some(finished) = view.record::<Finished>(&self.name.finished())? {
+            return Ok(Some(of(&finished.value.digest)));
+        }
+        if !mutant!("delegate_guards_the_absence") {
+            transaction.guard(Guard::Absent(self.name.record())).guard(Guard::Absent(self.name.finished()));
+        }
+        transaction.guard(given.map_or_else(
+            || Guard::Absent(self.name.given()),
+            |given| Guard::Version(self.name.given(), given.version),
+        ));
+        Ok(None)
+    }
+
+    /// Acknowledges a message without new content.
+    fn acknowledge_only(&self, known: Delegated, context: &Context) -> Step<Delegated> {
+        match &self.source {
+            Source::Inbound(entry) if known == Delegated::Duplicate => {
+                let mut transaction = Transaction::new(context.version.clone());
+                transaction.guard(Guard::Held(keys::tasks(), entry.clone()));
+                Step::Commit(transaction, known)
+            }
+            _ => Step::Return(known),
+        }
+    }
+
+    /// Checks the parent and adds guards: its record is unchanged, it is not canceled, and its budget has room.
+    fn parent(&self, transaction: &mut Transaction, view: &View) -> Result<Result<Option<Turn>, Refusal>, Undecided> {
+        let Some(name) = self.parent_name() else { return Ok(Ok(None)) };
+        let Some(parent) = view.record::<Turn>(&name.record())? else {
+            let is_finished = !matches!(view.get(&Query::Record(name.finished()))?, Value::Record(None));
+            return Ok(Err(if is_finished { Refusal::ParentEnded } else { Refusal::UnknownParent }));
+        };
+        let Some(task) = &parent.value.task else { return Ok(Err(Refusal::UnknownParent)) };
+        if !goes_on(transaction, view, &name, &parent.value)? {
+            return Ok(Err(Refusal::ParentEnded));
+        }
+        if !mutant!("delegate_guards_the_parent") {
+            transaction.guard(Guard::Version(name.record(), parent.version.clone()));
+        }
+        if !mutant!("delegate_carves_the_budget") {
+            transaction.guard(total(CounterKey::new(limits::TASK, name.to_string()), self.budget, task.budget));
+        }
+        Ok(Ok(Some(parent.value)))
+    }
+
+    /// The turn of the delegating call must be active, too.
+    fn delegating_turn_goes_on(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+    ) -> Result<Result<(), Refusal>, Undecided> {
+        let Some(name) = self.delegating_turn() else { return Ok(Ok(())) };
+        let Some(turn) = view.record::<Turn>(&name.record())? else { return Ok(Err(Refusal::ParentEnded)) };
+        if !goes_on(transaction, view, &name, &turn.value)? {
+            return Ok(Err(Refusal::ParentEnded));
+        }
+        transaction.guard(Guard::Version(name.record(), turn.version));
+        Ok(Ok(()))
+    }
+
+    /// The record.
+    fn turn(&self, parent: Option<&Turn>, now_ms: i64) -> Turn {
+        let mut head = self.head.clone();
+        let mut above = Vec::new();
+        if let Some(parent) = parent {
+            head.deadline_ms = head.deadline_ms.min(parent.head.deadline_ms);
+            if let Some(task) = &parent.task {
+                above.extend(task.parent.iter().chain(&task.above).cloned());
+            }
+        }
+        Turn {
+            head,
+            destination: self.destination.clone(),
+            place: u64::try_from(now_ms).unwrap_or(0),
+            admitted_ms: now_ms,
+            bytes: self.bytes(),
+            given: self.given,
+            position: 0,
+            debited: 1,
+            attempts: 0,
+            retries: 0,
+            crashes: 0,
+            may_have_run: false,
+            worked_elsewhere: false,
+            begun: None,
+            canceled: None,
+            suspect: None,
+            unreadable: 0,
+            entry: None,
+            permits: Vec::new(),
+            session: None,
+            approval: None,
+            task: Some(TaskPart {
+                budget: self.budget,
+                parent: self.parent.clone(),
+                above,
+                renewed_ms: 0,
+                counted: None,
+                reserved: None,
+                steps_bytes: 0,
+                steps: 0,
+                used: (0, 0, 0),
+            }),
+            notes: Vec::new(),
+            state: State::Ready { upto: 1 },
+        }
+    }
+
+    fn guard_bounds(&self, transaction: &mut Transaction, turn: &Turn, context: &Context) {
+        let bounds = self.bounds;
+        let of_tenant = |limit| CounterKey::new(limit, self.name.tenant.as_str());
+        if !mutant!("delegate_guards_the_tenant") {
+            transaction.guard(total(of_tenant(limits::UNFINISHED), 1, bounds.tenant_turns_max));
+            transaction.guard(total(of_tenant(limits::BYTES), turn.bytes, bounds.tenant_bytes_max));
+        }
+        if let Some(inbox) = &self.head.reply_to {
+            // A call's task uses its turn's inbox, which the admission has checked.
+            let unread_max = if self.source == Source::Call { u64::MAX } else { bounds.inbox_unread_max };
+            let inbox = keys::inbox(&self.name.tenant, inbox);
+            transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max: bounds.inboxes_max });
+        }
+        let is_tight = context.failed(|conflict| *conflict == Conflict::Pressure);
+        transaction.guard(if is_tight {
+            Guard::Within(turn.queue(&self.name.tenant), TIGHT_SLICES)
+        } else {
+            Guard::Calm
+        });
+    }
+
+    /// Adds the task to the lists that users read and that cascades use.
+    fn list(&self, transaction: &mut Transaction, view: &View, turn: &Turn, now_ms: i64) -> Result<(), Undecided> {
+        let of_tenant = keys::tasks_of(&self.name.tenant);
+        let of_parent = self.parent_name().map(|parent| keys::children(&parent));
+        for list in std::iter::once(of_tenant).chain(of_parent) {
+            add_to_list(transaction, view, list, &self.name, now_ms)?;
+        }
+        // An ancestor whose children completed still finds their descendants.
+        let ancestors = turn.task.iter().flat_map(|task| task.parent.iter().chain(&task.above));
+        let far = if mutant!("delegate_joins_all_ancestors") { 1 } else { usize::MAX };
+        let mut above: Vec<TurnName> = ancestors.filter_map(|task| self.of_tenant(task.as_str())).take(far).collect();
+        above.extend(self.delegating_turn().filter(|_| self.awaited));
+        for name in above {
+            join(transaction, name.descendants(), &self.name, now_ms);
+        }
+        Ok(())
+    }
+
+    fn write(&self, transaction: &mut Transaction, mut turn: Turn, reason: Option<EndReason>, now_ms: i64) {
+        if self.given {
+            let given = GivenId { digest: self.head.digest.clone(), state: GivenState::Admitted };
+            transaction.put(&self.name.given(), &given);
+        }
+        transaction.proof = Some(self.name.record());
+        if let Some(reason) = reason {
+            // It was never dispatched.
+            turn.debited = 0;
+            turn.state = State::Ending { reason, due_ms: now_ms };
+            transaction.put(&self.name.record(), &turn);
+            transaction.write(Write::PutPart(self.name.record(), call_part(0), self.call.clone()));
+            transaction.timer(self.name.timer(), now_ms, TimerRule::Earlier);
+            return;
+        }
+        let due_ms = match self.destination {
+            Destination::External { lease_ms } => {
+                let queue = turn.queue(&self.name.tenant);
+                let member = queue.as_str().into();
+                transaction.write(Write::Join { set: keys::externals(), member, place: 0, queue_of: None });
+                turn.head.deadline_ms.min(now_ms + lease_ms)
+            }
+            Destination::Workers(_) => turn.head.deadline_ms,
+        };
+        dispatch(transaction, &self.name, &mut turn, std::slice::from_ref(&self.call));
+        transaction.timer(self.name.timer(), due_ms, TimerRule::Earlier);
+        let out = CounterKey::new(limits::OUT, self.name.tenant.as_str());
+        transaction.write(Write::Add { counter: out, amount: 1, ends_ms: None });
+    }
+}
+
+/// True if nothing has ended the turn so far. Adds a guard against a cancel.
+fn goes_on(transaction: &mut Transaction, view: &View, name: &TurnName, turn: &Turn) -> Result<bool, Undecided> {
+    let is_over = turn.canceled.is_some() || matches!(turn.state, State::Ending { .. });
+    match cancel_of(view, name, turn.admitted_ms)? {
+        KnownCancel::None(guard) if !is_over => {
+            if !mutant!("delegate_guards_the_cancel_of_the_parent") {
+                transaction.guard(guard);
+            }
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// A debit that does not expire.
+fn total(counter: CounterKey, amount: u64, max: u64) -> Guard {
+    let (window, counters_max) = (Window::Total, u64::MAX);
+    Guard::Room(Room { counter, amount, max, window, behind_queue: false, shadow: false, counters_max })
+}

@@ -1,0 +1,268 @@
+//! External runtimes: they take tasks from their agent's queue, and renew their lease while they work.
+//!
+//! The lease is identified by the entry that the runtime took. A runtime that is silent for one lease loses the task, and
+//! the task is offered again. From then on its result is never reported as not run.
+
+use tickfleet_model::AgentId;
+
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::Stored;
+use crate::recovery::reap::end_soon;
+use crate::task::cancel::{KnownCancel, cancel_of};
+use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
+use crate::turn::end::RUNTIME;
+use crate::turn::slice::{dispatch, fields};
+use crate::turn::state::EndReason;
+use crate::turn::{Begun, Cancellation, Destination, Suspect, Turn};
+use crate::view::{Fields, Query, Undecided, View};
+
+/// Renews the lease of an external runtime on its task.
+#[derive(Debug, Clone)]
+pub struct Touch {
+    /// The task.
+    pub name: TurnName,
+    /// The entry that the runtime took.
+    pub entry: EntryId,
+}
+
+/// The result of [`Touch`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touched {
+    /// The lease starts again.
+    Renewed,
+    /// The task was canceled, or its deadline has come: the lease is not renewed.
+    Over,
+    /// The runtime has lost the task.
+    Stale,
+}
+
+impl Decision for Touch {
+    type Output = Touched;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Touched>, Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Touched::Stale)) };
+        if stored.out_entry() != Some(&self.entry) {
+            return Ok(Step::Return(Touched::Stale));
+        }
+        let KnownCancel::None(guard) = cancel_of(view, &self.name, stored.value.admitted_ms)? else {
+            return Ok(Step::Return(Touched::Over));
+        };
+        if stored.value.head.deadline_ms <= context.now_ms {
+            return Ok(Step::Return(Touched::Over));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(guard).guard(Guard::Version(self.name.record(), stored.version.clone()));
+        renew(&mut transaction, &self.name, &stored, context.now_ms);
+        Ok(Step::Commit(transaction, Touched::Renewed))
+    }
+}
+
+/// Writes that the lease starts now.
+fn renew(transaction: &mut Transaction, name: &TurnName, stored: &Stored<Turn>, now_ms: i64) {
+    let mut turn = stored.value.clone();
+    turn.entry = stored.out_entry().cloned();
+    if let Some(task) = &mut turn.task {
+        task.renewed_ms = now_ms;
+    }
+    transaction.put(&name.record(), &turn);
+}
+
+/// Handles the due timer of a task on an external runtime's queue.
+#[derive(Debug, Clone)]
+pub struct Lapse<'a> {
+    /// The task.
+    pub name: TurnName,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of [`Lapse`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lapsed {
+    /// Nothing to do before this time, ms.
+    Later(i64),
+    /// Its runtime was silent: the task is offered again.
+    Offered,
+    /// It ends now: the turn's timer stays due.
+    Ends,
+    /// No external runtime has it.
+    NotOut,
+    /// A concurrent decision changed the task: handle its timer again.
+    Raced,
+}
+
+impl Decision for Lapse<'_> {
+    type Output = Lapsed;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Lapsed>, Undecided> {
+        if context.failed(|conflict| matches!(conflict, Conflict::NotHeld | Conflict::Read)) {
+            return Ok(Step::Return(Lapsed::Raced));
+        }
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(Step::Return(Lapsed::NotOut)) };
+        let (Some(entry), Destination::External { lease_ms }) = (stored.out_entry(), &stored.value.destination) else {
+            return Ok(Step::Return(Lapsed::NotOut));
+        };
+        let (entry, lease_ms) = (entry.clone(), *lease_ms);
+        let queue = stored.value.queue(&self.name.tenant);
+        let calls = calls(view.entry(&queue, &entry)?);
+        let mut case = Case { lapse: self, context, stored, entry, queue, calls, lease_ms };
+        let mut transaction = Transaction::new(context.version.clone());
+        let key = self.name.cancellation();
+        let cancellation = view.record::<Cancellation>(&key)?;
+        let of_turn = cancellation.as_ref().filter(|known| known.value.is_of(&case.stored.value));
+        let reason = match of_turn {
+            Some(known) => {
+                case.stored.value.canceled = Some(known.value.reason.clone());
+                Some(EndReason::Canceled)
+            }
+            None => (case.stored.value.head.deadline_ms <= context.now_ms).then_some(EndReason::Expired),
+        };
+        transaction.guard(
+            cancellation.map_or_else(|| Guard::Absent(key.clone()), |known| Guard::Version(key.clone(), known.version)),
+        );
+        let is_held = view.holder(&case.queue, &case.entry)?.is_some();
+        let lapsed = if is_held { case.held(&mut transaction, reason) } else { case.waiting(&mut transaction, reason) };
+        Ok(Step::Commit(transaction, lapsed))
+    }
+}
+
+/// A dispatched task.
+struct Case<'a> {
+    lapse: &'a Lapse<'a>,
+    context: &'a Context,
+    stored: Stored<Turn>,
+    entry: EntryId,
+    queue: StreamKey,
+    /// The calls of its slice.
+    calls: Vec<bytes::Bytes>,
+    lease_ms: i64,
+}
+
+impl Case<'_> {
+    fn later(&self, transaction: &mut Transaction, due_ms: i64) -> Lapsed {
+        transaction.timer(self.lapse.name.timer(), due_ms, TimerRule::Set);
+        Lapsed::Later(due_ms)
+    }
+
+    fn guard_version(&self, transaction: &mut Transaction) {
+        transaction.guard(Guard::Version(self.lapse.name.record(), self.stored.version.clone()));
+    }
+
+    /// Handles a task that no runtime has taken so far.
+    fn waiting(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+        self.guard_version(transaction);
+        let Some(reason) = reason else {
+            let due_ms = self.stored.value.head.deadline_ms.min(self.context.now_ms + self.lease_ms);
+            return self.later(transaction, due_ms);
+        };
+        if !self.calls.is_empty() {
+            transaction.guard(Guard::Unread(self.queue.clone(), self.entry.clone()));
+            transaction.write(Write::Remove(self.queue.clone(), self.entry.clone()));
+        }
+        let turn = self.stored.value.clone();
+        end_soon(transaction, &self.lapse.name, turn, &self.calls, reason, self.context.now_ms);
+        Lapsed::Ends
+    }
+
+    /// Handles a task that a runtime has: after one silent lease the runtime loses it.
+    fn held(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+        let now_ms = self.context.now_ms;
+        self.guard_version(transaction);
+        let renewed_ms = self.stored.value.task.as_ref().map_or(0, |task| task.renewed_ms);
+        if renewed_ms == 0 {
+            // The time of the take is unknown, so the lease starts at the first check.
+            renew(transaction, &self.lapse.name, &self.stored, now_ms);
+            return self.later(transaction, now_ms + self.lease_ms);
+        }
+        let ends_ms = renewed_ms + self.lease_ms;
+        if ends_ms > now_ms {
+            // A canceled or expired task is not renewed, so the end of the lease ends it.
+            let due_ms = if reason.is_some() { ends_ms } else { ends_ms.min(self.stored.value.head.deadline_ms) };
+            return self.later(transaction, due_ms);
+        }
+        self.lapse(transaction, reason)
+    }
+
+    fn lapse(&self, transaction: &mut Transaction, reason: Option<EndReason>) -> Lapsed {
+        let (now_ms, name) = (self.context.now_ms, &self.lapse.name);
+        let mut turn = self.stored.value.clone();
+        if !mutant!("a_lapsed_task_has_begun") {
+            turn.begun = Some(Begun { position: turn.position, by: RUNTIME.to_owned() });
+        }
+        if let Some(task) = &mut turn.task {
+            task.renewed_ms = 0;
+        }
+        let mut lone_crashes = turn.suspect.map_or(0, |suspect| suspect.lone_crashes);
+        if reason.is_none() {
+            turn.crashes += 1;
+            lone_crashes += 1;
+            turn.suspect = Some(Suspect { group_max: 1, lone_crashes });
+        }
+        let is_poison = lone_crashes >= self.lapse.bounds.crashes_max;
+        let reason = reason.or(is_poison.then_some(EndReason::Quarantined { crashes: turn.crashes }));
+        let lapsed = match reason {
+            Some(reason) => {
+                end_soon(transaction, name, turn, &self.calls, reason, now_ms);
+                Lapsed::Ends
+            }
+            None => {
+                let due_ms = turn.head.deadline_ms.min(now_ms + self.lease_ms);
+                dispatch(transaction, name, &mut turn, &self.calls);
+                transaction.timer(name.timer(), due_ms, TimerRule::Set);
+                Lapsed::Offered
+            }
+        };
+        if !mutant!("lapse_acknowledges_the_old_entry") {
+            transaction.guard(Guard::Held(self.queue.clone(), self.entry.clone()));
+        }
+        lapsed
+    }
+}
+
+/// The calls of an entry.
+fn calls(fields: Option<&Fields>) -> Vec<bytes::Bytes> {
+    let of_entry = fields.into_iter().flatten();
+    of_entry.filter(|(name, _)| &**name == fields::CALL).map(|(_, call)| call.clone()).collect()
+}
+
+/// Removes the empty queue of an external runtime whose agent is no longer configured.
+#[derive(Debug, Clone)]
+pub struct Retire {
+    /// The queue, as [`keys::externals`] lists it.
+    pub queue: StreamKey,
+}
+
+impl Retire {
+    /// The queue of an agent.
+    #[must_use]
+    pub fn is_of(&self, tenant: &tickfleet_model::TenantId, agent: &AgentId) -> bool {
+        self.queue == keys::external(tenant, agent)
+    }
+}
+
+impl Decision for Retire {
+    /// True if the queue is removed.
+    type Output = bool;
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::Full) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Within(self.queue.clone(), 1));
+        let member = self.queue.as_str().into();
+        transaction.write(Write::Leave { set: keys::externals(), member, queue_of: None });
+        Ok(Step::Commit(transaction, true))
+    }
+}

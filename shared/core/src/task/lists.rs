@@ -1,0 +1,85 @@
+//! Lists of tasks for users: the newest tasks of a tenant and of a parent, by ID. A task's outcome is in its record.
+
+use tickfleet_model::limits::{TASKS_LISTED_MAX, TASKS_LISTED_MS};
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::transaction::{Conflict, Guard, SetKey, Transaction, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+/// Members to remove per addition from a list above its bound. More than one, so that a list shrinks again after
+/// concurrent additions.
+const UNLISTED_MAX: usize = 2;
+
+/// Maximum number of members to remove per step of [`ExpireList`].
+const EXPIRED_MAX: usize = 256;
+
+/// All lists. A place is the time when the last member of the list expires, ms.
+#[must_use]
+pub fn lists() -> SetKey {
+    SetKey::new("lists")
+}
+
+/// Removes a list whose members have all expired. The janitor repeats it while it returns true.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpireList;
+
+impl Decision for ExpireList {
+    /// True if a list lost members, or a concurrent decision was faster.
+    type Output = bool;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::Full) {
+            return Ok(Step::Return(true));
+        }
+        let now = u64::try_from(context.now_ms).unwrap_or(0);
+        let Some((name, _)) = view.first(&lists(), Some(now), 1)?.first() else { return Ok(Step::Return(false)) };
+        let list = SetKey::new(name);
+        let members = view.first(&list, None, EXPIRED_MAX)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        if members.len() < EXPIRED_MAX {
+            // A task that was added meanwhile keeps the list. No member has an empty name.
+            let max = members.len() as u64 + 1;
+            transaction.guard(Guard::Fits { set: list.clone(), member: "".into(), max });
+            transaction.write(Write::Leave { set: lists(), member: name.clone(), queue_of: None });
+        }
+        for (member, _) in members {
+            transaction.write(Write::Leave { set: list.clone(), member: member.clone(), queue_of: None });
+        }
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+/// Adds a task to a list, and removes some tasks if the list is above its bound, or they have expired.
+///
+/// # Errors
+/// [`Undecided`] if the list has to be read first.
+pub fn add_to_list(
+    transaction: &mut Transaction,
+    view: &View,
+    list: SetKey,
+    name: &TurnName,
+    now_ms: i64,
+) -> Result<(), Undecided> {
+    let size = match view.get(&Query::Size(list.clone()))? {
+        Value::Size(size) => *size,
+        _ => 0,
+    };
+    let oldest = u64::try_from(now_ms - TASKS_LISTED_MS).unwrap_or(0);
+    for (member, place) in view.first(&list, None, UNLISTED_MAX)? {
+        if size >= TASKS_LISTED_MAX || *place < oldest {
+            transaction.write(Write::Leave { set: list.clone(), member: member.clone(), queue_of: None });
+        }
+    }
+    let (set, member) = (lists(), list.as_str().into());
+    let place = u64::try_from(now_ms + TASKS_LISTED_MS).unwrap_or(0);
+    transaction.write(Write::Join { set, member, place, queue_of: None });
+    join(transaction, list, name, now_ms);
+    Ok(())
+}
+
+/// Adds a turn or task to a set of IDs.
+pub fn join(transaction: &mut Transaction, set: SetKey, name: &TurnName, now_ms: i64) {
+    let place = u64::try_from(now_ms).unwrap_or(0);
+    transaction.write(Write::Join { set, member: name.turn.as_str().into(), place, queue_of: None });
+}

@@ -1,0 +1,17 @@
+//! Tasks: turns of one call, which is the work that the agent's handler runs.
+//!
+//! [`delegate`] writes a task and offers it to workers, or to an external runtime ([`external`]). A task that a model runs
+//! keeps its history ([`step`]), and pays for each request before it is sent ([`spend`]). [`cancel`] ends a turn or task,
+//! and [`cascade`] its descendants.
+
+pub mod cancel;
+pub mod cascade;
+pub mod delegate;
+pub mod external;
+pub mod lists;
+mod refusal;
+pub mod spend;
+pub mod step;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,36 @@
+//! Why a task is refused, with the codes of results and replies.
+
+/// Why a task is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The tenant has too many unfinished turns and tasks, or too many bytes of them.
+    TenantQueueFull,
+    /// The deadline has passed.
+    DeadlinePassed,
+    /// The inbox has too many unread replies.
+    InboxFull,
+    /// The tenant has too many inboxes.
+    TooManyInboxes,
+    /// The delegating turn or task has ended, or was canceled.
+    ParentEnded,
+    /// The parent does not exist.
+    UnknownParent,
+    /// The parent's budget has fewer calls left.
+    BudgetExceedsParent,
+}
+
+impl Refusal {
+    /// The code in results and replies.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::TenantQueueFull => "tenant_queue_full",
+            Self::DeadlinePassed => "deadline_passed",
+            Self::InboxFull => "inbox_full",
+            Self::TooManyInboxes => "too_many_inboxes",
+            Self::ParentEnded => "parent_ended",
+            Self::UnknownParent => "unknown_parent",
+            Self::BudgetExceedsParent => "budget_exceeds_parent",
+        }
+    }
+}

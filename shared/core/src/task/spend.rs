@@ -1,0 +1,359 @@
+//! Model usage. A request's upper bound is debited from token and money budgets before the request is sent. The debit is
+//! corrected when its response is stored.
+
+use std::sync::Arc;
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::Stored;
+use crate::section::Section;
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, TimerRule, Transaction, Version, Window, Write};
+use crate::turn::Turn;
+use crate::turn::state::{BudgetUnit, Reservation};
+use crate::usage::{Day, ModelUse, count_use};
+use crate::view::{Query, Undecided, View};
+
+/// Turns that wake when a budget has room again. Each check reads a history, so it is not free.
+const WOKEN_MAX: usize = 4;
+/// Time after which a turn that has begun to wait for a budget checks again, ms.
+const LOOK_MS: i64 = 250;
+
+/// The upper bound of a request in one budget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BudgetDebit {
+    /// The budget's counter.
+    pub counter: CounterKey,
+    /// The unit that the budget counts.
+    pub unit: BudgetUnit,
+    /// The most that the request may use.
+    pub amount: u64,
+    /// The most that the budget allows.
+    pub max: u64,
+    /// The budget's window.
+    pub window: Window,
+    /// True in shadow mode.
+    pub shadow: bool,
+    /// Maximum number of counters of the limit.
+    pub counters_max: u64,
+    /// True if the request waits for room, false if it is rejected.
+    pub waits: bool,
+}
+
+/// Debits a model request before it is sent, under the fence of its task's slice.
+#[derive(Debug, Clone)]
+pub struct Reserve {
+    /// The task.
+    pub name: TurnName,
+    /// The entry of its slice.
+    pub entry: EntryId,
+    /// Identifies the request in its task. The same request of another holder is debited again.
+    pub request: String,
+    /// The debits.
+    pub debits: Vec<BudgetDebit>,
+}
+
+/// The result of [`Reserve`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reserved {
+    /// The request may be sent. Carries the holder's new record.
+    Ok(Box<Fenced>),
+    /// The request was reserved before. Carries the holder's record.
+    Already(Box<Fenced>),
+    /// A budget has no room.
+    Short(Shortage),
+    /// Another holds the task.
+    Stale,
+    /// The windows are out of date: compute them again.
+    WindowOver,
+}
+
+/// A record as its holder has written it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fenced {
+    /// Its version, which is the new fence.
+    pub version: Version,
+    /// The record.
+    pub turn: Turn,
+}
+
+/// A budget without room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    /// The budget's counter.
+    pub counter: CounterKey,
+    /// Usage so far.
+    pub used: u64,
+    /// The request's upper bound.
+    pub amount: u64,
+    /// The end of its window, ms; 0 without a window.
+    pub ends_ms: i64,
+    /// The consequence for the request.
+    pub reach: Reach,
+}
+
+/// The consequence of a budget without room for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// The request waits, see [`BudgetWait`].
+    Wait,
+    /// The request is rejected.
+    Reject,
+    /// The request exceeds the budget's maximum.
+    Never,
+}
+
+/// The record, if this entry is its slice.
+pub(super) fn held(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+}
+
+impl Decision for Reserve {
+    type Output = Reserved;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Reserved>, Undecided> {
+        if context.failed(|conflict| matches!(conflict, Conflict::Time { .. })) {
+            return Ok(Step::Return(Reserved::WindowOver));
+        }
+        if let Some(shortage) = self.shortage(context) {
+            return Ok(Step::Return(Reserved::Short(shortage)));
+        }
+        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(Reserved::Stale)) };
+        let mut turn = stored.value.clone();
+        let Some(task) = &mut turn.task else { return Ok(Step::Return(Reserved::Stale)) };
+        // Another holder may have sent the request and may have to pay for it, so this debit is additional.
+        let is_own = |reserved: &Reservation| {
+            reserved.request == self.request && (reserved.entry == self.entry || mutant!("reserve_debits_each_holder"))
+        };
+        if task.reserved.as_ref().is_some_and(is_own) {
+            let fenced = Fenced { version: stored.version, turn };
+            return Ok(Step::Return(Reserved::Already(Box::new(fenced))));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        // The store returns with the record when each window ends.
+        transaction.stamped = true;
+        transaction.proof = Some(self.name.record());
+        transaction.guard(Guard::Version(self.name.record(), stored.version));
+        for debit in &self.debits {
+            if !mutant!("reserve_debits_the_budget") {
+                transaction.guard(Guard::Room(debit.room()));
+            }
+            let set = keys::budget_queue(&debit.counter);
+            transaction.write(Write::Leave { set, member: self.name.to_string().into(), queue_of: None });
+        }
+        // The earlier reservation belongs to a request without a stored response. The request may have been carried out and
+        // billed, so its debits stay.
+        task.reserved = Some(Reservation {
+            request: self.request.clone(),
+            entry: self.entry.clone(),
+            debits: self.debits.iter().map(BudgetDebit::reserved).collect(),
+        });
+        turn.entry = Some(self.entry.clone());
+        transaction.put(&self.name.record(), &turn);
+        let fenced = Fenced { version: context.version.clone(), turn };
+        Ok(Step::Commit(transaction, Reserved::Ok(Box::new(fenced))))
+    }
+}
+
+impl BudgetDebit {
+    fn room(&self) -> Room {
+        Room {
+            counter: self.counter.clone(),
+            amount: self.amount,
+            max: self.max,
+            window: self.window,
+            behind_queue: false,
+            shadow: self.shadow,
+            counters_max: self.counters_max,
+        }
+    }
+
+    fn reserved(&self) -> (CounterKey, BudgetUnit, u64, i64) {
+        let ends_ms = match self.window {
+            Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => end_ms,
+            Window::Rolling { .. } | Window::Held | Window::Total => 0,
+        };
+        (self.counter.clone(), self.unit, self.amount, ends_ms)
+    }
+}
+
+impl Reserve {
+    fn shortage(&self, context: &Context) -> Option<Shortage> {
+        context.conflicts.iter().rev().find_map(|conflict| {
+            let Conflict::Room { counter, state } = conflict else { return None };
+            let debit = self.debits.iter().find(|debit| debit.counter == *counter)?;
+            let reach = match debit {
+                _ if debit.amount > debit.max => Reach::Never,
+                _ if debit.waits => Reach::Wait,
+                _ => Reach::Reject,
+            };
+            let (used, ends_ms) = (state.used, state.ends_ms);
+            Some(Shortage { counter: counter.clone(), used, amount: debit.amount, ends_ms, reach })
+        })
+    }
+}
+
+/// Returns the debits of a request that was not carried out.
+#[derive(Debug, Clone)]
+pub struct Unreserve {
+    /// The task.
+    pub name: TurnName,
+    /// The entry of its slice.
+    pub entry: EntryId,
+    /// The request.
+    pub request: String,
+}
+
+impl Decision for Unreserve {
+    /// The holder's new record, even if there is nothing to return. `None` if another holds the task.
+    type Output = Option<Box<Fenced>>;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Self::Output>, Undecided> {
+        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(None)) };
+        let reserved = stored.value.task.as_ref().and_then(|task| task.reserved.as_ref());
+        let Some(reserved) = reserved.filter(|reserved| reserved.request == self.request).cloned() else {
+            let fenced = Fenced { version: stored.version, turn: stored.value };
+            return Ok(Step::Return(Some(Box::new(fenced))));
+        };
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.proof = Some(self.name.record());
+        transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+        correct(&mut transaction, view, &stored, &reserved, (0, 0), context)?;
+        let mut turn = stored.value;
+        turn.entry = Some(self.entry.clone());
+        if let Some(task) = &mut turn.task {
+            task.reserved = None;
+        }
+        transaction.put(&self.name.record(), &turn);
+        Ok(Step::Commit(transaction, Some(Box::new(Fenced { version: context.version.clone(), turn }))))
+    }
+}
+
+/// Corrects the debits of a request to its usage, `(tokens, money)`. A debit in a window that has ended needs no correction.
+fn correct(
+    transaction: &mut Transaction,
+    view: &View,
+    stored: &Stored<Turn>,
+    reserved: &Reservation,
+    (tokens, money): (u64, u64),
+    context: &Context,
+) -> Result<(), Undecided> {
+    let stamped = stored.rooms.len() == reserved.debits.len();
+    for (at, (counter, unit, amount, ends_ms)) in reserved.debits.iter().enumerate() {
+        let used = match unit {
+            BudgetUnit::Tokens => tokens,
+            BudgetUnit::Money => money,
+        };
+        let ends_ms = stored.rooms.get(at).filter(|_| stamped).map_or(*ends_ms, |room| room.ends_ms);
+        let difference = i64::try_from(used).unwrap_or(i64::MAX).saturating_sub_unsigned(*amount);
+        let ends_ms = (!mutant!("a_correction_is_of_its_window")).then_some(ends_ms);
+        transaction.write(Write::Add { counter: counter.clone(), amount: difference, ends_ms });
+        if difference < 0 {
+            wake_waiters(transaction, view, counter, context)?;
+        }
+    }
+    Ok(())
+}
+
+/// Wakes some of the turns that wait for room in a budget. Guards against a concurrent join, which would wait although there
+/// is room.
+///
+/// # Errors
+/// [`Undecided`] if the waiting turns have to be read first.
+pub fn wake_waiters(
+    transaction: &mut Transaction,
+    view: &View,
+    counter: &CounterKey,
+    context: &Context,
+) -> Result<(), Undecided> {
+    let set = keys::budget_queue(counter);
+    // A different count makes a different query, so the queue is read again after a conflict.
+    let joined = context.conflicts.iter().filter(|conflict| **conflict == Conflict::Full).count();
+    let count = WOKEN_MAX + joined.min(WOKEN_MAX);
+    let members = view.first(&set, None, count)?;
+    if members.len() < count && joined < WOKEN_MAX && !mutant!("wake_knows_all_that_wait") {
+        let max = members.len() as u64 + 1;
+        transaction.guard(Guard::Fits { set: set.clone(), member: "".into(), max });
+    }
+    for (member, _) in members {
+        transaction.timer(format!("turn:{member}"), context.now_ms, TimerRule::Wake);
+        transaction.write(Write::Leave { set: set.clone(), member: member.clone(), queue_of: None });
+    }
+    Ok(())
+}
+
+/// Adds a task to the waiting turns of a budget: a part of the transaction that parks the call with
+/// [`crate::turn::WaitReason::Budget`]. A turn that was not in the queue when it checked the budget checks again shortly,
+/// because a debit returned in between did not wake it.
+#[derive(Debug, Clone)]
+pub struct BudgetWait {
+    /// The task.
+    pub name: TurnName,
+    /// The budget.
+    pub counter: CounterKey,
+    /// The task's place in the queue: earlier admissions wake earlier.
+    pub place: u64,
+}
+
+impl Section for BudgetWait {
+    fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
+        let (set, member): (_, Arc<str>) = (keys::budget_queue(&self.counter), self.name.to_string().into());
+        let was_woken = context.failed(|conflict| *conflict == Conflict::NoMember);
+        if view.place(&set, &member)?.is_some() && !was_woken {
+            transaction.guard(Guard::Member(set, member));
+            return Ok(());
+        }
+        if !mutant!("budget_wait_looks_again") {
+            transaction.timer(self.name.timer(), context.now_ms + LOOK_MS, TimerRule::Earlier);
+        }
+        transaction.write(Write::Join { set, member, place: self.place, queue_of: None });
+        Ok(())
+    }
+}
+
+/// The usage of one model response.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spent {
+    /// The usage. The request has its reserved name.
+    pub used: ModelUse,
+    /// The tenant's day.
+    pub day: Day,
+}
+
+impl Spent {
+    /// Counts the usage once: in the task's record, in the tenant's day, and in the debited budgets.
+    ///
+    /// # Errors
+    /// [`Undecided`] if the turns that wait for a budget have to be read first.
+    pub fn add_to(
+        &self,
+        transaction: &mut Transaction,
+        view: &View,
+        name: &TurnName,
+        stored: &Stored<Turn>,
+        turn: &mut Turn,
+        context: &Context,
+    ) -> Result<(), Undecided> {
+        let owner = (&name.tenant, &turn.head.agent);
+        let (Some(task), used) = (&mut turn.task, &self.used) else { return Ok(()) };
+        // Another holder may have counted the same request. This holder's usage is additional.
+        let holder = stored.out_entry().map_or("", EntryId::as_str);
+        let counted = ModelUse { request: format!("{holder}/{}", used.request), ..used.clone() };
+        if !count_use(task, &counted, owner, self.day, context.now_ms, transaction) {
+            return Ok(());
+        }
+        if let Some(reserved) = task.reserved.take_if(|reserved| reserved.request == used.request) {
+            let used = (used.tokens_in.saturating_add(used.tokens_out), used.cost);
+            correct(transaction, view, stored, &reserved, used, context)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! The history of a task that a model runs. After a takeover, the new holder reads the task's progress from it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::limits::TASK_HISTORY_BYTES_MAX;
+
+use super::spend::{Fenced, Spent, held};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::{Record, Stored};
+use crate::transaction::{EntryId, Guard, Transaction, Write};
+use crate::turn::Turn;
+use crate::view::{Query, Undecided, View};
+
+/// The record that has a history's entries as parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// Number of entries.
+    #[serde(rename = "n")]
+    pub entries: u64,
+}
+
+impl Record for History {
+    const SCHEMA: u32 = 1;
+}
+
+/// The name of an entry's part. Names have a fixed length, so that they sort like the entries.
+#[must_use]
+pub fn part(number: u64) -> Arc<str> {
+    format!("s{number:06}").into()
+}
+
+/// Adds entries to the history of a task, under the fence of its slice, and counts the usage of the response.
+#[derive(Debug, Clone)]
+pub struct AddSteps<'a> {
+    /// The task.
+    pub name: TurnName,
+    /// The entry of its slice.
+    pub entry: EntryId,
+    /// Entries of the history that the caller knows.
+    pub known: u64,
+    /// The new entries. Empty to count usage alone.
+    pub entries: Vec<Bytes>,
+    /// The response's usage. `None` if no model was called.
+    pub spent: Option<Spent>,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of [`AddSteps`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stepped {
+    /// The entries are in the history. Carries the holder's new record.
+    Ok(Box<Fenced>),
+    /// The entries were in the history before.
+    Already(Box<Fenced>),
+    /// The history would be too large: no entry is added, but the usage is counted.
+    Full(Box<Fenced>),
+    /// Another holds the task, or the history is longer than the caller knows.
+    Stale,
+}
+
+impl Decision for AddSteps<'_> {
+    type Output = Stepped;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Stepped>, Undecided> {
+        let Some(stored) = held(view, &self.name, &self.entry)? else { return Ok(Step::Return(Stepped::Stale)) };
+        let Some(task) = stored.value.task.as_ref() else { return Ok(Step::Return(Stepped::Stale)) };
+        if !self.entries.is_empty() && self.is_in(view, task.steps)? {
+            let fenced = Fenced { version: stored.version, turn: stored.value };
+            return Ok(Step::Return(Stepped::Already(Box::new(fenced))));
+        }
+        if task.steps != self.known && !mutant!("steps_are_in_order") {
+            return Ok(Step::Return(Stepped::Stale));
+        }
+        let bytes = task.steps_bytes + self.entries.iter().map(|entry| entry.len() as u64).sum::<u64>();
+        let is_full = bytes > TASK_HISTORY_BYTES_MAX as u64 && !mutant!("a_history_is_bounded");
+        let (transaction, fenced) = self.add(view, context, &stored, !is_full)?;
+        let fenced = Box::new(fenced);
+        Ok(Step::Commit(transaction, if is_full { Stepped::Full(fenced) } else { Stepped::Ok(fenced) }))
+    }
+}
+
+impl AddSteps<'_> {
+    /// True if the same step was added before.
+    fn is_in(&self, view: &View, steps: u64) -> Result<bool, Undecided> {
+        if steps != self.known + self.entries.len() as u64 {
+            return Ok(false);
+        }
+        let found = view.parts(&keys::steps(&self.name), vec![part(self.known)])?;
+        Ok(found.first().and_then(Option::as_ref) == self.entries.first())
+    }
+
+    fn add(
+        &self,
+        view: &View,
+        context: &Context,
+        stored: &Stored<Turn>,
+        with_entries: bool,
+    ) -> Result<(Transaction, Fenced), Undecided> {
+        let mut turn = stored.value.clone();
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.proof = Some(self.name.record());
+        if !mutant!("step_guards_the_version") {
+            transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+        }
+        if let Some(spent) = &self.spent {
+            spent.add_to(&mut transaction, view, &self.name, stored, &mut turn, context)?;
+        }
+        turn.entry = Some(self.entry.clone());
+        let key = keys::steps(&self.name);
+        if with_entries && let Some(task) = &mut turn.task {
+            for entry in &self.entries {
+                transaction.write(Write::PutPart(key.clone(), part(task.steps), entry.clone()));
+                task.steps += 1;
+                task.steps_bytes += entry.len() as u64;
+            }
+            // The task ends by its deadline; its history stays readable for the retention after it.
+            let ttl_ms = (turn.head.deadline_ms - context.now_ms).max(0) + self.bounds.retain_ms;
+            transaction.put_for(&key, &History { entries: task.steps }, ttl_ms);
+        }
+        transaction.put(&self.name.record(), &turn);
+        Ok((transaction, Fenced { version: context.version.clone(), turn }))
+    }
+}

@@ -1,0 +1,90 @@
+//! External runtimes.
+
+use super::*;
+
+fn lapse(trial: &mut Trial, name: &str, bounds: &Bounds) -> Lapsed {
+    trial.run(&Lapse { name: named(name), bounds })
+}
+
+fn take_external(trial: &mut Trial, name: &str) -> EntryId {
+    let queue = trial.turn(&named(name)).unwrap().value.queue(&named(name).tenant);
+    trial.take(&queue, "runtime", 1).remove(0).0
+}
+
+#[test]
+fn a_silent_runtime_loses_its_task() {
+    let silent = || {
+        let (mut trial, bounds) = (Trial::at(5), bounds());
+        trial.run(&external("k1", &bounds));
+        assert_eq!(trial.timers["turn:acme:k1"], 1_005);
+        trial.now_ms = 1_005;
+        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(2_005));
+        let entry = take_external(&mut trial, "k1");
+        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(2_005));
+        let touch = Touch { name: named("k1"), entry: entry.clone() };
+        trial.now_ms = 2_000;
+        assert_eq!(trial.run(&touch), Touched::Renewed);
+        trial.now_ms = 2_500;
+        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(3_000));
+        trial.now_ms = 3_000;
+        assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Offered);
+        let held = trial.holds(&keys::external(&named("k1").tenant, &head(1).agent), "runtime");
+        let touched = trial.run(&touch);
+        let turn = trial.turn(&named("k1")).unwrap().value;
+        assert_eq!((turn.crashes, touched), (1, Touched::Stale));
+        (held.len(), turn.fate(0))
+    };
+    assert_eq!(silent(), (0, Fate::TakenByRuntime));
+    assert_eq!(mutants::with("lapse_acknowledges_the_old_entry", silent).0, 1);
+    assert_eq!(mutants::with("a_lapsed_task_has_begun", silent).1, Fate::MayHaveRun);
+}
+
+#[test]
+fn a_task_that_no_runtime_ends_is_quarantined() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    let mut lapsed = Vec::new();
+    for _ in 0..3 {
+        take_external(&mut trial, "k1");
+        lapse(&mut trial, "k1", &bounds);
+        trial.now_ms += 1_000;
+        lapsed.push(lapse(&mut trial, "k1", &bounds));
+    }
+    assert_eq!(lapsed, [Lapsed::Offered, Lapsed::Offered, Lapsed::Ends]);
+    let turn = trial.turn(&named("k1")).unwrap().value;
+    assert!(matches!(turn.state, State::Ending { reason: EndReason::Quarantined { crashes: 3 }, .. }));
+    assert_eq!((lapse(&mut trial, "k1", &bounds), trial.used(&counter("_out"))), (Lapsed::NotOut, 0));
+}
+
+#[test]
+fn a_canceled_task_of_a_runtime_ends_with_its_lease() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    trial.run(&external("k2", &bounds));
+    let entry = take_external(&mut trial, "k1");
+    lapse(&mut trial, "k1", &bounds);
+    cancel(&mut trial, "k1", &bounds);
+    cancel(&mut trial, "k2", &bounds);
+    // No runtime has taken the second one.
+    assert_eq!(lapse(&mut trial, "k2", &bounds), Lapsed::Ends);
+    assert_eq!(trial.turn(&named("k2")).unwrap().value.fate(0), Fate::NotRun);
+    assert_eq!(trial.run(&Touch { name: named("k1"), entry }), Touched::Over);
+    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Later(1_005));
+    trial.now_ms = 1_005;
+    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Ends);
+    let turn = trial.turn(&named("k1")).unwrap().value;
+    assert_eq!((turn.fate(0), turn.canceled.as_deref()), (Fate::TakenByRuntime, Some("no")));
+}
+
+#[test]
+fn a_queue_is_forgotten_when_it_is_empty() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    let queue = keys::external(&named("k1").tenant, &head(1).agent);
+    assert_eq!(trial.members(&keys::externals()), [queue.as_str()]);
+    assert!(!trial.run(&Retire { queue: queue.clone() }));
+    cancel(&mut trial, "k1", &bounds);
+    lapse(&mut trial, "k1", &bounds);
+    assert!(trial.run(&Retire { queue }));
+    assert!(trial.members(&keys::externals()).is_empty());
+}

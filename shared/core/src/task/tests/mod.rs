@@ -1,0 +1,139 @@
+//! Tasks, their budgets, their ends and cancels, on a store in maps.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod cancel;
+mod delegate;
+mod external;
+mod model;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use tickfleet_model::{Priority, TaskId};
+
+use super::cancel::{Cancel, Canceled};
+use super::cascade::{Cascade, CascadeStep};
+use super::delegate::{Delegate, Delegated, Refusal, Source};
+use super::external::{Lapse, Lapsed, Retire, Touch, Touched};
+use super::spend::{BudgetDebit, BudgetWait, Fenced, Reach, Reserve, Reserved, Spent, Unreserve};
+use super::step::{AddSteps, Stepped, part};
+use crate::bounds::Bounds;
+use crate::decision::Decision;
+use crate::keys::{self, TurnName, limits};
+use crate::mutants;
+use crate::section::Section;
+use crate::transaction::{CounterKey, EntryId, Guard, Transaction, Window};
+use crate::trial::{Trial, admitted, call, head, named};
+use crate::turn::end::{Ending, Fate, GivenId, GivenState, ReplyFrame, cascade_timer, parts};
+use crate::turn::state::{BudgetUnit, EndReason};
+use crate::turn::{Cancellation, Destination, State, Turn};
+use crate::usage::{Day, ModelUse, UsageUnit};
+use crate::view::{Query, View};
+
+fn bounds() -> Bounds {
+    Bounds::default()
+}
+
+fn counter(limit: &str) -> CounterKey {
+    CounterKey::new(limit, "acme")
+}
+
+fn budget_of(task: &str) -> CounterKey {
+    CounterKey::new(limits::TASK, format!("acme:{task}"))
+}
+
+/// A task that a call delegates, with a budget of 10.
+fn task<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
+    Delegate {
+        name: named(name),
+        given: false,
+        source: Source::Call,
+        head: head(1),
+        call: call(0),
+        destination: Destination::Workers(Priority::Normal),
+        budget: 10,
+        parent: None,
+        awaited: false,
+        bounds,
+    }
+}
+
+fn child<'a>(name: &str, parent: &str, budget: u64, bounds: &'a Bounds) -> Delegate<'a> {
+    Delegate { parent: Some(TaskId::new(parent).unwrap()), budget, ..task(name, bounds) }
+}
+
+fn external<'a>(name: &str, bounds: &'a Bounds) -> Delegate<'a> {
+    Delegate { destination: Destination::External { lease_ms: 1_000 }, ..task(name, bounds) }
+}
+
+/// A task on the inbound stream, which a scheduler has read.
+fn inbound<'a>(trial: &mut Trial, name: &str, bounds: &'a Bounds) -> Delegate<'a> {
+    trial.enqueue(&keys::tasks(), vec![("task".into(), "{}".into())]);
+    let entry = trial.take(&keys::tasks(), "s1", 1).remove(0).0;
+    Delegate { source: Source::Inbound(entry), given: true, ..task(name, bounds) }
+}
+
+/// Ends a task that has no holder, or that its holder ends.
+struct End {
+    name: TurnName,
+    failed: bool,
+}
+
+impl Decision for End {
+    type Output = bool;
+
+    fn decide(&self, view: &View, context: &crate::Context) -> Result<crate::Step<bool>, crate::view::Undecided> {
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else { return Ok(crate::Step::Return(false)) };
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+        let (bounds, frame) = (bounds(), ReplyFrame::default());
+        let ending = Ending {
+            name: &self.name,
+            turn: &stored.value,
+            results: &[],
+            new_from: 0,
+            reason: self.failed.then_some(EndReason::Canceled),
+            frame: &frame,
+            bounds: &bounds,
+            now_ms: context.now_ms,
+        };
+        ending.add_to(&mut transaction, view)?;
+        Ok(crate::Step::Commit(transaction, true))
+    }
+}
+
+fn end(trial: &mut Trial, name: &str) -> bool {
+    trial.run(&End { name: named(name), failed: false })
+}
+
+fn cancel(trial: &mut Trial, name: &str, bounds: &Bounds) -> Canceled {
+    trial.run(&Cancel { name: named(name), reason: "no".into(), above: None, bounds })
+}
+
+/// Runs a scheduler's cascades until none is due.
+fn cascade_all(trial: &mut Trial, bounds: &Bounds) {
+    for _ in 0..200 {
+        let now_ms = trial.now_ms;
+        let mut due = trial.timers.iter().filter(|(_, due_ms)| **due_ms <= now_ms);
+        let due = due.find_map(|(timer, _)| timer.strip_prefix("cascade:").map(str::to_owned));
+        let Some(due) = due else { return };
+        let above = TurnName::parse(&due).unwrap();
+        if let Cascade::End { members, reason } = trial.run(&CascadeStep { name: above.clone(), bounds }) {
+            for name in members {
+                trial.run(&Cancel { name, reason: reason.clone(), above: Some(above.clone()), bounds });
+            }
+        }
+    }
+    panic!("the cascades do not end: {:?}", trial.timers);
+}
+
+fn is_over(trial: &Trial, name: &str) -> bool {
+    let name = named(name);
+    let canceled = trial.stored::<Cancellation>(&name.cancellation());
+    trial.turn(&name).is_none_or(|turn| {
+        canceled.is_some_and(|canceled| canceled.value.is_of(&turn.value))
+            && trial.timers[&*name.timer()] <= trial.now_ms
+    })
+}

@@ -1,0 +1,249 @@
+//! The history and the spending of tasks that a model runs.
+
+use super::*;
+
+fn model_task() -> (Trial, EntryId) {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&task("k1", &bounds));
+    let entry = trial.take(&keys::ready(Priority::Normal), "w1", 1).remove(0).0;
+    (trial, entry)
+}
+
+fn steps<'a>(entry: &EntryId, known: u64, texts: &[&str], bounds: &'a Bounds) -> AddSteps<'a> {
+    let entries = texts.iter().map(|text| Bytes::from((*text).to_owned())).collect();
+    AddSteps { name: named("k1"), entry: entry.clone(), known, entries, spent: None, bounds }
+}
+
+#[test]
+fn a_history_grows_under_the_fence() {
+    let ((mut trial, entry), bounds) = (model_task(), bounds());
+    let Stepped::Ok(fenced) = trial.run(&steps(&entry, 0, &["a", "b"], &bounds)) else { panic!("not added") };
+    assert_eq!(fenced.version, trial.turn(&named("k1")).unwrap().version);
+    assert!(matches!(trial.run(&steps(&entry, 0, &["a", "b"], &bounds)), Stepped::Already(_)));
+    assert_eq!(trial.run(&steps(&entry, 0, &["x", "b"], &bounds)), Stepped::Stale);
+    assert_eq!(trial.run(&steps(&entry, 1, &["x"], &bounds)), Stepped::Stale);
+    assert!(matches!(trial.run(&steps(&entry, 2, &["c"], &bounds)), Stepped::Ok(_)));
+    let history = &trial.parts[&keys::steps(&named("k1"))];
+    assert_eq!(history.keys().cloned().collect::<Vec<_>>(), [part(0), part(1), part(2)]);
+    assert_eq!(trial.ttls[&keys::steps(&named("k1"))], 1_000_000 - 5 + bounds.retain_ms);
+    assert_eq!(trial.run(&steps(&EntryId::new("1-999"), 3, &["d"], &bounds)), Stepped::Stale);
+    let repeated = mutants::with("steps_are_in_order", || trial.run(&steps(&entry, 1, &["x"], &bounds)));
+    assert!(matches!(repeated, Stepped::Ok(_)));
+}
+
+#[test]
+fn a_history_is_bounded_in_bytes() {
+    let full = || {
+        let ((mut trial, entry), bounds) = (model_task(), bounds());
+        let mut turn = trial.turn(&named("k1")).unwrap().value;
+        turn.entry = Some(entry.clone());
+        turn.task.as_mut().unwrap().steps_bytes = tickfleet_model::limits::TASK_HISTORY_BYTES_MAX as u64;
+        trial.put(&named("k1").record(), &turn);
+        let mut decision = steps(&entry, 0, &["a"], &bounds);
+        decision.spent = Some(spent("r1", 1, 1));
+        let stepped = trial.run(&decision);
+        let used = trial.turn(&named("k1")).unwrap().value.task.unwrap().used;
+        assert_eq!(used, (1, 1, 7));
+        matches!(stepped, Stepped::Full(_))
+    };
+    assert!(full());
+    assert!(!mutants::with("a_history_is_bounded", full));
+}
+
+#[test]
+fn two_holders_do_not_both_add_a_step() {
+    let race = || {
+        let ((mut trial, entry), bounds) = (model_task(), bounds());
+        let mut view = View::default();
+        let query = Query::Record(named("k1").record());
+        view.insert(query.clone(), trial.answer(&query));
+        trial.run(&steps(&entry, 0, &["a"], &bounds));
+        trial.run_with(&steps(&entry, 0, &["x"], &bounds), &mut view) == Stepped::Stale
+    };
+    assert!(race());
+    assert!(!mutants::with("step_guards_the_version", race));
+}
+
+fn spent(request: &str, input: u64, output: u64) -> Spent {
+    let used = ModelUse { request: request.into(), tokens_in: input, tokens_out: output, cost: 7 };
+    Spent { used, day: Day { start_ms: 0, end_ms: 1_000 } }
+}
+
+fn tokens() -> CounterKey {
+    CounterKey::new("tokens", "acme")
+}
+
+fn reserve(entry: &EntryId, request: &str, amount: u64) -> Reserve {
+    let debit = BudgetDebit {
+        counter: tokens(),
+        unit: BudgetUnit::Tokens,
+        amount,
+        max: 100,
+        window: Window::Day { start_ms: 0, end_ms: 1_000 },
+        shadow: false,
+        counters_max: u64::MAX,
+        waits: true,
+    };
+    Reserve { name: named("k1"), entry: entry.clone(), request: request.into(), debits: vec![debit] }
+}
+
+#[test]
+fn a_request_is_debited_before_it_is_sent_and_corrected_after() {
+    let ((mut trial, entry), bounds) = (model_task(), bounds());
+    assert!(matches!(trial.run(&reserve(&entry, "r1", 60)), Reserved::Ok(_)));
+    let Reserved::Already(fenced) = trial.run(&reserve(&entry, "r1", 60)) else { panic!() };
+    assert_eq!(Some(fenced.turn), trial.turn(&named("k1")).map(|stored| stored.value));
+    assert_eq!(trial.used(&tokens()), 60);
+    let mut decision = steps(&entry, 0, &["a"], &bounds);
+    decision.spent = Some(spent("r1", 10, 5));
+    assert!(matches!(trial.run(&decision), Stepped::Ok(_)));
+    assert_eq!(trial.used(&tokens()), 15);
+    // The same response again, without entries: it is counted once.
+    let mut again = steps(&entry, 1, &[], &bounds);
+    again.spent = Some(spent("r1", 10, 5));
+    trial.run(&again);
+    let input = CounterKey::new(UsageUnit::TokensIn.limit(&named("k1").tenant, 0), "kelly");
+    assert_eq!((trial.used(&input), trial.used(&tokens())), (10, 15));
+    let Reserved::Ok(fenced) = trial.run(&reserve(&entry, "r2", 40)) else { panic!("no room") };
+    assert_eq!(trial.used(&tokens()), 55);
+    let unreserve = Unreserve { name: named("k1"), entry, request: "r2".into() };
+    let Fenced { turn, .. } = *trial.run(&unreserve).unwrap();
+    assert_ne!(fenced.turn, turn);
+    let again = trial.run(&unreserve).unwrap();
+    assert_eq!((trial.used(&tokens()), again.version), (15, trial.turn(&named("k1")).unwrap().version));
+}
+
+/// A holder has sent a request and crashed. The next holder sends it again: both requests are paid.
+#[test]
+fn a_request_is_debited_for_each_holder() {
+    let debited = || {
+        let ((mut trial, entry), bounds) = (model_task(), bounds());
+        assert!(matches!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Ok(_)));
+        // The holder has counted a useless response.
+        let mut useless = steps(&entry, 0, &[], &bounds);
+        useless.spent = Some(spent("r1", 3, 0));
+        let mut before = trial.clone();
+        before.run(&useless);
+        assert_eq!(before.used(&tokens()), 3);
+        let mut turn = trial.turn(&named("k1")).unwrap().value;
+        turn.task.as_mut().unwrap().counted = before.turn(&named("k1")).unwrap().value.task.unwrap().counted;
+        let next = trial.enqueue(&keys::ready(Priority::Normal), Vec::new());
+        turn.entry = Some(next.clone());
+        trial.put(&named("k1").record(), &turn);
+        assert_eq!(trial.run(&reserve(&entry, "r1", 40)), Reserved::Stale);
+        trial.run(&reserve(&next, "r1", 40));
+        let mut decision = steps(&next, 0, &["a"], &bounds);
+        decision.spent = Some(spent("r1", 10, 5));
+        trial.run(&decision);
+        let input = CounterKey::new(UsageUnit::TokensIn.limit(&named("k1").tenant, 0), "kelly");
+        assert_eq!(trial.used(&input), 10);
+        trial.used(&tokens())
+    };
+    assert_eq!(debited(), 40 + 15, "nobody knows what the first one cost");
+    assert_eq!(mutants::with("reserve_debits_each_holder", debited), 15);
+}
+
+#[test]
+fn without_the_debit_a_budget_is_overrun() {
+    let overrun = || {
+        let (mut trial, entry) = model_task();
+        let all = (0..3).map(|at| matches!(trial.run(&reserve(&entry, &format!("r{at}"), 60)), Reserved::Ok(_)));
+        all.filter(|sent| *sent).count() > 1
+    };
+    assert!(!overrun());
+    assert!(mutants::with("reserve_debits_the_budget", overrun));
+}
+
+#[test]
+fn a_correction_does_not_touch_the_next_window() {
+    let next_window = || {
+        let ((mut trial, entry), bounds) = (model_task(), bounds());
+        trial.run(&reserve(&entry, "r1", 60));
+        *trial.counters.get_mut(&tokens()).unwrap() =
+            crate::CounterState { used: 50, ends_ms: 2_000, began_ms: 1_000, queued: false };
+        let mut decision = steps(&entry, 0, &["a"], &bounds);
+        decision.spent = Some(spent("r1", 10, 5));
+        trial.run(&decision);
+        trial.used(&tokens())
+    };
+    assert_eq!(next_window(), 50);
+    assert_eq!(mutants::with("a_correction_is_of_its_window", next_window), 5);
+}
+
+/// Parks a task that waits for a budget, from a decision that is older than `trial`.
+fn join(trial: &mut Trial, wait: &BudgetWait) -> Result<(), crate::Conflict> {
+    let (mut view, context) = (View::default(), trial.context());
+    let query = Query::Place(keys::budget_queue(&wait.counter), wait.name.to_string().into());
+    view.insert(query.clone(), trial.answer(&query));
+    let mut transaction = Transaction::new(context.version.clone());
+    wait.add_to(&mut transaction, &view, &context).unwrap();
+    trial.commit(&transaction)
+}
+
+/// Room returns while a task is about to wait for it. In either order of the commits, the task checks again.
+#[test]
+fn no_task_waits_for_room_that_is_there() {
+    let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
+    let timer = named("k2").timer();
+    let returned = |joins_in_between: bool| {
+        let ((mut trial, entry), bounds) = (model_task(), bounds());
+        trial.run(&reserve(&entry, "r1", 90));
+        trial.run(&task("k2", &bounds));
+        let mut decision = steps(&entry, 0, &["a"], &bounds);
+        decision.spent = Some(spent("r1", 10, 5));
+        let mut view = View::default();
+        let query = Query::First { set: keys::budget_queue(&tokens()), upto: None, count: 4 };
+        view.insert(query.clone(), trial.answer(&query));
+        if joins_in_between {
+            join(&mut trial, &wait).unwrap();
+            // The task has checked once more, and now waits to be woken.
+            trial.timers.insert(timer.as_str().into(), 9_000);
+            join(&mut trial, &wait).unwrap();
+            trial.run_with(&decision, &mut view);
+        } else {
+            trial.run_with(&decision, &mut view);
+            join(&mut trial, &wait).unwrap();
+        }
+        trial.timers[timer.as_str()] < 1_000
+    };
+    assert!(returned(true) && returned(false));
+    assert!(!mutants::with("wake_knows_all_that_wait", || returned(true)));
+    assert!(!mutants::with("budget_wait_looks_again", || returned(false)));
+    // The task was in the queue, and wakes before it parks again.
+    let mut trial = Trial::at(5);
+    join(&mut trial, &wait).unwrap();
+    let (context, view) = (trial.context(), {
+        let mut view = View::default();
+        let query = Query::Place(keys::budget_queue(&tokens()), "acme:k2".into());
+        view.insert(query.clone(), trial.answer(&query));
+        view
+    });
+    let mut transaction = Transaction::new(context.version.clone());
+    wait.add_to(&mut transaction, &view, &context).unwrap();
+    trial.sets.clear();
+    assert_eq!(trial.commit(&transaction), Err(crate::Conflict::NoMember));
+}
+
+#[test]
+fn who_waits_for_a_budget_is_woken_when_it_has_room() {
+    let ((mut trial, entry), bounds) = (model_task(), bounds());
+    trial.run(&reserve(&entry, "r1", 90));
+    trial.run(&task("k2", &bounds));
+    let waiting = trial.take(&keys::ready(Priority::Normal), "w2", 1).remove(0).0;
+    let short = Reserve { name: named("k2"), ..reserve(&waiting, "r1", 20) };
+    let Reserved::Short(shortage) = trial.run(&short) else { panic!("it has room") };
+    assert_eq!((shortage.used, shortage.amount, shortage.reach), (90, 20, Reach::Wait));
+    let wait = BudgetWait { name: named("k2"), counter: tokens(), place: 1 };
+    join(&mut trial, &wait).unwrap();
+    let mut decision = steps(&entry, 0, &["a"], &bounds);
+    decision.spent = Some(spent("r1", 10, 5));
+    trial.run(&decision);
+    assert_eq!(trial.timers["turn:acme:k2"], 5);
+    assert!(trial.members(&keys::budget_queue(&tokens())).is_empty());
+    assert!(matches!(trial.run(&short), Reserved::Ok(_)));
+    let never = Reserve { debits: vec![BudgetDebit { amount: 101, ..short.debits[0].clone() }], ..short.clone() };
+    let never = Reserve { request: "r9".into(), ..never };
+    assert!(matches!(trial.run(&never), Reserved::Short(shortage) if shortage.reach == Reach::Never));
+    let stale = Reserve { entry: EntryId::new("1-999"), ..short };
+    assert_eq!(trial.run(&stale), Reserved::Stale);
+}

@@ -1,0 +1,357 @@
+//! A store for tests, in maps: queues with consumers, records, sets, counters, timers and inboxes. Windows never end.
+
+#![allow(unreachable_pub, dead_code, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod turns;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::record::{Debited, Record, RecordText, Stored};
+use crate::transaction::{
+    Conflict, CounterKey, CounterState, EntryId, Guard, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction,
+    Version, Write,
+};
+use crate::turn::{Slice, Turn};
+use crate::view::{Fields, Query, Undecided, Value, View};
+
+pub use turns::{admitted, call, head, named};
+
+#[derive(Debug, Clone, Default)]
+pub struct Queue {
+    pub entries: BTreeMap<u64, Fields>,
+    pub held: BTreeMap<u64, Arc<str>>,
+    pub read: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Trial {
+    pub now_ms: i64,
+    pub epoch: u64,
+    pub epoch_began_ms: i64,
+    pub pressure: bool,
+    pub records: HashMap<RecordKey, Bytes>,
+    pub ttls: HashMap<RecordKey, i64>,
+    pub parts: HashMap<RecordKey, BTreeMap<Arc<str>, Bytes>>,
+    pub sets: HashMap<SetKey, BTreeMap<Arc<str>, u64>>,
+    pub counters: BTreeMap<CounterKey, CounterState>,
+    pub timers: BTreeMap<Arc<str>, i64>,
+    pub queues: HashMap<StreamKey, Queue>,
+    pub inboxes: BTreeMap<String, Vec<Bytes>>,
+    pub inboxes_are_full: bool,
+    next: u64,
+}
+
+fn number(entry: &EntryId) -> u64 {
+    entry.as_str().split_once('-').unwrap().1.parse().unwrap()
+}
+
+fn entry(number: u64) -> EntryId {
+    EntryId::new(format!("1-{number}"))
+}
+
+impl Trial {
+    pub fn at(now_ms: i64) -> Self {
+        Self { now_ms, epoch: 1, next: 1, ..Self::default() }
+    }
+
+    pub fn stored<T: Record>(&self, key: &RecordKey) -> Option<Stored<T>> {
+        self.records.get(key).map(|stored| Stored::read(stored).unwrap())
+    }
+
+    pub fn turn(&self, name: &TurnName) -> Option<Stored<Turn>> {
+        self.stored(&name.record())
+    }
+
+    pub fn used(&self, counter: &CounterKey) -> u64 {
+        self.counters.get(counter).map_or(0, |state| state.used)
+    }
+
+    pub fn members(&self, set: &SetKey) -> Vec<String> {
+        self.sets.get(set).into_iter().flat_map(BTreeMap::keys).map(|member| (**member).to_owned()).collect()
+    }
+
+    pub fn put<T: Record>(&mut self, key: &RecordKey, value: &T) {
+        let mut transaction = Transaction::new(self.draw());
+        transaction.put(key, value);
+        self.commit(&transaction).unwrap();
+    }
+
+    pub fn draw(&mut self) -> Version {
+        self.next += 1;
+        Version::new(format!("v{}", self.next))
+    }
+
+    /// Versions and entries of `later` are not reused.
+    pub fn never_again(&mut self, later: &Self) {
+        self.next = later.next;
+    }
+
+    pub fn enqueue(&mut self, queue: &StreamKey, fields: Fields) -> EntryId {
+        self.next += 1;
+        self.queues.entry(queue.clone()).or_default().entries.insert(self.next, fields);
+        entry(self.next)
+    }
+
+    pub fn take(&mut self, queue: &StreamKey, consumer: &str, count: usize) -> Vec<(EntryId, Fields)> {
+        let queue = self.queues.entry(queue.clone()).or_default();
+        let new: Vec<_> = queue.entries.range(queue.read + 1..).take(count).map(|(k, v)| (*k, v.clone())).collect();
+        for (number, _) in &new {
+            queue.read = *number;
+            queue.held.insert(*number, consumer.into());
+        }
+        new.into_iter().map(|(number, fields)| (entry(number), fields)).collect()
+    }
+
+    pub fn slices(&mut self, queue: &StreamKey, consumer: &str, count: usize) -> Vec<Slice> {
+        let taken = self.take(queue, consumer, count);
+        taken.into_iter().map(|(entry, fields)| Slice::read(queue.clone(), entry, &fields).unwrap()).collect()
+    }
+
+    pub fn holds(&self, queue: &StreamKey, consumer: &str) -> Vec<EntryId> {
+        let held = self.queues.get(queue).into_iter().flat_map(|queue| &queue.held);
+        held.filter(|(_, holder)| &***holder == consumer).map(|(number, _)| entry(*number)).collect()
+    }
+
+    pub fn fields(&self, queue: &StreamKey, entry: &EntryId) -> Option<Fields> {
+        self.queues.get(queue)?.entries.get(&number(entry)).cloned()
+    }
+
+    pub fn context(&mut self) -> Context {
+        let version = self.draw();
+        let (epoch, epoch_began_ms) = (self.epoch, self.epoch_began_ms);
+        Context { now_ms: self.now_ms, epoch, epoch_began_ms, version, conflicts: Vec::new() }
+    }
+
+    pub fn run<D: Decision>(&mut self, decision: &D) -> D::Output {
+        self.run_with(decision, &mut View::default())
+    }
+
+    /// Decides from a view that may be stale.
+    pub fn run_with<D: Decision>(&mut self, decision: &D, view: &mut View) -> D::Output {
+        for query in decision.reads() {
+            if view.get(&query).is_err() {
+                view.insert(query.clone(), self.answer(&query));
+            }
+        }
+        let mut conflicts = Vec::new();
+        for _ in 0..16 {
+            let mut context = self.context();
+            context.conflicts.clone_from(&conflicts);
+            match self.decide(decision, view, &context) {
+                Step::Return(output) => return output,
+                Step::Commit(transaction, output) => match self.commit(&transaction) {
+                    Ok(()) => return output,
+                    Err(conflict) => {
+                        view.learn(&conflict);
+                        conflicts.push(conflict);
+                    }
+                },
+            }
+        }
+        panic!("the decision conflicts forever: {conflicts:?}")
+    }
+
+    pub fn decide<D: Decision>(&self, decision: &D, view: &mut View, context: &Context) -> Step<D::Output> {
+        loop {
+            match decision.decide(view, context) {
+                Ok(step) => return step,
+                Err(Undecided::Missing(query)) => view.insert(query.clone(), self.answer(&query)),
+                Err(Undecided::Unreadable { key, why }) => panic!("{key}: {why}"),
+            }
+        }
+    }
+
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<(), Conflict> {
+        let before = self.counters.clone();
+        for guard in &transaction.guards {
+            if let Err(conflict) = self.check(guard) {
+                self.counters = before;
+                return Err(conflict);
+            }
+        }
+        for guard in &transaction.guards {
+            if let Guard::Held(queue, entry) = guard {
+                self.drop_entry(queue, entry);
+            }
+        }
+        let (mut enqueued, version) = (None, &transaction.version);
+        let rooms: Vec<Debited> = transaction
+            .guards
+            .iter()
+            .filter_map(|guard| match guard {
+                Guard::Room(room) if transaction.stamped => {
+                    let state = self.counters.get(&room.counter)?;
+                    Some(Debited { used: state.used, ends_ms: state.ends_ms })
+                }
+                _ => None,
+            })
+            .collect();
+        for write in &transaction.writes {
+            self.apply(write, version, &rooms, &mut enqueued);
+        }
+        Ok(())
+    }
+
+    fn drop_entry(&mut self, queue: &StreamKey, entry: &EntryId) {
+        let queue = self.queues.entry(queue.clone()).or_default();
+        queue.held.remove(&number(entry));
+        queue.entries.remove(&number(entry));
+    }
+
+    fn check(&mut self, guard: &Guard) -> Result<(), Conflict> {
+        let record = |key: &RecordKey| Conflict::Record { key: key.clone(), stored: self.records.get(key).cloned() };
+        let version = |key: &RecordKey| self.records.get(key).map(|stored| RecordText::parse(stored).unwrap().version);
+        let has = |set: &SetKey, member: &str| self.sets.get(set).is_some_and(|set| set.contains_key(member));
+        let size = |set: &SetKey| self.sets.get(set).map_or(0, BTreeMap::len) as u64;
+        let queue = |key: &StreamKey| self.queues.get(key);
+        let (holds, conflict) = match guard {
+            Guard::Version(key, wanted) => (version(key).as_ref() == Some(wanted), record(key)),
+            Guard::Absent(key) => (!self.records.contains_key(key), record(key)),
+            Guard::Present(key) => (self.records.contains_key(key), record(key)),
+            Guard::Before(at) => (self.now_ms < *at, Conflict::Time { now_ms: self.now_ms }),
+            Guard::Since(at) => (self.now_ms >= *at, Conflict::Time { now_ms: self.now_ms }),
+            Guard::Calm => (!self.pressure, Conflict::Pressure),
+            Guard::Fits { set, member, max } => (has(set, member) || size(set) < *max, Conflict::Full),
+            Guard::First(set, member) => {
+                let members = self.sets.get(set).into_iter().flatten();
+                let first = members.min_by_key(|(member, place)| (**place, (*member).clone()));
+                (first.is_some_and(|(first, _)| first == member), Conflict::NoMember)
+            }
+            Guard::Member(set, member) => (has(set, member), Conflict::NoMember),
+            Guard::Within(stream, max) => {
+                (queue(stream).map_or(0, |queue| queue.entries.len() as u64) < *max, Conflict::Full)
+            }
+            Guard::Inbox { .. } => (!self.inboxes_are_full, Conflict::InboxFull),
+            Guard::Epoch { number, lease_ms } => {
+                let long = self.epoch_began_ms == 0 || self.now_ms >= self.epoch_began_ms + lease_ms;
+                let conflict = Conflict::Epoch { number: self.epoch, began_ms: self.epoch_began_ms };
+                (*number == self.epoch && long, conflict)
+            }
+            Guard::Unread(key, entry) => {
+                let number = number(entry);
+                let unread = queue(key).is_some_and(|queue| number > queue.read && queue.entries.contains_key(&number));
+                (unread, Conflict::Read)
+            }
+            Guard::Held(key, entry) => {
+                (queue(key).is_some_and(|queue| queue.held.contains_key(&number(entry))), Conflict::NotHeld)
+            }
+            Guard::Room(room) => return self.debit(room),
+            Guard::Generation { .. } => panic!("not in trials"),
+        };
+        if holds { Ok(()) } else { Err(conflict) }
+    }
+
+    fn debit(&mut self, room: &Room) -> Result<(), Conflict> {
+        let state = self.counters.entry(room.counter.clone()).or_default();
+        if state.used + room.amount > room.max && !room.shadow {
+            return Err(Conflict::Room { counter: room.counter.clone(), state: *state });
+        }
+        state.used += room.amount;
+        match room.window {
+            crate::Window::Fixed { end_ms, .. } | crate::Window::Day { end_ms, .. } => state.ends_ms = end_ms,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, write: &Write, version: &Version, rooms: &[Debited], enqueued: &mut Option<EntryId>) {
+        match write.clone() {
+            Write::Put { key, content, ttl_ms } => {
+                self.ttls.remove(&key);
+                if let Some(ttl_ms) = ttl_ms {
+                    self.ttls.insert(key.clone(), ttl_ms);
+                }
+                self.records.insert(key, RecordText::render(version, enqueued.as_ref(), rooms, &content));
+            }
+            Write::PutPart(key, name, content) => {
+                self.parts.entry(key).or_default().insert(name, content);
+            }
+            Write::DeleteParts(key, names) => {
+                self.parts.entry(key).or_default().retain(|name, _| !names.contains(name));
+            }
+            Write::Delete(key) => {
+                self.records.remove(&key);
+                self.parts.remove(&key);
+            }
+            Write::Enqueue(stream, fields) => *enqueued = Some(self.enqueue(&stream, fields)),
+            Write::Append { log, fields, .. } => {
+                self.enqueue(&log, fields);
+            }
+            Write::Remove(stream, entry) => self.drop_entry(&stream, &entry),
+            Write::Timer { name, due_ms, rule } => {
+                let known = self.timers.get(&name).copied();
+                let sets = match rule {
+                    TimerRule::Set => true,
+                    TimerRule::Earlier => known.is_none_or(|known| due_ms < known),
+                    TimerRule::Wake => known.is_some_and(|known| due_ms < known),
+                };
+                if sets {
+                    self.timers.insert(name, due_ms);
+                }
+            }
+            Write::ClearTimer(name) => drop(self.timers.remove(&name)),
+            Write::Join { set, member, place, .. } => {
+                self.sets.entry(set).or_default().insert(member, place);
+            }
+            Write::Leave { set, member, .. } => {
+                self.sets.entry(set).or_default().remove(&member);
+            }
+            Write::Add { counter, ends_ms: Some(_), .. } if !self.counters.contains_key(&counter) => {}
+            Write::Add { counter, amount, ends_ms } => {
+                if ends_ms.is_none() {
+                    self.counters.entry(counter.clone()).or_default();
+                }
+                if let Some(state) = self.counters.get_mut(&counter)
+                    && ends_ms.is_none_or(|ends_ms| state.ends_ms == ends_ms)
+                {
+                    state.used = state.used.saturating_add_signed(amount);
+                }
+            }
+            Write::DeleteCounter(counter) => drop(self.counters.remove(&counter)),
+            Write::Reply(inbox, text) => {
+                self.inboxes.entry(format!("{}:{}", inbox.tenant, inbox.inbox)).or_default().push(text);
+            }
+            Write::PolicyGeneration(_) | Write::SettingsGeneration(_) => {}
+        }
+    }
+
+    pub fn answer(&self, query: &Query) -> Value {
+        match query {
+            Query::Record(key) => Value::Record(self.records.get(key).cloned()),
+            Query::Parts(key, names) => {
+                let parts = self.parts.get(key);
+                Value::Parts(names.iter().map(|name| parts?.get(name).cloned()).collect())
+            }
+            Query::AllParts(key) => {
+                Value::AllParts(self.parts.get(key).cloned().unwrap_or_default().into_iter().collect())
+            }
+            Query::Counter(counter) => Value::Counter(self.counters.get(counter).copied()),
+            Query::First { set, upto, count } => {
+                let set = self.sets.get(set).cloned().unwrap_or_default();
+                let mut members: Vec<(Arc<str>, u64)> =
+                    set.into_iter().filter(|(_, place)| upto.is_none_or(|upto| *place <= upto)).collect();
+                members.sort_by_key(|(member, place)| (*place, member.clone()));
+                members.truncate(*count);
+                Value::Members(members)
+            }
+            Query::Place(set, member) => Value::Place(self.sets.get(set).and_then(|set| set.get(member)).copied()),
+            Query::Size(set) => Value::Size(self.sets.get(set).map_or(0, BTreeMap::len) as u64),
+            Query::Entry(stream, entry) => Value::Entry(self.fields(stream, entry)),
+            Query::Holder(stream, entry) => {
+                Value::Holder(self.queues.get(stream).and_then(|queue| queue.held.get(&number(entry))).cloned())
+            }
+            Query::Holds { stream, consumer, count } => {
+                Value::Holds(self.holds(stream, consumer).into_iter().take(*count).collect())
+            }
+            Query::Entries { stream, .. } => {
+                let entries = self.queues.get(stream).into_iter().flat_map(|queue| &queue.entries);
+                Value::Entries(entries.map(|(number, fields)| (entry(*number), fields.clone())).collect())
+            }
+        }
+    }
+}

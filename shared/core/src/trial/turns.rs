@@ -1,0 +1,109 @@
+//! Turns for tests, and what workers do with their slices.
+
+use bytes::Bytes;
+
+use super::Trial;
+use crate::keys::TurnName;
+use crate::transaction::{Conflict, CounterKey, Guard, TimerRule, Transaction, Write};
+use crate::turn::{Slice, Turn};
+
+/// A tenant's name of a turn or task.
+pub fn named(turn: &str) -> TurnName {
+    TurnName::parse(&format!("acme:{turn}")).unwrap()
+}
+
+/// The head of a turn of `calls` calls, with a deadline at 1,000,000 ms.
+pub fn head(calls: usize) -> crate::turn::Head {
+    crate::turn::Head {
+        agent: tickfleet_model::AgentId::new("kelly").unwrap(),
+        dialect: tickfleet_model::Dialect::default(),
+        reply_to: None,
+        deadline_ms: 1_000_000,
+        submitted_ms: 0,
+        digest: "d".to_owned(),
+        calls,
+        want_audits: false,
+        strict: false,
+        allowed_tools: None,
+        parallel_reads: false,
+        pending_approval: false,
+        context: tickfleet_model::Context::default(),
+        task: None,
+        delegated_by: None,
+        span: None,
+    }
+}
+
+/// An admitted turn, before its first slice.
+pub fn admitted(calls: usize) -> Turn {
+    Turn {
+        head: head(calls),
+        destination: crate::turn::Destination::Workers(tickfleet_model::Priority::Normal),
+        place: 1,
+        admitted_ms: 0,
+        bytes: 10,
+        given: false,
+        position: 0,
+        debited: calls,
+        attempts: 0,
+        retries: 0,
+        crashes: 0,
+        may_have_run: false,
+        worked_elsewhere: false,
+        begun: None,
+        canceled: None,
+        suspect: None,
+        unreadable: 0,
+        entry: None,
+        permits: Vec::new(),
+        session: None,
+        approval: None,
+        task: None,
+        notes: Vec::new(),
+        state: crate::turn::State::Ready { upto: calls },
+    }
+}
+
+/// A call, JSON.
+pub fn call(number: usize) -> Bytes {
+    Bytes::from(format!("{{\"t\":\"tool{number}\",\"a\":\"{{}}\"}}"))
+}
+
+impl Trial {
+    /// Puts a turn on its queue, as an admission does.
+    pub fn dispatch(&mut self, name: &TurnName, mut turn: Turn) {
+        let mut transaction = Transaction::new(self.draw());
+        let calls: Vec<Bytes> = (turn.position..turn.head.calls).map(call).collect();
+        crate::turn::slice::dispatch(&mut transaction, name, &mut turn, &calls);
+        transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Set);
+        for (limit, amount) in [("_out", 1), ("_unfinished", 1), ("_bytes", 10)] {
+            let counter = CounterKey::new(limit, name.tenant.as_str());
+            transaction.write(Write::Add { counter, amount, ends_ms: None });
+        }
+        self.commit(&transaction).unwrap();
+    }
+
+    /// Rewrites the record of a slice that stays out, as its holder does when it begins a call.
+    pub fn begin(&mut self, slice: &Slice) -> Result<(), Conflict> {
+        let mut turn = slice.turn.clone();
+        turn.entry = Some(slice.entry.clone());
+        turn.state = crate::turn::State::Running { upto: slice.turn.state.out().unwrap() };
+        let mut transaction = Transaction::new(self.draw());
+        transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
+        transaction.put(&slice.name.record(), &turn);
+        self.commit(&transaction)
+    }
+
+    /// Ends the turn of a slice, as its holder does: under its fence, if it holds the entry.
+    pub fn settle(&mut self, slice: &Slice) -> Result<(), Conflict> {
+        let stored = self.turn(&slice.name);
+        let fence = stored.filter(|stored| stored.out_entry() == Some(&slice.entry)).map(|stored| stored.version);
+        let mut transaction = Transaction::new(self.draw());
+        transaction.guard(Guard::Version(slice.name.record(), fence.unwrap_or_else(|| slice.version.clone())));
+        transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
+        transaction.write(Write::Delete(slice.name.record()));
+        transaction
+            .put(&slice.name.finished(), &crate::recovery::reap::Crash { heartbeat: None, regular: 0, suspects: 0 });
+        self.commit(&transaction)
+    }
+}

@@ -1,0 +1,341 @@
+//! Admits an inbound turn: creates its record, then dispatches, throttles or ends its first calls.
+
+use bytes::Bytes;
+use tickfleet_model::turn::inner::outer_turn;
+use tickfleet_model::{Call, Priority, RejectionCode};
+
+use super::advance::{Advanced, Candidate};
+use super::cancellation::Cancellation;
+use super::end::{GivenId, GivenState, Render, waiter};
+use super::limit::Policy;
+use super::state::{Destination, EndReason, Head, State, Turn};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName, limits};
+use crate::mutant;
+use crate::record::Record;
+use crate::task::cancel::take_early;
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, RecordKey, Room, Transaction, Window, Write};
+use crate::view::{Query, Undecided, View};
+
+/// An inbound turn to be admitted.
+pub struct Admit<'a> {
+    /// The inbound entry.
+    pub entry: EntryId,
+    /// The entry that first carried the message; it determines the turn's place in throttle queues.
+    pub origin: EntryId,
+    /// The turn.
+    pub name: TurnName,
+    /// True if the producer gave the ID.
+    pub given: bool,
+    /// The immutable part of the turn, with the grant of its task.
+    pub head: Head,
+    /// The queue of its slices.
+    pub priority: Priority,
+    /// Its calls.
+    pub calls: &'a [Call],
+    /// The policy in force.
+    pub policy: &'a dyn Policy,
+    /// Renders the results of calls that end without running.
+    pub render: &'a dyn Render,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of an admission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    /// The turn is admitted.
+    Advanced(Advanced),
+    /// The turn was admitted before; the entry is acknowledged.
+    Duplicate,
+    /// Another scheduler has taken the entry over; nothing was written.
+    NotHeld,
+    /// The turn cannot be admitted; the caller must reject it ([`super::reject::Reject`]). Nothing was written.
+    Refused(RejectionCode),
+    /// The decision used an outdated policy or outdated run-time settings; nothing was written.
+    PolicyStale,
+}
+
+/// The place in throttle queues of a turn that arrived with this entry: earlier entries have smaller places.
+#[must_use]
+pub fn place_of(entry: &EntryId) -> u64 {
+    const SEQUENCES: u64 = 4_096;
+    let (ms, sequence) = entry.as_str().split_once('-').unwrap_or((entry.as_str(), "0"));
+    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+    number(ms).saturating_mul(SEQUENCES).saturating_add(number(sequence).min(SEQUENCES - 1)).min(1 << 53)
+}
+
+/// How far the turn has come before this admission.
+enum Known {
+    /// The turn is new.
+    New,
+    /// The turn was submitted; the guard pins the record of its ID.
+    Queued(Guard),
+    /// The turn was admitted before.
+    Admitted,
+    /// Another turn has the ID.
+    Taken,
+}
+
+impl Decision for Admit<'_> {
+    type Output = Admitted;
+
+    fn reads(&self) -> Vec<Query> {
+        let task = self.task_record();
+        self.given.then(|| self.name.given()).into_iter().chain(task).map(Query::Record).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Admitted>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(Admitted::NotHeld));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        match self.known(view, context)? {
+            Known::Taken => return Ok(Step::Return(Admitted::Refused(RejectionCode::Conflict))),
+            Known::Admitted => {
+                transaction.guard(Guard::Held(keys::turns(), self.entry.clone()));
+                return Ok(Step::Commit(transaction, Admitted::Duplicate));
+            }
+            Known::Queued(guard) => {
+                transaction.guard(guard);
+            }
+            Known::New if self.given => {
+                transaction.guard(Guard::Absent(self.name.given()));
+            }
+            Known::New => {}
+        }
+        if let Some(code) = refusal(context) {
+            return Ok(Step::Return(Admitted::Refused(code)));
+        }
+        if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
+            return Ok(Step::Return(Admitted::PolicyStale));
+        }
+        let budget = match self.budget(view)? {
+            Budget::Granted(budget) => Some(budget),
+            Budget::Unlimited => None,
+            Budget::Unknown => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownTask))),
+        };
+        self.admit(budget, transaction, view, context)
+    }
+}
+
+/// The call budget of the turn's task.
+enum Budget {
+    /// The turn runs under no task.
+    Unlimited,
+    /// The maximum number of calls, including those of subtasks.
+    Granted(u64),
+    /// The task does not exist or has ended.
+    Unknown,
+}
+
+impl Admit<'_> {
+    fn admit(
+        &self,
+        budget: Option<u64>,
+        mut transaction: Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Step<Admitted>, Undecided> {
+        transaction.proof = Some(self.name.record());
+        transaction.guard(Guard::Absent(self.name.record()));
+        transaction.guards.extend(self.task_record().map(Guard::Present));
+        let ends = self.ends(&mut transaction, view, context)?;
+        if let Some(inbox) = &self.head.reply_to {
+            let (unread_max, inboxes_max) = (self.bounds.inbox_unread_max, self.bounds.inboxes_max);
+            let inbox = keys::inbox(&self.name.tenant, inbox);
+            transaction.guard(Guard::Inbox { inbox, unread_max, inboxes_max });
+        }
+        let mut candidate = self.candidate(budget, context);
+        let bytes = candidate.turn.bytes;
+        if self.given {
+            let given = GivenId { digest: self.head.digest.clone(), state: GivenState::Admitted };
+            transaction.put(&self.name.given(), &given);
+        }
+        let advanced = match ends {
+            _ if self.calls.is_empty() => candidate.finish(Vec::new(), None, &mut transaction, view, context)?,
+            Some(reason) => {
+                candidate.turn.canceled = reason.canceled;
+                candidate.end(reason.reason, &mut transaction, view, context)?
+            }
+            None => candidate.advance(&mut transaction, view, context)?,
+        };
+        match &advanced {
+            Advanced::AgentRemoved => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownAgent))),
+            Advanced::Withheld => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnreadableTenant))),
+            Advanced::Dispatched { .. } | Advanced::Throttled { .. } => self.join_above(&mut transaction),
+            Advanced::Ended { .. } | Advanced::Stays { .. } => {}
+        }
+        self.guard_bounds(bytes, &mut transaction);
+        if !mutant!("admit_holds_the_entry") {
+            transaction.guard(Guard::Held(keys::turns(), self.entry.clone()));
+        }
+        Ok(Step::Commit(transaction, Admitted::Advanced(advanced)))
+    }
+
+    fn known(&self, view: &View, context: &Context) -> Result<Known, Undecided> {
+        let is_there = |conflict: &Conflict| matches!(conflict, Conflict::Record { key, stored: Some(_) } if *key == self.name.record());
+        let record_exists = context.failed(is_there);
+        if !self.given {
+            // The entry of a minted ID is acknowledged with its admission, so an existing record belongs to another
+            // producer.
+            return Ok(if record_exists { Known::Taken } else { Known::New });
+        }
+        let Some(given) = view.record::<GivenId>(&self.name.given())? else {
+            return Ok(if record_exists { Known::Taken } else { Known::New });
+        };
+        Ok(match given.value.state {
+            _ if given.value.digest != self.head.digest => Known::Taken,
+            GivenState::Queued if record_exists => Known::Taken,
+            GivenState::Queued => Known::Queued(Guard::Version(self.name.given(), given.version)),
+            GivenState::Admitted | GivenState::Ended => Known::Admitted,
+        })
+    }
+
+    /// The record of the turn's task.
+    fn task_record(&self) -> Option<RecordKey> {
+        let (task, _) = self.head.task.as_ref()?;
+        Some(RecordKey::new(format!("turn:{}:{task}", self.name.tenant)))
+    }
+
+    /// The budget of the turn's task.
+    fn budget(&self, view: &View) -> Result<Budget, Undecided> {
+        let Some(record) = self.task_record() else { return Ok(Budget::Unlimited) };
+        let task = view.record::<Turn>(&record)?.map(|task| task.value);
+        let task =
+            task.filter(|task| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. }));
+        Ok(task.and_then(|task| task.task).map_or(Budget::Unknown, |task| Budget::Granted(task.budget)))
+    }
+
+    /// Why the turn ends before any call runs; `None` if it does not. Adds guards for the answer.
+    fn ends(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<Option<Ends>, Undecided> {
+        let key = self.name.cancellation();
+        // A cancel is rare, so it is not read up front: the guard detects one.
+        let is_known = view.get(&Query::Record(key.clone())).is_ok();
+        let cancellation = if is_known { view.record::<Cancellation>(&key)? } else { None };
+        match cancellation {
+            Some(cancellation) => {
+                transaction.guard(Guard::Version(key.clone(), cancellation.version));
+                if cancellation.value.admitted_ms.is_none() {
+                    take_early(transaction, &self.name);
+                    return Ok(Some(Ends::canceled(cancellation.value.reason)));
+                }
+            }
+            None if mutant!("admit_knows_the_cancel") => {}
+            None => {
+                transaction.guard(Guard::Absent(key));
+            }
+        }
+        if let Some(outer) = outer_turn(&self.name.turn) {
+            let outer = TurnName { tenant: self.name.tenant.clone(), turn: outer }.record();
+            if context.failed(|it| matches!(it, Conflict::Record { key, stored: None } if *key == outer)) {
+                transaction.guard(Guard::Absent(outer));
+                return Ok(Some(Ends::canceled("the call that began it is over".to_owned())));
+            }
+            transaction.guard(Guard::Present(outer));
+        }
+        if self.head.deadline_ms <= context.now_ms {
+            transaction.guard(Guard::Since(self.head.deadline_ms));
+            return Ok(Some(Ends { reason: EndReason::Expired, canceled: None }));
+        }
+        Ok(None)
+    }
+
+    fn candidate(&self, budget: Option<u64>, context: &Context) -> Candidate<'_> {
+        let json = |call: &Call| serde_json::to_vec(call).map(Bytes::from).unwrap_or_default();
+        let texts: Vec<Bytes> = self.calls.iter().map(json).collect();
+        let mut turn = Turn {
+            head: Head { calls: self.calls.len(), ..self.head.clone() },
+            destination: Destination::Workers(self.priority),
+            place: place_of(&self.origin),
+            admitted_ms: context.now_ms,
+            bytes: 0,
+            given: self.given,
+            position: 0,
+            debited: 0,
+            attempts: 0,
+            retries: 0,
+            crashes: 0,
+            may_have_run: false,
+            unreadable: 0,
+            suspect: None,
+            worked_elsewhere: false,
+            begun: None,
+            canceled: None,
+            entry: None,
+            permits: Vec::new(),
+            session: None,
+            approval: None,
+            task: None,
+            notes: Vec::new(),
+            // Placeholder until the turn is dispatched, throttled or ended.
+            state: State::Ending { reason: EndReason::Expired, due_ms: 0 },
+        };
+        let size = turn.encode().len() + texts.iter().map(Bytes::len).sum::<usize>();
+        turn.bytes = u64::try_from(size).unwrap_or(u64::MAX);
+        let calls = self.calls.to_vec();
+        let (name, policy, render, bounds) = (&self.name, self.policy, self.render, self.bounds);
+        Candidate { name, turn, calls, texts, budget, is_new: true, policy, render, sections: &[], bounds }
+    }
+
+    /// Joins the descendants of the turn or task that began this turn, so that it ends with them.
+    fn join_above(&self, transaction: &mut Transaction) {
+        if let Some(above) = waiter(&self.name, &self.head, false) {
+            let above = TurnName { tenant: self.name.tenant.clone(), turn: above };
+            let member = self.name.turn.as_str().into();
+            let place = place_of(&self.origin);
+            transaction.write(Write::Join { set: above.descendants(), member, place, queue_of: None });
+        }
+    }
+
+    /// Guards the bounds on a tenant's unfinished turns.
+    fn guard_bounds(&self, bytes: u64, transaction: &mut Transaction) {
+        let bounds = [
+            (limits::UNFINISHED, 1, self.bounds.tenant_turns_max),
+            (limits::BYTES, bytes, self.bounds.tenant_bytes_max),
+        ];
+        for (limit, amount, max) in bounds {
+            if !mutant!("admit_bounds_the_tenant") {
+                transaction.guard(tenant_room(limit, self.name.tenant.as_str(), amount, max));
+            }
+        }
+    }
+}
+
+/// Why a turn ends at admission.
+struct Ends {
+    reason: EndReason,
+    canceled: Option<String>,
+}
+
+impl Ends {
+    const fn canceled(why: String) -> Self {
+        Self { reason: EndReason::Canceled, canceled: Some(why) }
+    }
+}
+
+/// A guard for room in a bound of a tenant.
+pub(super) fn tenant_room(limit: &str, tenant: &str, amount: u64, max: u64) -> Guard {
+    Guard::Room(Room {
+        counter: CounterKey::new(limit, tenant),
+        amount,
+        max,
+        window: Window::Total,
+        behind_queue: false,
+        shadow: false,
+        counters_max: u64::MAX,
+    })
+}
+
+/// The bound that rejected an earlier attempt.
+fn refusal(context: &Context) -> Option<RejectionCode> {
+    context.conflicts.iter().find_map(|conflict| match conflict {
+        Conflict::InboxFull => Some(RejectionCode::InboxFull),
+        Conflict::TooManyInboxes => Some(RejectionCode::TooManyInboxes),
+        Conflict::Room { counter, .. } if matches!(&*counter.limit, limits::UNFINISHED | limits::BYTES) => {
+            Some(RejectionCode::TenantQueueFull)
+        }
+        _ => None,
+    })
+}

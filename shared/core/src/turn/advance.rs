@@ -1,0 +1,411 @@
+//! Applies the limits to a turn's next calls: dispatches them, throttles the turn, or ends calls. Admission and release
+//! share this code.
+
+use bytes::Bytes;
+use tickfleet_model::Call;
+
+use super::due::EndSection;
+use super::end::{EndedCall, Ending, Fate, Render, RenderedCall, append_audit, parts};
+use super::expire::begin_ending;
+use super::holder::keep_calls;
+use super::limit::{Evaluator, Generations, Plan, Planned, Policy, Refusal, Rules, Wait, out_debit, task_debit};
+use super::settle::earlier_results;
+use super::slice::dispatch;
+use super::state::{EndReason, Note, State, Turn};
+use super::throttle::{throttle, undecided_queue};
+use crate::bounds::Bounds;
+use crate::decision::Context;
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::recovery::epoch::{KnownMarks, marks};
+use crate::section::isolate;
+use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::view::{Undecided, View};
+
+/// Delay before a turn is checked again if its tenant's declaration cannot be read, ms.
+const WITHHELD_LOOK_MS: i64 = 1_000;
+
+/// A turn with calls to evaluate and no slice on a queue or with a worker.
+pub struct Candidate<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Its record, to be written.
+    pub turn: Turn,
+    /// Its calls from `turn.position` on.
+    pub calls: Vec<Call>,
+    /// The same calls, as JSON.
+    pub texts: Vec<Bytes>,
+    /// The call budget of its task.
+    pub budget: Option<u64>,
+    /// True during admission: no record has its calls yet.
+    pub is_new: bool,
+    /// The policy in force.
+    pub policy: &'a dyn Policy,
+    /// Renders the results of calls that end without running.
+    pub render: &'a dyn Render,
+    /// Sections to end together with the turn.
+    pub sections: &'a [&'a dyn EndSection],
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of advancing a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Advanced {
+    /// Calls are on a queue.
+    Dispatched {
+        /// Number of calls.
+        calls: usize,
+        /// True if they were debited before and only took their permits again.
+        resumed: bool,
+    },
+    /// The turn waits in the throttle queue of this counter.
+    Throttled {
+        /// The counter.
+        counter: CounterKey,
+        /// When the turn is checked again, ms.
+        due_ms: i64,
+    },
+    /// The turn stays in its throttle queue; nothing was written.
+    Stays {
+        /// The counter.
+        counter: CounterKey,
+        /// When the turn is checked again, ms.
+        due_ms: i64,
+        /// True if returning an amount to the counter wakes its waiters.
+        woken: bool,
+    },
+    /// The turn has ended, or ends when the lease after a restart of the store is over.
+    Ended {
+        /// The reason; `None` for a turn without calls.
+        reason: Option<EndReason>,
+    },
+    /// The tenant's declaration cannot be read (new turns only). Nothing was written.
+    Withheld,
+    /// The agent is not configured (new turns only). Nothing was written.
+    AgentRemoved,
+}
+
+impl Candidate<'_> {
+    /// Evaluates the calls and adds the outcome to `transaction`.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a read is missing.
+    pub fn advance(
+        mut self,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Advanced, Undecided> {
+        let plan = self.plan(view, context)?;
+        if plan.next == Planned::Over {
+            return self.refuse_all(&plan.refused, transaction, view, context);
+        }
+        match plan.next {
+            Planned::Withheld if self.is_new => return Ok(Advanced::Withheld),
+            Planned::AgentRemoved if self.is_new => return Ok(Advanced::AgentRemoved),
+            _ => self.guard_policy(transaction),
+        }
+        // The plan waits for the end of the lease after a restart. The view may predate the restart.
+        if !plan.refused.is_empty() && !mutant!("refuse_waits_for_the_lease") {
+            transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
+        }
+        let refused = self.refuse(&plan.refused, transaction, view, context)?;
+        match plan.next {
+            Planned::AgentRemoved => self.end(EndReason::AgentRemoved, transaction, view, context),
+            Planned::Dispatch { calls, rooms } => {
+                let resumed = self.resumes();
+                self.dispatch(calls, rooms, transaction, context.now_ms);
+                self.put_results(&refused, transaction);
+                Ok(Advanced::Dispatched { calls, resumed })
+            }
+            Planned::Wait(wait) => Ok(self.wait(wait, &refused, transaction, context.now_ms)),
+            Planned::Withheld | Planned::Over => {
+                let counter = undecided_queue(self.name, &self.turn);
+                let wait = Wait { counter, due_ms: context.now_ms + WITHHELD_LOOK_MS, woken: false };
+                Ok(self.wait(wait, &refused, transaction, context.now_ms))
+            }
+        }
+    }
+
+    /// Moves the turn to the throttle queue of a counter.
+    fn wait(&mut self, wait: Wait, refused: &[RenderedCall], transaction: &mut Transaction, now_ms: i64) -> Advanced {
+        let Wait { counter, due_ms, woken } = wait;
+        if refused.is_empty() && self.waits_for(&counter) {
+            return Advanced::Stays { counter, due_ms, woken };
+        }
+        self.leave_queue(transaction, Some(&counter));
+        throttle(transaction, self.name, &mut self.turn, counter.clone(), due_ms, now_ms);
+        self.put_calls(0, transaction);
+        self.put_results(refused, transaction);
+        Advanced::Throttled { counter, due_ms }
+    }
+
+    /// Ends all calls without a result.
+    ///
+    /// # Errors
+    /// [`Undecided`]: for a task, a read is missing.
+    pub fn end(
+        self,
+        reason: EndReason,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Advanced, Undecided> {
+        let marks = self.marks(transaction, view, context)?;
+        let results = self.rendered(0, self.calls.len(), &reason, &marks, context.now_ms);
+        self.finish(results, Some(reason), transaction, view, context)
+    }
+
+    /// Ends the turn with these results of the calls from `turn.position` on.
+    ///
+    /// # Errors
+    /// [`Undecided`]: for a task, a read is missing.
+    pub fn finish(
+        self,
+        results: Vec<RenderedCall>,
+        reason: Option<EndReason>,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Advanced, Undecided> {
+        let (name, now_ms) = (self.name, context.now_ms);
+        if let Some(reason) = &reason {
+            // The store may have lost that calls ran: until the lease is over, a worker may still report their results.
+            if let Some(due_ms) = lease_ends_ms(context, self.bounds) {
+                let calls = if self.is_new { self.texts.as_slice() } else { &[] };
+                begin_ending(transaction, name, self.turn, reason.clone(), calls, due_ms, now_ms);
+                return Ok(Advanced::Ended { reason: Some(reason.clone()) });
+            }
+            if !mutant!("end_waits_for_the_lease") {
+                transaction.guard(Guard::Epoch { number: context.epoch, lease_ms: self.bounds.lease_ms });
+            }
+        }
+        for section in self.sections {
+            isolate(transaction, self.bounds, |own| section.add_to(name, &self.turn, own, view, context))?;
+        }
+        let frame = self.render.frame(name, &self.turn.head);
+        let mut all = match self.turn.position {
+            0 => Vec::new(),
+            position => earlier_results(view, name, position, &frame)?,
+        };
+        let new_from = all.len();
+        all.extend(results);
+        let (turn, bounds, results) = (&self.turn, self.bounds, all.as_slice());
+        let ending = Ending { name, turn, results, new_from, reason: reason.clone(), frame: &frame, bounds, now_ms };
+        ending.add_to(transaction, view)?;
+        Ok(Advanced::Ended { reason })
+    }
+
+    /// True if the calls were debited before and only take their permits again.
+    const fn resumes(&self) -> bool {
+        self.turn.debited > self.turn.position
+    }
+
+    fn plan(&self, view: &View, context: &Context) -> Result<Plan, Undecided> {
+        let Turn { position, place, debited, .. } = self.turn;
+        let counter = match &self.turn.state {
+            State::Throttled { counter, .. } => Some(counter),
+            _ => None,
+        };
+        let evaluator = Evaluator {
+            view,
+            context,
+            waits: counter.map(|counter| (counter, place)),
+            permits_only: self.resumes(),
+            lease_ends_ms: lease_ends_ms(context, self.bounds),
+        };
+        let calls = if self.resumes() { (debited - position).min(self.calls.len()) } else { self.calls.len() };
+        evaluator.plan(calls, |from| self.rules(from, calls))
+    }
+
+    /// The debits of the calls `[from, upto)`, counted from `turn.position`.
+    fn rules(&self, from: usize, upto: usize) -> Rules {
+        let calls = self.calls.get(from..upto).unwrap_or_default();
+        let rules = self.policy.rules(self.name, &self.turn.head, calls);
+        let Rules::Debits(debits) = rules else { return rules };
+        let tenant = &self.name.tenant;
+        let task = self.turn.head.task.as_ref().zip(self.budget);
+        let task = task.map(|((task, _), budget)| task_debit(tenant, task, budget, calls.len()));
+        let out = out_debit(tenant, self.bounds.tenant_out_max, calls.len());
+        Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
+    }
+
+    fn guard_policy(&self, transaction: &mut Transaction) {
+        let Generations { policy, settings } = self.policy.generations();
+        if !mutant!("limits_guard_the_generation") {
+            transaction.guard(Guard::Generation { policy, settings });
+        }
+    }
+
+    /// Ends the turn, because limits have no room for any of its calls.
+    fn refuse_all(
+        self,
+        refused: &[Refusal],
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Advanced, Undecided> {
+        self.guard_policy(transaction);
+        let marks = self.marks(transaction, view, context)?;
+        let (mut results, mut from) = (Vec::new(), 0);
+        for refusal in refused {
+            guard_refusal(refusal, transaction);
+            results.extend(self.rendered(from, from + refusal.calls, &refusal.reason, &marks, context.now_ms));
+            from += refusal.calls;
+        }
+        let reason = refused.last().map(|refusal| refusal.reason.clone());
+        self.finish(results, reason, transaction, view, context)
+    }
+
+    /// Ends the first calls. The turn continues with the rest.
+    fn refuse(
+        &mut self,
+        refused: &[Refusal],
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Vec<RenderedCall>, Undecided> {
+        let mut results = Vec::new();
+        if refused.is_empty() {
+            return Ok(results);
+        }
+        let marks = self.marks(transaction, view, context)?;
+        for refusal in refused {
+            guard_refusal(refusal, transaction);
+            let calls = refusal.calls.min(self.calls.len());
+            results.extend(self.rendered(0, calls, &refusal.reason, &marks, context.now_ms));
+            self.calls.drain(..calls);
+            self.texts.drain(..calls);
+            self.turn.pass_calls(calls);
+        }
+        Ok(results)
+    }
+
+    /// Worker reports about these calls, from after a restart in which the store lost that they were dispatched.
+    fn marks(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<KnownMarks, Undecided> {
+        let (position, digest) = (self.turn.position, &self.turn.head.digest);
+        let mut marks = marks(view, context, self.name, digest, position..position + self.calls.len())?;
+        if mutant!("advance_looks_at_marks") {
+            marks.calls.clear();
+        }
+        transaction.guards.extend(marks.guard.clone());
+        Ok(marks)
+    }
+
+    /// Writes the results of ended calls while the turn continues.
+    fn put_results(&self, results: &[RenderedCall], transaction: &mut Transaction) {
+        let record = self.name.record();
+        let first = self.turn.position - results.len();
+        for (position, result) in (first..).zip(results) {
+            append_audit(transaction, &result.audit, self.bounds);
+            transaction.write(Write::PutPart(record.clone(), parts::result(position), result.result.clone()));
+            if !result.message.is_empty() {
+                transaction.write(Write::PutPart(record.clone(), parts::message(position), result.message.clone()));
+            }
+            if self.turn.head.want_audits {
+                transaction.write(Write::PutPart(record.clone(), parts::audit(position), result.audit.clone()));
+            }
+        }
+        if !self.is_new && !results.is_empty() {
+            let calls = (first..self.turn.position).map(parts::call).collect();
+            transaction.write(Write::DeleteParts(record, calls));
+        }
+    }
+
+    fn rendered(
+        &self,
+        from: usize,
+        upto: usize,
+        reason: &EndReason,
+        marks: &KnownMarks,
+        now_ms: i64,
+    ) -> Vec<RenderedCall> {
+        let render = |at: usize| {
+            let (position, call) = (self.turn.position + at, self.calls.get(at));
+            let mark = marks.calls.get(&position);
+            if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
+                return reported.into();
+            }
+            let fate = if mark.is_some() { Fate::MayHaveRun } else { self.turn.fate(position) };
+            self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
+        };
+        (from..upto).map(render).collect()
+    }
+
+    fn dispatch(&mut self, calls: usize, rooms: Vec<Room>, transaction: &mut Transaction, now_ms: i64) {
+        if !mutant!("dispatch_before_the_deadline") {
+            transaction.guard(Guard::Before(self.turn.head.deadline_ms));
+        }
+        self.leave_queue(transaction, None);
+        let held = rooms.iter().filter(|room| room.window == Window::Held);
+        self.turn.permits = held.map(|room| (room.counter.clone(), room.amount)).collect();
+        // The store's stamp describes the limits in this note.
+        transaction.stamped = !self.resumes();
+        if self.resumes() {
+            self.turn.note(Note::Permits { at_ms: now_ms, calls, taken: true });
+        } else {
+            let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
+            self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, debited: Vec::new() });
+            self.turn.debited = self.turn.position + calls;
+        }
+        if !mutant!("limits_guard_the_room") {
+            transaction.guards.extend(rooms.into_iter().map(Guard::Room));
+        }
+        let texts: Vec<Bytes> = self.texts.iter().take(calls).cloned().collect();
+        dispatch(transaction, self.name, &mut self.turn, &texts);
+        transaction.timer(self.name.timer(), self.turn.head.deadline_ms, TimerRule::Earlier);
+        if self.is_new {
+            self.put_calls(calls, transaction);
+        } else {
+            let position = self.turn.position;
+            let dispatched = (position..position + calls).map(parts::call).collect();
+            transaction.write(Write::DeleteParts(self.name.record(), dispatched));
+        }
+    }
+
+    /// For a new turn, writes the calls from index `from` on. An existing turn's record has them already.
+    fn put_calls(&self, from: usize, transaction: &mut Transaction) {
+        if self.is_new {
+            let left = self.texts.get(from..).unwrap_or_default();
+            keep_calls(transaction, self.name, self.turn.position + from, left);
+        }
+    }
+
+    fn waits_for(&self, other: &CounterKey) -> bool {
+        matches!(&self.turn.state, State::Throttled { counter, .. } if counter == other)
+    }
+
+    /// Leaves the throttle queue, unless its counter is `stays`.
+    fn leave_queue(&self, transaction: &mut Transaction, stays: Option<&CounterKey>) {
+        if let State::Throttled { counter, .. } = &self.turn.state
+            && stays != Some(counter)
+        {
+            transaction.write(leave_queue(self.name, counter));
+        }
+    }
+}
+
+/// Removes a turn from the throttle queue of a counter.
+#[must_use]
+pub fn leave_queue(name: &TurnName, counter: &CounterKey) -> Write {
+    Write::Leave {
+        set: keys::throttle_queue(counter),
+        member: name.to_string().into(),
+        queue_of: Some(counter.clone()),
+    }
+}
+
+/// When the lease after a restart of the store ends, ms; `None` if it is over.
+#[must_use]
+pub fn lease_ends_ms(context: &Context, bounds: &Bounds) -> Option<i64> {
+    let ends_ms = context.epoch_began_ms.saturating_add(bounds.lease_ms);
+    (context.epoch_began_ms > 0 && context.now_ms < ends_ms).then_some(ends_ms)
+}
+
+/// Guards that the counter's window is still open, because the refusal is valid only until it ends.
+fn guard_refusal(refusal: &Refusal, transaction: &mut Transaction) {
+    if let Some(until_ms) = refusal.until_ms {
+        transaction.guard(Guard::Before(until_ms));
+    }
+}

@@ -1,0 +1,30 @@
+//! A requested cancel, stored beside the record of its turn.
+
+use serde::{Deserialize, Serialize};
+
+use super::state::Turn;
+use crate::record::Record;
+
+/// A request to end a turn or task. It expires after the turn's deadline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancellation {
+    /// The reason.
+    #[serde(rename = "w")]
+    pub reason: String,
+    /// When the canceled turn was admitted, ms; `None` if the cancel came before its turn. A later turn may reuse the ID,
+    /// and is not canceled.
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
+    pub admitted_ms: Option<i64>,
+}
+
+impl Record for Cancellation {
+    const SCHEMA: u32 = 1;
+}
+
+impl Cancellation {
+    /// True if the cancel applies to `turn`.
+    #[must_use]
+    pub fn is_of(&self, turn: &Turn) -> bool {
+        self.admitted_ms.is_none_or(|admitted_ms| admitted_ms == turn.admitted_ms)
+    }
+}

@@ -1,0 +1,186 @@
+//! Handles a turn's due timer: a retry or wait is over, the deadline has passed, or the turn was canceled.
+//!
+//! The module `resume` dispatches waiting calls. The module `expire` ends turns without a holder.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Cancellation;
+use super::end::Render;
+use super::state::{Destination, EndReason, State, Turn};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::mutant;
+use crate::record::Stored;
+use crate::transaction::{Guard, TimerRule, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// State to clean up if a turn ends without a worker: an open approval, a session that expects the call.
+pub trait EndSection: Sync {
+    /// Adds the cleanup to the transaction that ends the turn.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a read is missing, or a record cannot be read.
+    fn add_to(
+        &self,
+        name: &TurnName,
+        turn: &Turn,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<(), Undecided>;
+}
+
+/// A due timer of a turn.
+#[derive(Clone, Copy)]
+pub struct Due<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Renders the results of calls that end without running.
+    pub render: &'a dyn Render,
+    /// Sections to end together with the turn.
+    pub sections: &'a [&'a dyn EndSection],
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+impl fmt::Debug for Due<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Due({})", self.name)
+    }
+}
+
+/// The result of handling a timer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fired {
+    /// The turn does not exist.
+    Gone,
+    /// Nothing to do before this time, ms.
+    Later(i64),
+    /// The calls are in a slice on a queue.
+    Dispatched,
+    /// The turn waits in a throttle queue for the permits that it returned.
+    Throttled,
+    /// This holder learns of the cancel with its next heartbeat.
+    Noticed(Arc<str>),
+    /// The turn ends at this time, ms; until then a worker may report results.
+    Ending(i64),
+    /// The turn has ended.
+    Ended,
+    /// An external runtime holds the slice, so its lease decides the outcome. Nothing was written.
+    External,
+}
+
+impl Decision for Due<'_> {
+    type Output = Fired;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record()), Query::Record(self.name.cancellation())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Fired>, Undecided> {
+        let (name, record) = (self.name, self.name.record());
+        let mut transaction = Transaction::new(context.version.clone());
+        let Some(stored) = view.record::<Turn>(&record)? else {
+            transaction.guard(Guard::Absent(record)).write(Write::ClearTimer(name.timer().into()));
+            return Ok(Step::Commit(transaction, Fired::Gone));
+        };
+        if !mutant!("due_guards_the_version") {
+            transaction.guard(Guard::Version(record, stored.version.clone()));
+        }
+        let canceled = self.guard_cancellation(&mut transaction, &stored.value, view)?;
+        let mut case = Case { due: self, stored: &stored, canceled, view, context, transaction };
+        let fired = case.decide()?;
+        Ok(if fired == Fired::External { Step::Return(fired) } else { Step::Commit(case.transaction, fired) })
+    }
+}
+
+impl Due<'_> {
+    /// The cancel of the turn, if requested. The guard matters because this decision may postpone the timer: a concurrent
+    /// cancel, which makes it due, would be lost.
+    fn guard_cancellation(
+        &self,
+        transaction: &mut Transaction,
+        turn: &Turn,
+        view: &View,
+    ) -> Result<Option<String>, Undecided> {
+        let record = self.name.cancellation();
+        let found = view.record::<Cancellation>(&record)?;
+        if !mutant!("due_guards_the_cancellation") {
+            transaction.guard(match &found {
+                Some(found) => Guard::Version(record, found.version.clone()),
+                None => Guard::Absent(record),
+            });
+        }
+        Ok(found.filter(|found| found.value.is_of(turn)).map(|found| found.value.reason))
+    }
+}
+
+/// A turn with a due timer, and the transaction in progress.
+pub(super) struct Case<'a> {
+    pub due: &'a Due<'a>,
+    pub stored: &'a Stored<Turn>,
+    pub canceled: Option<String>,
+    pub view: &'a View,
+    pub context: &'a Context,
+    pub transaction: Transaction,
+}
+
+impl Case<'_> {
+    fn decide(&mut self) -> Result<Fired, Undecided> {
+        let turn = &self.stored.value;
+        let is_external = matches!(turn.destination, Destination::External { .. }) && turn.state.out().is_some();
+        if is_external {
+            return Ok(Fired::External);
+        }
+        if let State::Ending { reason, due_ms } = &turn.state {
+            return if self.is_past(*due_ms) {
+                self.end(reason.clone(), turn.clone())
+            } else {
+                Ok(self.later(*due_ms))
+            };
+        }
+        if let Some(reason) = self.end_reason() {
+            return self.expire(reason);
+        }
+        let deadline_ms = turn.head.deadline_ms;
+        match &turn.state {
+            State::Retrying { upto, due_ms } => {
+                if self.is_past(*due_ms) {
+                    self.resume(*upto)
+                } else {
+                    Ok(self.later(*due_ms))
+                }
+            }
+            // A timer due before its time was woken: the wait is over.
+            State::Waiting { upto, .. } => self.resume(*upto),
+            State::Throttled { .. } | State::Ready { .. } | State::Running { .. } | State::Ending { .. } => {
+                Ok(self.later(deadline_ms))
+            }
+        }
+    }
+
+    /// The reason to end the turn now, if any.
+    fn end_reason(&mut self) -> Option<EndReason> {
+        if self.canceled.is_some() {
+            return Some(EndReason::Canceled);
+        }
+        self.is_past(self.stored.value.head.deadline_ms).then_some(EndReason::Expired)
+    }
+
+    /// True if this time has passed. If so, the transaction guards it against the store's clock.
+    fn is_past(&mut self, time_ms: i64) -> bool {
+        let is_past = time_ms <= self.context.now_ms;
+        if is_past && !mutant!("due_guards_the_time") {
+            self.transaction.guard(Guard::Since(time_ms));
+        }
+        is_past
+    }
+
+    /// Sets the timer to check the turn again at `due_ms`.
+    pub(super) fn later(&mut self, due_ms: i64) -> Fired {
+        self.transaction.timer(self.due.name.timer(), due_ms, TimerRule::Set);
+        Fired::Later(due_ms)
+    }
+}

@@ -1,0 +1,381 @@
+//! The single code path that ends a turn or task: writes the reply, audit and finished record, and releases its resources.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::turn::inner::outer_turn;
+use tickfleet_model::{Call, TurnId};
+
+use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
+use crate::bounds::Bounds;
+use crate::keys::{self, TurnName, limits};
+use crate::record::Record;
+use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
+use crate::view::{Query, Undecided, Value, View};
+
+/// A result with its stored message and audit entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RenderedCall {
+    /// The result, JSON.
+    pub result: Bytes,
+    /// The dialect's message, JSON; empty if the dialect has none.
+    pub message: Bytes,
+    /// The audit entry, JSON; empty if calls are not audited.
+    pub audit: Bytes,
+    /// True if the outcome is neither `ok` nor `expired`.
+    pub failed: bool,
+}
+
+/// The parts of a reply around its results.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReplyFrame {
+    /// The reply up to and including `"results":[`.
+    pub head: String,
+    /// The opening and closing text of the dialect's messages, if it has messages.
+    pub messages: Option<(&'static str, &'static str)>,
+    /// True if the reply carries the audit entries.
+    pub audits: bool,
+}
+
+/// The known fate of a call that ends without its own result. A call that began is never reported as not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The call did not run.
+    NotRun,
+    /// The call failed this many times and waited for its next attempt.
+    Tried(u32),
+    /// A worker began the call, or may have: it may have taken effect.
+    MayHaveRun,
+    /// An external runtime took the task and did not report its end.
+    TakenByRuntime,
+    /// The call began work elsewhere and waited for it.
+    WorkedElsewhere,
+}
+
+/// A call that ends without its own result.
+#[derive(Debug)]
+pub struct EndedCall<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Its record.
+    pub turn: &'a Turn,
+    /// The call's position.
+    pub position: usize,
+    /// The call; `None` if it cannot be read.
+    pub call: Option<&'a Call>,
+    /// Why the turn ends.
+    pub reason: &'a EndReason,
+    /// The call's known fate.
+    pub fate: Fate,
+    /// Shard time, ms.
+    pub now_ms: i64,
+}
+
+/// Renders the text for producers and auditors. Pure: equal input gives equal text.
+pub trait Render {
+    /// The result of a call that ends without running.
+    fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
+
+    /// The frame of the reply.
+    fn frame(&self, name: &TurnName, head: &Head) -> ReplyFrame;
+}
+
+impl Turn {
+    /// The fate of the call at `position` if it ends now.
+    #[must_use]
+    pub fn fate(&self, position: usize) -> Fate {
+        if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
+            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::MayHaveRun };
+        }
+        let is_next = position == self.position;
+        if is_next && self.worked_elsewhere {
+            return Fate::WorkedElsewhere;
+        }
+        // After a crash, the dead worker may have begun another attempt.
+        if is_next && self.attempts > 0 && self.crashes == 0 {
+            return Fate::Tried(self.attempts);
+        }
+        let was_out = position < self.debited;
+        if was_out && (self.crashes > 0 || self.may_have_run) { Fate::MayHaveRun } else { Fate::NotRun }
+    }
+}
+
+/// The value of [`super::state::Begun::by`] for an external runtime.
+pub const RUNTIME: &str = "runtime";
+
+/// Names of the parts of a turn's record.
+pub mod parts {
+    use std::sync::Arc;
+
+    /// The call at a position, JSON, while no slice has it.
+    #[must_use]
+    pub fn call(position: usize) -> Arc<str> {
+        format!("c{position}").into()
+    }
+
+    /// The result at a position, JSON.
+    #[must_use]
+    pub fn result(position: usize) -> Arc<str> {
+        format!("r{position}").into()
+    }
+
+    /// The dialect's message at a position, JSON.
+    #[must_use]
+    pub fn message(position: usize) -> Arc<str> {
+        format!("m{position}").into()
+    }
+
+    /// The audit entry at a position, JSON; stored only if the reply carries it.
+    #[must_use]
+    pub fn audit(position: usize) -> Arc<str> {
+        format!("a{position}").into()
+    }
+}
+
+/// The record of an ID that a producer gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GivenId {
+    /// Digest of the content.
+    #[serde(rename = "dg")]
+    pub digest: String,
+    /// How far its turn has come.
+    #[serde(rename = "s")]
+    pub state: GivenState,
+}
+
+impl Record for GivenId {
+    const SCHEMA: u32 = 1;
+}
+
+/// How far the turn of a given ID has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GivenState {
+    /// The turn waits on the inbound stream.
+    Queued,
+    /// Its turn is under way.
+    Admitted,
+    /// Its turn has ended.
+    Ended,
+}
+
+/// A turn to be ended.
+#[derive(Debug)]
+pub struct Ending<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Its record before the end.
+    pub turn: &'a Turn,
+    /// All results in call order: those of earlier commits, then the new ones.
+    pub results: &'a [RenderedCall],
+    /// Position of the first new result; the audit log already has the earlier ones.
+    pub new_from: usize,
+    /// Why the turn ends early; `None` if its calls have run.
+    pub reason: Option<EndReason>,
+    /// The frame of the reply.
+    pub frame: &'a ReplyFrame,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+    /// Shard time, ms.
+    pub now_ms: i64,
+}
+
+impl Ending<'_> {
+    /// Adds the end of the turn to `transaction`. The caller guards the record's version and its hold on the slice.
+    ///
+    /// # Errors
+    /// [`Undecided`]: for a task, its counter must be read.
+    pub fn add_to(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
+        let Self { name, turn, bounds, now_ms, .. } = *self;
+        if turn.is_task() {
+            self.return_budget(transaction, view)?;
+        }
+        for result in self.results.iter().skip(self.new_from) {
+            append_audit(transaction, &result.audit, bounds);
+        }
+        let reply = self.reply();
+        if let Some(inbox) = &turn.head.reply_to {
+            transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.clone().into()));
+        }
+        let finished = Finished {
+            admitted_ms: turn.admitted_ms,
+            ended_ms: now_ms,
+            digest: turn.head.digest.clone(),
+            crashes: turn.crashes,
+            retries: turn.retries,
+            reason: self.reason.clone(),
+            canceled: turn.canceled.clone(),
+            notes: turn.notes.clone(),
+            reply,
+        };
+        transaction.proof = Some(name.finished());
+        transaction.put_for(&name.finished(), &finished, bounds.retain_ms);
+        transaction.write(Write::Delete(name.record())).write(Write::ClearTimer(name.timer().into()));
+        leave_waits(transaction, name, turn, now_ms);
+        count_out(transaction, name, turn);
+        if turn.given {
+            let given = GivenId { digest: turn.head.digest.clone(), state: GivenState::Ended };
+            transaction.put_for(&name.given(), &given, bounds.dedupe_ms);
+        }
+        let failed = self.results.last().is_some_and(|result| result.failed);
+        if self.reason.is_some() || turn.is_task() && failed {
+            transaction.timer(cascade_timer(name), now_ms, TimerRule::Set);
+        }
+        self.wake_waiter(transaction);
+        Ok(())
+    }
+
+    /// The reply, JSON.
+    fn reply(&self) -> String {
+        let frame = self.frame;
+        let sizes = self.results.iter().map(|one| one.result.len() + one.message.len() + one.audit.len() + 3);
+        let mut text = Vec::with_capacity(frame.head.len() + sizes.sum::<usize>() + 64);
+        text.extend_from_slice(frame.head.as_bytes());
+        join(&mut text, self.results.iter().map(|one| &one.result));
+        text.push(b']');
+        if let Some((open, close)) = frame.messages {
+            text.extend_from_slice(b",\"messages\":");
+            text.extend_from_slice(open.as_bytes());
+            join(&mut text, self.results.iter().map(|one| &one.message));
+            text.extend_from_slice(close.as_bytes());
+        }
+        if frame.audits {
+            text.extend_from_slice(b",\"tool_call_audits\":[");
+            join(&mut text, self.results.iter().map(|one| &one.audit));
+            text.push(b']');
+        }
+        text.push(b'}');
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Returns a task's unused budget to its parent. The rest is debited first, so that no turn of the task can still use
+    /// it.
+    fn return_budget(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
+        let Some(task) = &self.turn.task else { return Ok(()) };
+        let counter = CounterKey::new(limits::TASK, self.name.to_string());
+        if let Some(parent) = &task.parent {
+            let used = match view.get(&Query::Counter(counter.clone()))? {
+                Value::Counter(Some(state)) => state.used,
+                _ => 0,
+            };
+            let left = task.budget.saturating_sub(used);
+            transaction.guard(Guard::Room(Room {
+                counter: counter.clone(),
+                amount: left,
+                max: task.budget,
+                window: Window::Total,
+                behind_queue: false,
+                shadow: false,
+                counters_max: u64::MAX,
+            }));
+            let above = CounterKey::new(limits::TASK, format!("{}:{parent}", self.name.tenant));
+            let amount = i64::try_from(left).map_or(i64::MIN, |left| -left);
+            // If the parent has ended, its counter is gone and must not be created again.
+            transaction.write(Write::Add { counter: above, amount, ends_ms: Some(0) });
+            for task in std::iter::once(parent).chain(&task.above) {
+                if let Ok(above) = TurnId::new(task.as_str()) {
+                    self.leave(transaction, &above);
+                }
+            }
+        }
+        transaction.write(Write::DeleteCounter(counter));
+        Ok(())
+    }
+
+    /// Wakes the turn that may wait for this end.
+    fn wake_waiter(&self, transaction: &mut Transaction) {
+        if let Some(waiter) = waiter(self.name, &self.turn.head, self.turn.is_task()) {
+            let above = TurnName { tenant: self.name.tenant.clone(), turn: waiter.clone() };
+            transaction.timer(above.timer(), self.now_ms, TimerRule::Wake);
+            self.leave(transaction, &waiter);
+        }
+    }
+
+    /// Removes this turn from the descendants of another turn.
+    fn leave(&self, transaction: &mut Transaction, above: &TurnId) {
+        let above = TurnName { tenant: self.name.tenant.clone(), turn: above.clone() };
+        let member: Arc<str> = self.name.turn.as_str().into();
+        transaction.write(Write::Leave { set: above.descendants(), member, queue_of: None });
+    }
+}
+
+/// The timer that ends the descendants of a turn.
+#[must_use]
+pub fn cascade_timer(name: &TurnName) -> String {
+    format!("cascade:{name}")
+}
+
+/// The turn or task that may wait for this end. For the turn of an inner call, it is the turn that made the call; for any
+/// other turn, its task; for a task, the turn that delegated it.
+#[must_use]
+pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
+    if is_task {
+        let turn = head.delegated_by.as_deref()?.rsplit_once('/')?.0;
+        return TurnId::new(turn).ok();
+    }
+    let task = || head.task.as_ref().and_then(|(task, _)| TurnId::new(task.as_str()).ok());
+    outer_turn(&name.turn).or_else(task)
+}
+
+/// Appends an audit entry, unless it is empty.
+pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bounds) {
+    if !entry.is_empty() {
+        transaction.write(Write::Append {
+            log: keys::audit(),
+            fields: vec![("audit".into(), entry.clone())],
+            max_entries: bounds.audit_entries_max,
+        });
+    }
+}
+
+/// Subtracts a turn from the tenant's counters.
+fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
+    let mut add = |limit, amount: u64| {
+        let amount = i64::try_from(amount).map_or(i64::MIN, |amount| -amount);
+        let counter = CounterKey::new(limit, name.tenant.as_str());
+        transaction.write(Write::Add { counter, amount, ends_ms: None });
+    };
+    add(limits::UNFINISHED, 1);
+    add(limits::BYTES, turn.bytes);
+    if turn.state.out().is_some() {
+        add(limits::OUT, 1);
+    }
+}
+
+/// Leaves the throttle or budget queue, returns the permits, and wakes their waiters.
+pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
+    if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
+        let (set, member) = (keys::budget_queue(counter), name.to_string().into());
+        transaction.write(Write::Leave { set, member, queue_of: None });
+    }
+    if let State::Throttled { counter, .. } = &turn.state {
+        transaction.write(Write::Leave {
+            set: keys::throttle_queue(counter),
+            member: name.to_string().into(),
+            queue_of: Some(counter.clone()),
+        });
+        // If this turn was first in the queue, the next one may have room at once.
+        transaction.timer(keys::throttle_timer(counter), now_ms, TimerRule::Wake);
+    }
+    return_permits(transaction, turn, now_ms);
+}
+
+/// Returns the concurrency permits of a slice and wakes their waiters.
+pub fn return_permits(transaction: &mut Transaction, turn: &Turn, now_ms: i64) {
+    for (counter, permits) in &turn.permits {
+        let amount = i64::try_from(*permits).map_or(i64::MIN, |permits| -permits);
+        transaction.write(Write::Add { counter: counter.clone(), amount, ends_ms: None });
+        transaction.timer(keys::throttle_timer(counter), now_ms, TimerRule::Wake);
+    }
+}
+
+/// Joins texts with commas.
+fn join<'a>(text: &mut Vec<u8>, parts: impl Iterator<Item = &'a Bytes>) {
+    for (index, part) in parts.enumerate() {
+        if index > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(part);
+    }
+}

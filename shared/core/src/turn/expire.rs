@@ -1,0 +1,186 @@
+//! Ends an expired or canceled turn if no worker holds its slice. Otherwise the holder ends it.
+
+use bytes::Bytes;
+use tickfleet_model::Call;
+
+use super::due::{Case, Fired};
+use super::end::{EndedCall, Ending, Fate, RenderedCall, leave_waits, parts};
+use super::holder;
+use super::settle::earlier_results;
+use super::slice::fields;
+use super::state::{EndReason, State, Turn};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::recovery::epoch::marks;
+use crate::section::isolate;
+use crate::transaction::{Conflict, EntryId, Guard, StreamKey, TimerRule, Transaction, Write};
+use crate::view::Undecided;
+
+impl Case<'_> {
+    /// Ends the turn, unless a worker holds its slice.
+    pub(super) fn expire(&mut self, reason: EndReason) -> Result<Fired, Undecided> {
+        let mut turn = self.stored.value.clone();
+        turn.canceled.clone_from(&self.canceled);
+        if turn.state.out().is_none() {
+            return self.end(reason, turn);
+        }
+        let queue = turn.queue(&self.due.name.tenant);
+        // `Read` describes the record's current entry only as the last conflict: after any other conflict the entry may
+        // differ.
+        let was_read = self.context.conflicts.last() == Some(&Conflict::Read);
+        match self.stored.out_entry() {
+            Some(entry) if !was_read => {
+                if !mutant!("expire_guards_that_nobody_has_read") {
+                    self.transaction.guard(Guard::Unread(queue.clone(), entry.clone()));
+                }
+                self.transaction.write(Write::Remove(queue, entry.clone()));
+                // The record has a holder's entry, so a holder took it and the store lost that.
+                turn.may_have_run |= turn.entry.is_some();
+            }
+            Some(entry) => {
+                if let Some(consumer) = self.view.holder(&queue, entry)? {
+                    return Ok(self.notify(&consumer));
+                }
+                self.lose(&mut turn, &queue, entry);
+            }
+            None => turn.may_have_run = true,
+        }
+        self.end(reason, turn)
+    }
+
+    /// Sends the holder a cancel notice with its next heartbeat, and checks the turn again after a lease. A deadline needs
+    /// no notice, because the holder tracks it itself.
+    fn notify(&mut self, consumer: &std::sync::Arc<str>) -> Fired {
+        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        let again_ms = now_ms + self.due.bounds.lease_ms;
+        if self.canceled.is_none() {
+            return self.later(again_ms);
+        }
+        let place = u64::try_from(now_ms).unwrap_or(0);
+        let (set, member) = (keys::canceled(consumer), name.to_string().into());
+        self.transaction.write(Write::Join { set, member, place, queue_of: None });
+        self.transaction.timer(name.timer(), again_ms, TimerRule::Set);
+        Fired::Noticed(consumer.clone())
+    }
+
+    /// Removes a slice that was read and now has no holder. Its reader may have run calls.
+    fn lose(&mut self, turn: &mut Turn, queue: &StreamKey, entry: &EntryId) {
+        turn.may_have_run = true;
+        self.transaction.write(Write::Remove(queue.clone(), entry.clone()));
+    }
+
+    /// Ends the turn. Within one lease after a restart of the store, postpones the end until that lease is over.
+    pub(super) fn end(&mut self, reason: EndReason, turn: Turn) -> Result<Fired, Undecided> {
+        let (due, now_ms) = (self.due, self.context.now_ms);
+        let calls = self.remaining_calls()?;
+        let reported_ms = match self.context.epoch_began_ms {
+            0 => 0,
+            began_ms => began_ms + due.bounds.lease_ms,
+        };
+        if now_ms < reported_ms {
+            if matches!(turn.state, State::Ending { .. }) {
+                return Ok(self.later(reported_ms));
+            }
+            let kept = calls.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>();
+            begin_ending(&mut self.transaction, due.name, turn, reason, &kept, reported_ms, now_ms);
+            return Ok(Fired::Ending(reported_ms));
+        }
+        if !mutant!("end_guards_the_epoch") {
+            let (number, lease_ms) = (self.context.epoch, due.bounds.lease_ms);
+            self.transaction.guard(Guard::Epoch { number, lease_ms });
+        }
+        self.finish(&reason, &turn, &calls)?;
+        Ok(Fired::Ended)
+    }
+
+    /// Adds the end: earlier results, and a result for each call without one.
+    fn finish(&mut self, reason: &EndReason, turn: &Turn, calls: &[Option<Bytes>]) -> Result<(), Undecided> {
+        let (due, name, now_ms) = (self.due, self.due.name, self.context.now_ms);
+        let frame = due.render.frame(name, &turn.head);
+        let mut results = earlier_results(self.view, name, turn.position, &frame)?;
+        let digest = &turn.head.digest;
+        let marks = marks(self.view, self.context, name, digest, turn.position..turn.head.calls)?;
+        self.transaction.guards.extend(marks.guard);
+        for (position, call) in (turn.position..).zip(calls) {
+            // A result that a worker reported after a restart takes precedence over any other state.
+            let mark = marks.calls.get(&position);
+            let reported = mark.and_then(|mark| mark.result.as_ref()).map(RenderedCall::from);
+            let result = reported.unwrap_or_else(|| self.ended(turn, position, call.as_ref(), reason, mark.is_some()));
+            results.push(result);
+        }
+        for section in due.sections {
+            let (view, context) = (self.view, self.context);
+            isolate(&mut self.transaction, due.bounds, |own| section.add_to(name, turn, own, view, context))?;
+        }
+        if self.canceled.is_some() || turn.canceled.is_some() {
+            self.transaction.write(Write::Delete(name.cancellation()));
+        }
+        let ending = Ending {
+            name,
+            turn,
+            results: &results,
+            new_from: turn.position,
+            reason: Some(reason.clone()),
+            frame: &frame,
+            bounds: due.bounds,
+            now_ms,
+        };
+        ending.add_to(&mut self.transaction, self.view)
+    }
+
+    fn ended(
+        &self,
+        turn: &Turn,
+        position: usize,
+        call: Option<&Bytes>,
+        reason: &EndReason,
+        is_marked: bool,
+    ) -> RenderedCall {
+        let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
+        let fate = if is_marked { Fate::MayHaveRun } else { turn.fate(position) };
+        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
+    }
+
+    /// The calls without results, from the record's parts and the slice's entry. A lost call is `None`.
+    fn remaining_calls(&self) -> Result<Vec<Option<Bytes>>, Undecided> {
+        let (name, turn) = (self.due.name, &self.stored.value);
+        let names = (turn.position..turn.head.calls).map(parts::call).collect();
+        let mut calls = self.view.parts(&name.record(), names)?.to_vec();
+        let (Some(upto), Some(entry)) = (turn.state.out(), self.stored.out_entry()) else { return Ok(calls) };
+        let Some(entry) = self.view.entry(&turn.queue(&name.tenant), entry)? else { return Ok(calls) };
+        let in_slice: Vec<&Bytes> =
+            entry.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call).collect();
+        for (back, call) in in_slice.into_iter().rev().enumerate() {
+            let at = (upto - turn.position).checked_sub(back + 1);
+            if let Some(slot) = at.and_then(|at| calls.get_mut(at)) {
+                *slot = Some(call.clone());
+            }
+        }
+        Ok(calls)
+    }
+}
+
+/// Writes the record of a turn that ends at `due_ms`, and returns its slice, permits and place in a throttle queue. `calls`
+/// are the calls from its position on that are not yet parts of the record. The caller has guarded the record's version and
+/// removed the slice from its queue.
+pub(super) fn begin_ending(
+    transaction: &mut Transaction,
+    name: &TurnName,
+    mut turn: Turn,
+    reason: EndReason,
+    calls: &[Bytes],
+    due_ms: i64,
+    now_ms: i64,
+) {
+    leave_waits(transaction, name, &turn, now_ms);
+    turn.permits.clear();
+    if turn.state.out().is_some() {
+        holder::count_out(transaction, name, -1);
+    }
+    turn.entry = None;
+    turn.state = State::Ending { reason, due_ms };
+    holder::keep_calls(transaction, name, turn.position, calls);
+    transaction.put(&name.record(), &turn);
+    transaction.timer(name.timer(), due_ms, TimerRule::Set);
+}

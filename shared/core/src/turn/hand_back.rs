@@ -1,0 +1,224 @@
+//! Returns a slice that its holder does not run: another worker takes it, at once or once a worker can read it.
+
+use bytes::Bytes;
+
+use super::expire::begin_ending;
+use super::holder;
+use super::slice::{Slice, dispatch, fields};
+use super::state::{EndReason, State, Turn, WaitReason};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::record::Stored;
+use crate::recovery::reap::{HeldEntry, dead_letter};
+use crate::transaction::{Conflict, EntryId, Guard, TimerRule, Transaction};
+use crate::view::{Undecided, View};
+
+/// Why a holder returns a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HandBackReason {
+    /// The call that the holder began was never sent.
+    Unsent {
+        /// The nonce of the holder's attempt, see [`super::Begun::by`]; `None` if it began no call.
+        nonce: Option<String>,
+    },
+    /// The next call was interrupted and may run again.
+    Tried,
+    /// Concurrent reads were interrupted too, or another worker may have run them because the slice was taken before the
+    /// store restarted.
+    Beside,
+    /// The holder does not have the slice: it never arrived, or the store lost that it ended.
+    Unknown,
+}
+
+/// A slice to be returned. It is redelivered under a new version.
+#[derive(Debug, Clone, Copy)]
+pub struct HandBack<'a> {
+    /// The slice, as its holder has it.
+    pub slice: &'a Slice,
+    /// Why it is returned.
+    pub reason: &'a HandBackReason,
+}
+
+/// The result of returning a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandedBack {
+    /// The slice is on its queue again.
+    Redelivered,
+    /// The slice waits until this time, ms, and then goes to a worker that can read it.
+    Waits(i64),
+    /// Too many workers could not read the slice: its turn ends.
+    Ends,
+    /// The caller no longer holds the slice.
+    Stale,
+}
+
+impl Decision for HandBack<'_> {
+    type Output = HandedBack;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<HandedBack>, Undecided> {
+        let slice = self.slice;
+        let mut transaction = Transaction::new(context.version.clone());
+        if !holder::is_stale(slice, context) {
+            holder::guard_version(&mut transaction, slice);
+            self.redeliver(&mut transaction, slice.turn.clone(), context);
+            return Ok(Step::Commit(transaction, HandedBack::Redelivered));
+        }
+        if *self.reason != HandBackReason::Unknown || context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(HandedBack::Stale));
+        }
+        // The holder does not run the slice, so the stored record decides, as in recovery.
+        let Some(stored) = slice_of_entry(view, &slice.name, &slice.entry)? else {
+            transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
+            return Ok(Step::Commit(transaction, HandedBack::Stale));
+        };
+        transaction.guard(Guard::Version(slice.name.record(), stored.version));
+        // The writer of the record had the same entry: the store lost that the entry was taken.
+        let turn = Turn { may_have_run: true, ..stored.value };
+        self.redeliver(&mut transaction, turn, context);
+        Ok(Step::Commit(transaction, HandedBack::Redelivered))
+    }
+}
+
+impl HandBack<'_> {
+    fn redeliver(&self, transaction: &mut Transaction, mut turn: Turn, context: &Context) {
+        let slice = self.slice;
+        turn.hand_back(self.reason, context);
+        let done = turn.position.saturating_sub(slice.turn.position).min(slice.calls.len());
+        let calls = holder::texts(slice.calls.get(done..).unwrap_or_default());
+        dispatch(transaction, &slice.name, &mut turn, &calls);
+        transaction.proof = Some(slice.name.record());
+        holder::acknowledge(transaction, slice, context);
+    }
+}
+
+/// The record of a turn, if this entry is its slice. Otherwise the slice was redelivered in another entry or its turn has
+/// ended, and the holder must take the entry off the queue itself.
+fn slice_of_entry(view: &View, name: &TurnName, entry: &EntryId) -> Result<Option<Stored<Turn>>, Undecided> {
+    Ok(view.record::<Turn>(&name.record())?.filter(|stored| stored.out_entry() == Some(entry)))
+}
+
+impl Turn {
+    /// True if the turn was admitted before the last restart of the store.
+    const fn is_from_before_restart(&self, context: &Context) -> bool {
+        context.epoch_began_ms > 0 && self.admitted_ms <= context.epoch_began_ms
+    }
+
+    /// Records what a returning holder reports about the slice's calls.
+    fn hand_back(&mut self, reason: &HandBackReason, context: &Context) {
+        match reason {
+            // A call that an earlier holder began stays begun: the next holder asks whether it took effect.
+            HandBackReason::Unsent { nonce } => {
+                let is_own = |by: &str| nonce.as_deref() == Some(by);
+                self.begun = self.begun.take().filter(|begun| !is_own(&begun.by));
+            }
+            HandBackReason::Tried => self.attempts += 1,
+            HandBackReason::Beside => self.may_have_run = true,
+            // The restart may have lost the write that ended the slice.
+            HandBackReason::Unknown => self.may_have_run |= self.is_from_before_restart(context),
+        }
+    }
+}
+
+/// An entry that its holder cannot read. The slice waits for a worker of another build; the delay doubles each time.
+#[derive(Debug, Clone, Copy)]
+pub struct HandBackUnreadable<'a> {
+    /// The entry.
+    pub entry: &'a HeldEntry,
+    /// The turn named in the entry. For an entry without a turn, see [`PutAside`].
+    pub name: &'a TurnName,
+    /// Attempts after which the turn ends.
+    pub attempts_max: u32,
+}
+
+/// The first delay of a slice that a worker could not read, ms.
+const READER_DELAY_MS: i64 = 1_000;
+
+impl Decision for HandBackUnreadable<'_> {
+    type Output = HandedBack;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<HandedBack>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(HandedBack::Stale));
+        }
+        let handed_back = match slice_of_entry(view, self.name, &self.entry.entry)? {
+            Some(stored) => {
+                transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+                self.park(&mut transaction, stored, context)
+            }
+            None => HandedBack::Stale,
+        };
+        transaction.guard(self.entry.is_held());
+        Ok(Step::Commit(transaction, handed_back))
+    }
+}
+
+impl HandBackUnreadable<'_> {
+    fn park(&self, transaction: &mut Transaction, stored: Stored<Turn>, context: &Context) -> HandedBack {
+        let (name, now_ms, mut turn) = (self.name, context.now_ms, stored.value);
+        // A newer version of the record: an earlier holder wrote it, and the store lost that the entry was taken.
+        let is_taken_twice = self.entry.text(fields::VERSION) != Some(stored.version.as_str());
+        turn.may_have_run |= is_taken_twice || turn.is_from_before_restart(context);
+        turn.unreadable += 1;
+        let upto = turn.state.out().unwrap_or(turn.position);
+        let calls = self.calls(upto - turn.position);
+        if turn.unreadable >= self.attempts_max {
+            let reason = EndReason::Quarantined { crashes: turn.crashes };
+            begin_ending(transaction, name, turn, reason, &calls, now_ms, now_ms);
+            return HandedBack::Ends;
+        }
+        let attempts = turn.unreadable;
+        let delay_ms = READER_DELAY_MS.saturating_mul(1 << (attempts - 1).min(20));
+        let due_ms = turn.head.deadline_ms.min(now_ms + delay_ms);
+        turn.entry = None;
+        holder::keep_calls(transaction, name, turn.position, &calls);
+        turn.state = State::Waiting { upto, reason: WaitReason::Reader { attempts }, due_ms };
+        transaction.put(&name.record(), &turn);
+        transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        holder::count_out(transaction, name, -1);
+        HandedBack::Waits(due_ms)
+    }
+
+    /// The last `count` calls of the entry, unparsed.
+    fn calls(&self, count: usize) -> Vec<Bytes> {
+        let calls =
+            self.entry.fields.iter().filter(|(field, _)| &**field == fields::CALL).map(|(_, call)| call.clone());
+        let mut calls: Vec<Bytes> = calls.collect();
+        calls.drain(..calls.len().saturating_sub(count));
+        calls
+    }
+}
+
+/// Moves an entry that does not belong to a turn from a queue to the dead letters.
+#[derive(Debug, Clone, Copy)]
+pub struct PutAside<'a> {
+    /// The entry.
+    pub entry: &'a HeldEntry,
+    /// Why it is not a slice.
+    pub why: &'a str,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+impl Decision for PutAside<'_> {
+    /// False if the caller no longer holds the entry.
+    type Output = bool;
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        dead_letter(&mut transaction, self.entry, "unreadable", self.why, self.bounds);
+        transaction.guard(self.entry.is_held());
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
+impl HeldEntry {
+    /// The guard that takes the entry off its queue.
+    fn is_held(&self) -> Guard {
+        Guard::Held(self.queue.clone(), self.entry.clone())
+    }
+}

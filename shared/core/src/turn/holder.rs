@@ -1,0 +1,56 @@
+//! Shared by the holder's transitions: proof that it holds the slice, and removal of the slice from the workers.
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::end::parts;
+use super::slice::Slice;
+use crate::decision::Context;
+use crate::keys::{TurnName, limits};
+use crate::mutant;
+use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, Transaction, Write};
+
+/// True if the record has changed: the slice was redelivered, or its turn has ended.
+pub(super) fn is_stale(slice: &Slice, context: &Context) -> bool {
+    has_changed(&slice.name.record(), context)
+}
+
+/// True if an earlier attempt found a changed record.
+pub(super) fn has_changed(record: &RecordKey, context: &Context) -> bool {
+    context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if key == record))
+}
+
+/// Guards the slice's version, which is its fence.
+pub(super) fn guard_version(transaction: &mut Transaction, slice: &Slice) {
+    if !mutant!("holder_guards_the_version") {
+        transaction.guard(Guard::Version(slice.name.record(), slice.version.clone()));
+    }
+}
+
+/// Takes the slice off its queue; the last guard of a transaction. Only the version is a fence: if a restart of the store
+/// lost that the entry was taken, the holder removes the entry anyway.
+pub(super) fn acknowledge(transaction: &mut Transaction, slice: &Slice, context: &Context) {
+    if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+        transaction.write(Write::Remove(slice.queue.clone(), slice.entry.clone()));
+    } else {
+        transaction.guard(Guard::Held(slice.queue.clone(), slice.entry.clone()));
+    }
+}
+
+/// Adds to the count of slices out: 1 for a slice dispatched to workers, -1 for one that came back.
+pub(super) fn count_out(transaction: &mut Transaction, name: &TurnName, amount: i64) {
+    let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
+    transaction.write(Write::Add { counter, amount, ends_ms: None });
+}
+
+/// Stores calls from `position` on as parts of the record.
+pub(super) fn keep_calls(transaction: &mut Transaction, name: &TurnName, position: usize, calls: &[Bytes]) {
+    for (at, call) in (position..).zip(calls) {
+        transaction.write(Write::PutPart(name.record(), parts::call(at), call.clone()));
+    }
+}
+
+/// JSON texts of plain data.
+pub(super) fn texts<T: Serialize>(items: &[T]) -> Vec<Bytes> {
+    items.iter().map(|item| serde_json::to_vec(item).unwrap_or_default().into()).collect()
+}

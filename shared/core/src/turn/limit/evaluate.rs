@@ -1,0 +1,405 @@
+//! How many of a turn's next calls fit all counters, and whether the next one waits or ends.
+//!
+//! If a counter's state is unknown, room is assumed. The store checks again and returns the state in a conflict, and the
+//! next attempt uses it.
+
+use tickfleet_model::limit::OnReach;
+
+use super::{Debit, Rules, WindowKind};
+use crate::decision::Context;
+use crate::keys::{self, limits};
+use crate::transaction::{Conflict, CounterKey, CounterState, Room, Window};
+use crate::turn::state::EndReason;
+use crate::view::{Undecided, View};
+
+/// A returned permit wakes its waiters. They also check again after this long, ms.
+pub const PERMIT_LOOK_MS: i64 = 5_000;
+/// Delay before a turn that waits for one of its tenant's slices to end is checked again, ms.
+pub const OUT_LOOK_MS: i64 = 250;
+/// Longest delay before a turn that waits for a window is checked again, ms. A window may be long, and its limit may be
+/// raised meanwhile.
+pub const WINDOW_LOOK_MS: i64 = 300_000;
+/// Conflicts about one counter after which it counts as full, because concurrent decisions take its room faster.
+const CONTENDED: usize = 3;
+/// Conflicts after which the remaining calls wait for the next decision.
+const CONFLICTS_MAX: usize = 10;
+
+/// Compares one turn's debits with the counters.
+#[derive(Clone, Copy)]
+pub struct Evaluator<'a> {
+    /// The known counters.
+    pub view: &'a View,
+    /// Time and conflicts.
+    pub context: &'a Context,
+    /// For a waiting turn, its counter and its place there. `None` for a new turn, which comes after all waiters.
+    pub waits: Option<(&'a CounterKey, u64)>,
+    /// True if the calls were debited before and only take their permits again.
+    pub permits_only: bool,
+    /// When the lease after a restart of the store ends, ms. No call ends earlier, because a worker may still report that it
+    /// ran.
+    pub lease_ends_ms: Option<i64>,
+}
+
+/// The number of calls that fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fit {
+    /// The number of calls that fit, from the first.
+    pub calls: usize,
+    /// Index of the debit that stops the next call.
+    pub stop: Option<usize>,
+}
+
+/// Calls that end without running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The number of calls, from the first.
+    pub calls: usize,
+    /// The reason.
+    pub reason: EndReason,
+    /// When the reason stops being valid, ms; `None` if it stays valid.
+    pub until_ms: Option<i64>,
+}
+
+/// A turn's wait for a counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    /// The counter.
+    pub counter: CounterKey,
+    /// When the turn is checked again, ms.
+    pub due_ms: i64,
+    /// True if returning an amount to the counter wakes its waiters.
+    pub woken: bool,
+}
+
+/// The outcome for the next calls, after the refused ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Planned {
+    /// No calls are left.
+    Over,
+    /// Calls are dispatched; the guards debit their counters.
+    Dispatch {
+        /// Number of calls.
+        calls: usize,
+        /// The guards.
+        rooms: Vec<Room>,
+    },
+    /// The calls wait.
+    Wait(Wait),
+    /// The agent is no longer configured.
+    AgentRemoved,
+    /// The tenant's declaration cannot be read, so no decision is made.
+    Withheld,
+}
+
+/// The outcome for a turn's next calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Calls that end, in order.
+    pub refused: Vec<Refusal>,
+    /// The outcome for the calls after them.
+    pub next: Planned,
+}
+
+impl Evaluator<'_> {
+    /// Evaluates `calls` calls. `rules` returns the debits of the calls from an index on.
+    ///
+    /// # Errors
+    /// [`Undecided`]: a throttle queue must be read first.
+    pub fn plan(&self, calls: usize, mut rules: impl FnMut(usize) -> Rules) -> Result<Plan, Undecided> {
+        let (mut refused, mut from) = (Vec::new(), 0);
+        loop {
+            if from >= calls {
+                return Ok(Plan { refused, next: Planned::Over });
+            }
+            let mut debits = match rules(from) {
+                Rules::Debits(debits) => debits,
+                Rules::AgentRemoved => return Ok(Plan { refused, next: Planned::AgentRemoved }),
+                Rules::Withheld => return Ok(Plan { refused, next: Planned::Withheld }),
+            };
+            if self.permits_only {
+                debits.retain(|debit| debit.row.window == WindowKind::Held || &*debit.row.name == limits::OUT);
+            }
+            // The store reports the first failed guard, so the debit that stops the earliest call comes first.
+            debits.sort_by_key(Debit::first);
+            let fit = self.fit(&debits, calls - from)?;
+            let Some(stop) = fit.stop.filter(|_| fit.calls == 0).and_then(|at| debits.get(at)) else {
+                let rooms = self.rooms(&debits, fit.calls)?;
+                return Ok(Plan { refused, next: Planned::Dispatch { calls: fit.calls, rooms } });
+            };
+            let refusal = self.refusal(stop, calls - from)?;
+            let mut wait = self.wait(stop);
+            match (refusal, self.lease_ends_ms) {
+                (Some(refusal), None) if self.context.conflicts.len() < CONFLICTS_MAX => {
+                    from += refusal.calls;
+                    refused.push(refusal);
+                    continue;
+                }
+                (Some(_), Some(lease_ends_ms)) => wait.due_ms = lease_ends_ms,
+                _ => {}
+            }
+            return Ok(Plan { refused, next: Planned::Wait(wait) });
+        }
+    }
+
+    /// How many of the first `calls` fit all counters, and the debit that stops the next one.
+    fn fit(&self, debits: &[Debit], calls: usize) -> Result<Fit, Undecided> {
+        let mut fit = Fit { calls, stop: None };
+        for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| !debit.row.is_shadow()) {
+            let mut left = self.left(debit)?;
+            let fits = |amount: &Option<u64>| match amount {
+                Some(amount) if *amount <= left => {
+                    left -= amount;
+                    true
+                }
+                _ => false,
+            };
+            let fits = debit.amounts.iter().take(fit.calls).map(fits).take_while(|fits| *fits).count();
+            if fits < fit.calls {
+                fit = Fit { calls: fits, stop: Some(at) };
+            }
+        }
+        Ok(fit)
+    }
+
+    /// The guards that debit the first `calls`.
+    fn rooms(&self, debits: &[Debit], calls: usize) -> Result<Vec<Room>, Undecided> {
+        let mut rooms = Vec::with_capacity(debits.len());
+        for debit in debits {
+            let behind = self.is_behind_queue(debit)?;
+            rooms.extend(debit.room(calls, behind, self.context.now_ms));
+        }
+        Ok(rooms)
+    }
+
+    /// The known remaining room of a counter.
+    fn left(&self, debit: &Debit) -> Result<u64, Undecided> {
+        let Some(state) = self.known(debit) else { return Ok(debit.row.max) };
+        if self.conflicts(debit) >= CONTENDED || state.queued && self.is_behind_queue(debit)? {
+            return Ok(0);
+        }
+        Ok(debit.row.max.saturating_sub(state.used))
+    }
+
+    /// The number of attempts that failed because the debit's counter had no room.
+    fn conflicts(&self, debit: &Debit) -> usize {
+        let about =
+            |conflict: &&Conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == debit.counter);
+        self.context.conflicts.iter().filter(about).count()
+    }
+
+    /// The known state of a debit's counter in its current window, if any.
+    ///
+    /// A view may be stale. Window usage stays valid until the window ends. Permits may have been returned and queues
+    /// emptied meanwhile, so for those only a conflict of this decision counts.
+    fn known(&self, debit: &Debit) -> Option<CounterState> {
+        let mut state = self.view.counter(&debit.counter)?;
+        if self.conflicts(debit) == 0 {
+            if matches!(debit.row.window, WindowKind::Held | WindowKind::Total) {
+                return None;
+            }
+            state.queued = false;
+        }
+        if state.ends_ms > 0 && self.context.now_ms >= state.ends_ms {
+            (state.used, state.ends_ms) = (0, 0);
+        }
+        Some(state)
+    }
+
+    /// True if the debit has no room while other turns wait for its counter. The waiter admitted first is behind no other
+    /// turn: otherwise turns that need several counters would yield to each other forever.
+    fn is_behind_queue(&self, debit: &Debit) -> Result<bool, Undecided> {
+        if debit.row.is_shadow() {
+            return Ok(false);
+        }
+        let Some((waits_for, place)) = self.waits else { return Ok(true) };
+        if debit.counter == *waits_for {
+            return Ok(false);
+        }
+        if !self.known(debit).is_some_and(|state| state.queued) {
+            return Ok(true);
+        }
+        let first = self.view.first(&keys::throttle_queue(&debit.counter), None, 1)?;
+        Ok(first.first().is_some_and(|(_, first)| *first < place))
+    }
+
+    /// The calls that end because `stop` has no room; `None` if they wait. Calls that only take permits again always wait.
+    fn refusal(&self, stop: &Debit, calls: usize) -> Result<Option<Refusal>, Undecided> {
+        if self.permits_only {
+            return Ok(None);
+        }
+        let row = &stop.row;
+        let limit = || row.name.to_string();
+        let all = if stop.is_uniform() { calls } else { 1 };
+        let first = stop.amounts.first().copied().flatten();
+        let refusal = match first {
+            None => Refusal { calls: 1, reason: EndReason::NoAmount { limit: limit() }, until_ms: None },
+            Some(amount) if amount > row.max && !row.is_built_in() => {
+                Refusal { calls: all, reason: EndReason::OverLimit { limit: limit() }, until_ms: None }
+            }
+            Some(amount) if self.is_rejected(stop, amount)? => {
+                let left = row.max.saturating_sub(self.used(stop));
+                let too_much = |amount: &&Option<u64>| amount.is_some_and(|amount| amount > left);
+                let more = stop.amounts.iter().skip(1).take(calls.saturating_sub(1)).take_while(too_much).count();
+                let ends_ms = self.room_ms(stop);
+                let reason = row.reached(ends_ms.unwrap_or(0));
+                Refusal { calls: all.max(1 + more), reason, until_ms: ends_ms }
+            }
+            Some(_) => return Ok(None),
+        };
+        Ok(Some(refusal))
+    }
+
+    /// True if calls end when `stop` has no room for them. They wait if other turns are queued for the counter, or if only
+    /// concurrent decisions take its room.
+    fn is_rejected(&self, stop: &Debit, amount: u64) -> Result<bool, Undecided> {
+        if stop.row.on_reach == OnReach::Wait || self.used(stop).saturating_add(amount) <= stop.row.max {
+            return Ok(false);
+        }
+        Ok(!(self.known(stop).is_some_and(|state| state.queued) && self.is_behind_queue(stop)?))
+    }
+
+    /// The known usage of a debit's counter.
+    fn used(&self, debit: &Debit) -> u64 {
+        self.known(debit).map_or(0, |state| state.used)
+    }
+
+    /// When a full window ends, ms; `None` for a counter without a window.
+    fn room_ms(&self, stop: &Debit) -> Option<i64> {
+        let known = self.known(stop).map(|state| state.ends_ms).filter(|ends_ms| *ends_ms > 0);
+        match stop.row.window.at(self.context.now_ms, stop.stagger_ms) {
+            Window::Fixed { end_ms, .. } | Window::Day { end_ms, .. } => Some(known.unwrap_or(end_ms)),
+            Window::Rolling { .. } => known,
+            Window::Held | Window::Total => None,
+        }
+    }
+
+    /// The wait for the counter of `stop`.
+    fn wait(&self, stop: &Debit) -> Wait {
+        let now_ms = self.context.now_ms;
+        let first = stop.amounts.first().copied().flatten().unwrap_or(0);
+        let is_full = self.used(stop).saturating_add(first) > stop.row.max;
+        let due_ms = match (stop.row.window, self.room_ms(stop)) {
+            (WindowKind::Total, _) => now_ms + OUT_LOOK_MS,
+            (_, Some(ends_ms)) if is_full => ends_ms.min(now_ms + WINDOW_LOOK_MS),
+            // Other turns are ahead, or a permit is being returned before there is a timer to wake.
+            _ => now_ms,
+        };
+        Wait { counter: stop.counter.clone(), due_ms, woken: stop.row.window == WindowKind::Held }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tickfleet_model::limit::LimitMode;
+
+    use super::*;
+    use crate::transaction::Version;
+    use crate::turn::limit::LimitRow;
+    use crate::view::{Query, Value};
+
+    fn debit(name: &str, max: u64, amounts: &[u64]) -> Debit {
+        let row = LimitRow {
+            name: name.into(),
+            max,
+            window: WindowKind::Fixed { length_ms: 100 },
+            on_reach: OnReach::Wait,
+            mode: LimitMode::Enforce,
+            counters_max: 9,
+        };
+        let amounts = amounts.iter().map(|amount| Some(*amount)).collect();
+        Debit { row: Arc::new(row), counter: CounterKey::new(name, "k"), stagger_ms: 0, amounts }
+    }
+
+    /// Adds a conflict about a debit's counter to the view and the context.
+    fn conflict(view: &mut View, context: &mut Context, debit: &Debit, used: u64, queued: bool) {
+        let state = CounterState { used, ends_ms: 1_100, began_ms: 1_000, queued };
+        let conflict = Conflict::Room { counter: debit.counter.clone(), state };
+        view.learn(&conflict);
+        context.conflicts.push(conflict);
+    }
+
+    fn context() -> Context {
+        let conflicts = Vec::new();
+        Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, version: Version::new("v"), conflicts }
+    }
+
+    fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {
+        let evaluator = Evaluator { view, context, waits, permits_only: false, lease_ends_ms: None };
+        let from = |from: usize| {
+            let rest = |debit: &Debit| Debit { amounts: debit.amounts[from..].to_vec(), ..debit.clone() };
+            Rules::Debits(debits.iter().map(rest).collect())
+        };
+        evaluator.plan(debits[0].amounts.len(), from).unwrap().next
+    }
+
+    fn calls(planned: &Planned) -> usize {
+        match planned {
+            Planned::Dispatch { calls, .. } => *calls,
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn the_tightest_counter_decides_how_many_calls_go() {
+        let (mut view, mut context) = (View::default(), context());
+        let debits = [debit("a", 9, &[1, 1, 1, 1]), debit("b", 10, &[0, 5, 0, 5])];
+        assert_eq!(calls(&plan(&view, &context, None, &debits)), 4, "room is assumed");
+        conflict(&mut view, &mut context, &debits[1], 2, false);
+        assert_eq!(calls(&plan(&view, &context, None, &debits)), 3);
+        conflict(&mut view, &mut context, &debits[0], 8, false);
+        assert_eq!(calls(&plan(&view, &context, None, &debits)), 1);
+        conflict(&mut view, &mut context, &debits[0], 9, false);
+        let wait = Wait { counter: debits[0].counter.clone(), due_ms: 1_100, woken: false };
+        assert_eq!(plan(&view, &context, None, &debits), Planned::Wait(wait));
+        context.now_ms = 1_100;
+        assert!(calls(&plan(&view, &context, None, &debits)) > 0, "the window has ended");
+    }
+
+    #[test]
+    fn who_was_admitted_first_of_all_that_wait_is_behind_nobody() {
+        let (mut view, mut context) = (View::default(), context());
+        let (own, other) = (debit("a", 9, &[1]), debit("b", 9, &[1]));
+        let debits = [own.clone(), other.clone()];
+        conflict(&mut view, &mut context, &own, 0, true);
+        conflict(&mut view, &mut context, &other, 0, true);
+        let first = Query::First { set: keys::throttle_queue(&other.counter), upto: None, count: 1 };
+        view.insert(first, Value::Members(vec![("t:x".into(), 5)]));
+        let waits = |place| Some((&own.counter, place));
+        assert_eq!(calls(&plan(&view, &context, waits(4), &debits)), 1);
+        let wait = Wait { counter: other.counter.clone(), due_ms: 1_050, woken: false };
+        assert_eq!(plan(&view, &context, waits(6), &debits), Planned::Wait(wait));
+        assert_eq!(calls(&plan(&view, &context, None, &debits)), 0, "a new turn is behind all");
+    }
+
+    /// Concurrent decisions take a day's room faster than this one: the calls that still fit are not refused.
+    #[test]
+    fn calls_that_a_counter_has_room_for_are_not_refused() {
+        let (mut view, mut context) = (View::default(), context());
+        let mut day = debit("_day", 9, &[1, 1, 1]);
+        day.row = Arc::new(LimitRow { on_reach: OnReach::Reject, ..(*day.row).clone() });
+        for used in [6, 7, 8] {
+            conflict(&mut view, &mut context, &day, used, false);
+        }
+        let wait = Wait { counter: day.counter.clone(), due_ms: 1_050, woken: false };
+        assert_eq!(plan(&view, &context, None, std::slice::from_ref(&day)), Planned::Wait(wait));
+        conflict(&mut view, &mut context, &day, 9, false);
+        assert_eq!(plan(&view, &context, None, &[day]), Planned::Over);
+    }
+
+    #[test]
+    fn an_old_view_of_permits_is_not_believed() {
+        let (mut view, mut context) = (View::default(), context());
+        let mut held = debit("a", 1, &[1]);
+        held.row = Arc::new(LimitRow { window: WindowKind::Held, ..(*held.row).clone() });
+        view.insert(
+            Query::Counter(held.counter.clone()),
+            Value::Counter(Some(CounterState { used: 1, ..CounterState::default() })),
+        );
+        assert_eq!(calls(&plan(&view, &context, None, std::slice::from_ref(&held))), 1);
+        conflict(&mut view, &mut context, &held, 1, false);
+        let wait = Wait { counter: held.counter.clone(), due_ms: 1_050, woken: true };
+        assert_eq!(plan(&view, &context, None, &[held]), Planned::Wait(wait));
+    }
+}

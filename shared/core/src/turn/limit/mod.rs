@@ -1,0 +1,267 @@
+//! Limits on calls and amounts. Caps are limits too: an agent's tick and day, a tenant's day, a task's budget and a tenant's
+//! slices out are rows of the same table as the configured limits.
+//!
+//! A [`LimitRow`] allows an amount for each of its counters. A [`Debit`] names one counter of a row and the amount of each
+//! call of a turn. [`evaluate`] compares debits with the counters in a view.
+
+pub mod evaluate;
+
+use std::sync::Arc;
+
+use tickfleet_model::day::{Tz, day_bounds};
+use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::{AgentId, Call, Caps, DayCapAction, TaskId, TenantId};
+
+use super::state::{EndReason, Head};
+use crate::keys::{TurnName, limits};
+use crate::transaction::{CounterKey, Room, Window};
+
+pub use evaluate::{Evaluator, Fit, Plan, Planned, Refusal, Wait};
+
+/// How a counter's windows follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowKind {
+    /// Windows of a fixed length, ms, offset by the counter's stagger.
+    Fixed {
+        /// Length, ms.
+        length_ms: i64,
+    },
+    /// Calendar days of a time zone.
+    Day {
+        /// The zone.
+        zone: Tz,
+    },
+    /// At most the maximum within any period of this length, ms.
+    Rolling {
+        /// Length, ms.
+        length_ms: i64,
+    },
+    /// Concurrency permits, which slices return.
+    Held,
+    /// No window: a task's budget, a tenant's slices out.
+    Total,
+}
+
+impl WindowKind {
+    /// The window that contains `now_ms`. Windows begin `stagger_ms` after each multiple of their length, so that counters
+    /// do not all open at the same time.
+    #[must_use]
+    pub fn at(self, now_ms: i64, stagger_ms: i64) -> Window {
+        match self {
+            Self::Fixed { length_ms } => {
+                let length_ms = length_ms.max(1);
+                let start_ms = now_ms - (now_ms - stagger_ms).rem_euclid(length_ms);
+                Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms }
+            }
+            Self::Day { zone } => {
+                let (start_ms, end_ms) = day_bounds(now_ms, zone);
+                Window::Day { start_ms, end_ms }
+            }
+            Self::Rolling { length_ms } => Window::Rolling { length_ms },
+            Self::Held => Window::Held,
+            Self::Total => Window::Total,
+        }
+    }
+}
+
+/// A limit as applied by one shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitRow {
+    /// Its name. A name that begins with `_` is one of [`limits`].
+    pub name: Arc<str>,
+    /// The maximum per counter.
+    pub max: u64,
+    /// How its counters regain room.
+    pub window: WindowKind,
+    /// Whether calls without room wait or end.
+    pub on_reach: OnReach,
+    /// In shadow mode the limit counts but stops no call.
+    pub mode: LimitMode,
+    /// The maximum number of counters; not applied to permits.
+    pub counters_max: u64,
+}
+
+impl LimitRow {
+    /// A row of a limit built into each fleet.
+    fn built_in(name: &str, max: u64, window: WindowKind, on_reach: OnReach) -> Self {
+        Self { name: name.into(), max, window, on_reach, mode: LimitMode::Enforce, counters_max: u64::MAX }
+    }
+
+    /// True in shadow mode.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.mode == LimitMode::Shadow
+    }
+
+    /// True for a row of [`limits`].
+    fn is_built_in(&self) -> bool {
+        self.name.starts_with('_')
+    }
+
+    /// The reason to end calls without room until `resets_ms` (0 if unknown).
+    fn reached(&self, resets_ms: i64) -> EndReason {
+        match &*self.name {
+            limits::DAY | limits::TENANT_DAY => EndReason::DailyCapReached { resets_ms },
+            limits::TASK => EndReason::TaskBudgetReached,
+            name => EndReason::LimitReached { limit: name.to_owned(), resets_ms },
+        }
+    }
+}
+
+/// The amounts that a turn's next calls debit from one counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Debit {
+    /// The limit.
+    pub row: Arc<LimitRow>,
+    /// The counter.
+    pub counter: CounterKey,
+    /// Offset of the counter's windows within their length, ms.
+    pub stagger_ms: i64,
+    /// One per call, in order: 0 for a call that the limit does not count, `None` for a call without the amount that the
+    /// limit sums up.
+    pub amounts: Vec<Option<u64>>,
+}
+
+impl Debit {
+    /// A debit of 1 for each of `calls`.
+    fn of_each(row: &Arc<LimitRow>, counter: &str, stagger_ms: i64, calls: usize) -> Self {
+        let counter = CounterKey::new(&row.name, counter);
+        Self { row: Arc::clone(row), counter, stagger_ms, amounts: vec![Some(1); calls] }
+    }
+
+    /// The total debit of the first `calls`.
+    #[must_use]
+    pub fn sum(&self, calls: usize) -> u64 {
+        self.amounts.iter().take(calls).flatten().fold(0, |sum, amount| sum.saturating_add(*amount))
+    }
+
+    /// The guard that makes this debit for the first `calls`; `None` if they debit nothing.
+    #[must_use]
+    pub fn room(&self, calls: usize, behind_queue: bool, now_ms: i64) -> Option<Room> {
+        let amount = self.sum(calls);
+        let held = self.row.window == WindowKind::Held;
+        (amount > 0).then(|| Room {
+            counter: self.counter.clone(),
+            amount,
+            max: self.row.max,
+            window: self.row.window.at(now_ms, self.stagger_ms),
+            behind_queue,
+            shadow: self.row.is_shadow(),
+            // Permits must return to the counter that they came from, not to one shared by further keys.
+            counters_max: if held { u64::MAX } else { self.row.counters_max },
+        })
+    }
+
+    /// Index of the first call with a debit.
+    fn first(&self) -> usize {
+        self.amounts.iter().position(|amount| *amount != Some(0)).unwrap_or(usize::MAX)
+    }
+
+    /// True if all calls debit the same amount.
+    fn is_uniform(&self) -> bool {
+        let first = self.amounts.first().copied().flatten();
+        first.is_some() && self.amounts.iter().all(|amount| *amount == first)
+    }
+}
+
+/// The caps of an agent as limit rows.
+#[derive(Debug, Clone)]
+pub struct CapRows {
+    tick: Arc<LimitRow>,
+    day: Arc<LimitRow>,
+    tenant_day: Option<Arc<LimitRow>>,
+}
+
+impl CapRows {
+    /// Rows for these caps, with days in `zone`.
+    #[must_use]
+    pub fn new(caps: &Caps, zone: Tz) -> Self {
+        let tick = WindowKind::Fixed { length_ms: caps.tick_ms };
+        let on_day_cap = match caps.on_day_cap {
+            DayCapAction::Reject => OnReach::Reject,
+            DayCapAction::Defer => OnReach::Wait,
+        };
+        let day = |name, max: u32| Arc::new(LimitRow::built_in(name, max.into(), WindowKind::Day { zone }, on_day_cap));
+        Self {
+            tick: Arc::new(LimitRow::built_in(limits::TICK, caps.calls_per_tick.into(), tick, OnReach::Wait)),
+            day: day(limits::DAY, caps.calls_per_day),
+            tenant_day: caps.tenant_calls_per_day.map(|max| day(limits::TENANT_DAY, max)),
+        }
+    }
+
+    /// The debits of `calls` calls of an agent with ticks that begin at `stagger_ms`.
+    #[must_use]
+    pub fn debits(&self, tenant: &TenantId, agent: &AgentId, stagger_ms: i64, calls: usize) -> Vec<Debit> {
+        let of_agent = format!("{tenant}:{agent}");
+        let mut debits = vec![Debit::of_each(&self.day, &of_agent, 0, calls)];
+        debits.extend(self.tenant_day.as_ref().map(|row| Debit::of_each(row, tenant.as_str(), 0, calls)));
+        debits.push(Debit::of_each(&self.tick, &of_agent, stagger_ms, calls));
+        debits
+    }
+}
+
+/// The debit of a task's calls from its budget.
+#[must_use]
+pub fn task_debit(tenant: &TenantId, task: &TaskId, budget: u64, calls: usize) -> Debit {
+    let row = LimitRow::built_in(limits::TASK, budget, WindowKind::Total, OnReach::Reject);
+    Debit::of_each(&Arc::new(row), &format!("{tenant}:{task}"), 0, calls)
+}
+
+/// The debit of a slice of `calls` calls from the tenant's slices out: one, regardless of the number of calls.
+#[must_use]
+pub fn out_debit(tenant: &TenantId, max: u64, calls: usize) -> Debit {
+    let row = LimitRow::built_in(limits::OUT, max, WindowKind::Total, OnReach::Wait);
+    let mut debit = Debit::of_each(&Arc::new(row), tenant.as_str(), 0, calls);
+    debit.amounts.iter_mut().skip(1).for_each(|amount| *amount = Some(0));
+    debit
+}
+
+/// The policy for a turn's next calls.
+#[derive(Debug, Clone)]
+pub enum Rules {
+    /// The calls make these debits: caps first ([`CapRows::debits`]), then configured limits.
+    Debits(Vec<Debit>),
+    /// The tenant or agent is no longer configured.
+    AgentRemoved,
+    /// The tenant's declaration cannot be read, so no decision is made.
+    Withheld,
+}
+
+/// The limits of the policy in force.
+pub trait Policy {
+    /// The rules for `calls`, the next calls of a turn.
+    fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules;
+
+    /// The generations of the policy and the run-time settings.
+    fn generations(&self) -> Generations;
+}
+
+/// The generations on which a decision is based.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Generations {
+    /// The policy's generation.
+    pub policy: u64,
+    /// The generation of the run-time settings.
+    pub settings: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_holds_now_and_begins_at_its_stagger() {
+        for (now_ms, stagger_ms, start_ms) in [(1_000, 0, 1_000), (1_000, 1, 901), (1_099, 0, 1_000), (5, 30, -70)] {
+            let window = WindowKind::Fixed { length_ms: 100 }.at(now_ms, stagger_ms);
+            assert_eq!(window, Window::Fixed { start_ms, end_ms: start_ms + 100, length_ms: 100 });
+        }
+        let day = WindowKind::Day { zone: Tz::UTC }.at(90_000_000, 7);
+        assert_eq!(day, Window::Day { start_ms: 86_400_000, end_ms: 172_800_000 });
+    }
+
+    #[test]
+    fn a_slice_counts_once_as_out() {
+        let debit = out_debit(&TenantId::new("acme").unwrap(), 5, 3);
+        assert_eq!((debit.sum(1), debit.sum(3)), (1, 1));
+    }
+}

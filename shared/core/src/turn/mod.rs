@@ -1,0 +1,57 @@
+//! Turns and tasks: the record, its states, and one file per transition.
+//!
+//! ```text
+//!               admit ─────────────► Throttled ◄──────────────┐
+//!                 │                      │ release            │ settle: calls left,
+//!                 └──────► Ready ◄───────┘                    │ resume: permits returned
+//!                            │  begin                         │
+//!                            ├────────► Running ──┐           │
+//!                            │                    │           │
+//!      Retrying, Waiting ◄───┴── park ◄───────────┤ settle ───┤
+//!             │                                   │           │
+//!             └── resume ──► Ready                └───────────┴──► finished
+//!
+//!   every state ── expire, cancel, quarantine ──► finished   (Ending first, during one lease after a restart)
+//! ```
+//!
+//! A task is a turn with one call: the work that the agent's handler runs.
+//!
+//! # Cancel
+//!
+//! A cancel does not change the turn's record: a new version would fence off the worker that runs the slice, and its results
+//! would be lost. A cancel is a separate record, [`Cancellation`], and makes the turn's timer due. [`Due`] then ends a turn
+//! without a holder. If a worker holds the slice, it receives a notice and settles the calls that ran.
+//!
+//! # Timers
+//!
+//! A turn has one timer, set by its own decision, [`Due`]. Other transitions move it only to an earlier time, so that they
+//! cannot delay a cancel or the deadline.
+
+pub mod admit;
+pub mod advance;
+pub mod cancellation;
+pub mod due;
+pub mod end;
+mod expire;
+pub mod hand_back;
+mod holder;
+pub mod limit;
+pub mod park;
+pub mod reject;
+pub mod release;
+mod resume;
+pub mod settle;
+pub mod slice;
+pub mod state;
+pub mod submit;
+#[cfg(test)]
+mod tests;
+pub mod throttle;
+
+pub use cancellation::Cancellation;
+pub use due::{Due, EndSection, Fired};
+pub use hand_back::{HandBack, HandBackReason, HandBackUnreadable, HandedBack, PutAside};
+pub use park::{Park, ParkReason, Parked};
+pub use settle::{Settle, Settled};
+pub use slice::Slice;
+pub use state::{Begun, Destination, Head, Note, State, Suspect, TaskPart, Turn, WaitReason};

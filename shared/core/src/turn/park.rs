@@ -1,0 +1,251 @@
+//! Parks a slice while its next call waits, which frees the worker's slot.
+
+use super::Cancellation;
+use super::end::return_permits;
+use super::holder;
+use super::slice::Slice;
+use super::state::{Note, State, Turn, WaitReason};
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::mutant;
+use crate::section::{self, Section};
+use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
+use crate::view::{Undecided, View};
+
+/// Why the next call of a slice waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParkReason {
+    /// The call failed and is retried.
+    Retry {
+        /// Failed attempts of the call.
+        attempts: u32,
+        /// Delay before the next attempt, ms.
+        delay_ms: i64,
+        /// Why the attempt failed.
+        cause: String,
+        /// True if the call stays begun: it never begins again, and the next holder asks for its outcome.
+        keeps_begun: bool,
+    },
+    /// The call waits for an event.
+    Wait {
+        /// The event.
+        reason: WaitReason,
+        /// The longest wait, ms.
+        most_ms: i64,
+        /// True if the call began work that continues elsewhere.
+        has_begun: bool,
+        /// Why, in words; only for [`WaitReason::Breaker`].
+        cause: String,
+    },
+}
+
+/// A slice to be parked at its next call. Results of earlier calls are settled first.
+#[derive(Clone, Copy)]
+pub struct Park<'a> {
+    /// The slice, as its holder has it.
+    pub slice: &'a Slice,
+    /// Why it waits.
+    pub reason: &'a ParkReason,
+    /// True if reads that ran beside the call may have run and have no result. Either their results were dropped, or the
+    /// slice was taken before the store restarted: if the store lost that, another worker has taken the slice too.
+    pub beside: bool,
+    /// The conditions of the wait, such as an open approval or a held claim. If one fails, the wait is over and the call
+    /// continues at once. Only guards on records.
+    pub waits_while: &'a [Guard],
+    /// Records written in the same transaction, such as an approval request.
+    pub sections: &'a [&'a dyn Section],
+}
+
+/// The result of parking a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parked {
+    /// The timer is due at this time, ms.
+    Until(i64),
+    /// The turn is canceled, and the holder settles it. Nothing was written.
+    Canceled,
+    /// The caller no longer holds the slice. Nothing was written.
+    Stale,
+}
+
+impl Decision for Park<'_> {
+    type Output = Parked;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Parked>, Undecided> {
+        let (slice, name) = (self.slice, &self.slice.name);
+        if holder::is_stale(slice, context) {
+            return Ok(Step::Return(Parked::Stale));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        holder::guard_version(&mut transaction, slice);
+        if !guard_not_canceled(&mut transaction, name, &slice.turn, view, context)? {
+            return Ok(Step::Return(Parked::Canceled));
+        }
+        let has_ended = self.guard_wait(&mut transaction, context);
+        section::add_all(self.sections, &mut transaction, view, context)?;
+        let due_ms = self.write(&mut transaction, context.now_ms, has_ended);
+        holder::acknowledge(&mut transaction, slice, context);
+        Ok(Step::Commit(transaction, Parked::Until(due_ms)))
+    }
+}
+
+impl Park<'_> {
+    /// Guards that the wait is not over yet: otherwise the wake-up would be lost. Returns true if it is over.
+    fn guard_wait(&self, transaction: &mut Transaction, context: &Context) -> bool {
+        let mut guards = self.waits_while.to_vec();
+        if let ParkReason::Wait { reason, .. } = self.reason {
+            guards.extend(awaited(&self.slice.name, reason).map(|turn| Guard::Absent(turn.finished())));
+        }
+        if guards.iter().filter_map(guarded_record).any(|record| holder::has_changed(record, context)) {
+            return true;
+        }
+        if !mutant!("park_guards_what_it_waits_for") {
+            transaction.guards.extend(guards);
+        }
+        false
+    }
+
+    /// Writes the record, the calls and the timer. Returns the timer's due time, ms.
+    fn write(&self, transaction: &mut Transaction, now_ms: i64, has_ended: bool) -> i64 {
+        let (slice, name) = (self.slice, &self.slice.name);
+        let mut turn = slice.turn.clone();
+        turn.entry = None;
+        turn.may_have_run |= self.beside;
+        let delay_ms = match self.reason {
+            ParkReason::Retry { delay_ms, .. } => *delay_ms,
+            ParkReason::Wait { .. } if has_ended => 0,
+            ParkReason::Wait { most_ms, .. } => *most_ms,
+        };
+        let due_ms = turn.head.deadline_ms.min(now_ms + delay_ms);
+        let mut upto = turn.position + slice.calls.len();
+        turn.state = match self.reason {
+            ParkReason::Retry { attempts, delay_ms, cause, keeps_begun } => {
+                turn.retry(*attempts, *keeps_begun);
+                let (position, attempt) = (turn.position, if *keeps_begun { 0 } else { *attempts });
+                let (delay_ms, cause) = (*delay_ms, cause.clone());
+                turn.note(Note::Failed { at_ms: now_ms, position, attempt, delay_ms, cause });
+                State::Retrying { upto, due_ms }
+            }
+            ParkReason::Wait { reason, has_begun, cause, .. } => {
+                turn.wait(reason, *has_begun);
+                if let WaitReason::Breaker { since_ms } = reason {
+                    turn.note_rest(*since_ms, due_ms, cause);
+                }
+                let is_idle = !has_begun && !has_ended && waits_for_others(reason);
+                if is_idle && !turn.permits.is_empty() {
+                    return_permits(transaction, &turn, now_ms);
+                    turn.permits.clear();
+                    turn.note(Note::Permits { at_ms: now_ms, calls: slice.calls.len(), taken: false });
+                    upto = turn.position;
+                }
+                State::Waiting { upto, reason: reason.clone(), due_ms }
+            }
+        };
+        holder::keep_calls(transaction, name, turn.position, &holder::texts(&slice.calls));
+        transaction.put(&name.record(), &turn);
+        transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        holder::count_out(transaction, name, -1);
+        transaction.proof = Some(name.record());
+        due_ms
+    }
+}
+
+impl Turn {
+    /// Updates the record after a failed attempt.
+    fn retry(&mut self, attempts: u32, keeps_begun: bool) {
+        self.attempts = attempts;
+        if !keeps_begun {
+            self.retries += 1;
+            self.forget_begun();
+        }
+    }
+
+    /// Clears the intent record of the next call. A later call that an earlier holder began stays begun.
+    fn forget_begun(&mut self) {
+        self.begun = self.begun.take().filter(|begun| begun.position > self.position);
+    }
+
+    /// Updates the record when a call begins to wait. If the call has begun, earlier crashes no longer count, because its
+    /// work has progressed since.
+    fn wait(&mut self, reason: &WaitReason, has_begun: bool) {
+        if has_begun {
+            self.may_have_run |= self.crashes > 0;
+            self.clear_suspicion();
+            self.forget_begun();
+            self.attempts = 0;
+            self.worked_elsewhere = true;
+        } else if waits_for_others(reason) {
+            // The call is expected in its session again, and is evaluated again when it continues.
+            self.session = None;
+        }
+        if let WaitReason::Approval { approval } = reason {
+            self.approval = Some(approval.clone());
+        }
+    }
+
+    /// Notes that the next call waits for a circuit breaker or a paused tool. Consecutive waits share one note.
+    fn note_rest(&mut self, since_ms: i64, until: i64, why: &str) {
+        let next = self.position;
+        if let Some(Note::Rested { position, times, until_ms, cause, .. }) = self.notes.last_mut()
+            && *position == next
+        {
+            *times += 1;
+            *until_ms = until;
+            why.clone_into(cause);
+            return;
+        }
+        self.note(Note::Rested { at_ms: since_ms, position: next, times: 1, until_ms: until, cause: why.to_owned() });
+    }
+
+    /// Since when the next call has waited for a circuit breaker or a paused tool, ms, if it does.
+    #[must_use]
+    pub fn rests_since(&self) -> Option<i64> {
+        match self.notes.last() {
+            Some(Note::Rested { at_ms, position, .. }) if *position == self.position => Some(*at_ms),
+            _ => None,
+        }
+    }
+}
+
+/// True if another actor decides how long the wait lasts. The slice then returns its permits, because that actor might need
+/// one of them.
+const fn waits_for_others(reason: &WaitReason) -> bool {
+    !matches!(reason, WaitReason::Breaker { .. } | WaitReason::Reader { .. })
+}
+
+/// The turn or task that a call waits for, if any.
+fn awaited(name: &TurnName, reason: &WaitReason) -> Option<TurnName> {
+    match reason {
+        WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn } => {
+            Some(TurnName { tenant: name.tenant.clone(), turn: turn.clone() })
+        }
+        _ => None,
+    }
+}
+
+/// The record that a guard checks.
+const fn guarded_record(guard: &Guard) -> Option<&RecordKey> {
+    match guard {
+        Guard::Version(record, _) | Guard::Absent(record) | Guard::Present(record) => Some(record),
+        _ => None,
+    }
+}
+
+/// Guards that the turn is not canceled. A cancel of an earlier turn with the same ID does not count. Returns false if the
+/// turn is canceled.
+pub(super) fn guard_not_canceled(
+    transaction: &mut Transaction,
+    name: &TurnName,
+    turn: &Turn,
+    view: &View,
+    context: &Context,
+) -> Result<bool, Undecided> {
+    let record = name.cancellation();
+    let is_known = context.failed(|conflict| matches!(conflict, Conflict::Record { key, .. } if *key == record));
+    let found = if is_known { view.record::<Cancellation>(&record)? } else { None };
+    match found {
+        Some(found) if found.value.is_of(turn) => return Ok(false),
+        Some(found) => transaction.guard(Guard::Version(record, found.version)),
+        None => transaction.guard(Guard::Absent(record)),
+    };
+    Ok(true)
+}

@@ -1,0 +1,188 @@
+//! Rejects an inbound message that cannot be admitted: moves it to the dead letters and replies to its producer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{InboxName, RejectionCode, TenantId};
+
+use super::end::{GivenId, GivenState};
+use super::submit::Inbound;
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::record::Record;
+use crate::transaction::{Conflict, EntryId, Guard, RecordKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// How long producers can see that a tenant is not configured, ms.
+const ABSENT_MS: i64 = 60_000;
+
+/// A message to be rejected.
+pub struct Reject<'a> {
+    /// The inbound stream of the message.
+    pub from: Inbound,
+    /// Its entry.
+    pub entry: EntryId,
+    /// The reason.
+    pub reason: RejectionCode,
+    /// The message, bounded in size and without secrets.
+    pub raw: Bytes,
+    /// The tenant named in the message.
+    pub tenant: Option<RejectedTenant>,
+    /// The ID that the producer gave, and the digest of the content.
+    pub given: Option<(TurnName, String)>,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The tenant of a rejected message.
+pub enum RejectedTenant {
+    /// The tenant is configured.
+    Known {
+        /// The tenant.
+        tenant: TenantId,
+        /// The inbox, and the reply, JSON.
+        reply: Option<(InboxName, Bytes)>,
+    },
+    /// The tenant is not configured, so it has no inbox. Producers that wait for a reply look for this note.
+    Absent(TenantId),
+}
+
+/// The result of a rejection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rejected {
+    /// The message is in the dead letters.
+    Done {
+        /// True if the producer receives a reply.
+        replied: bool,
+    },
+    /// Another scheduler has taken the entry over; nothing was written.
+    NotHeld,
+}
+
+/// A note that a message named a tenant that is not configured. It expires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbsentTenant {
+    /// When the message was rejected, ms.
+    #[serde(rename = "t")]
+    pub at_ms: i64,
+}
+
+impl Record for AbsentTenant {
+    const SCHEMA: u32 = 1;
+}
+
+/// The record of a tenant that is not configured.
+#[must_use]
+pub fn absent_tenant(tenant: &TenantId) -> RecordKey {
+    RecordKey::new(format!("absent:{tenant}"))
+}
+
+/// An entry of the dead-letter log.
+pub struct DeadLetter<'a> {
+    /// The stream or queue of origin.
+    pub from: &'a str,
+    /// The entry or name there.
+    pub entry: &'a str,
+    /// The reason.
+    pub reason: RejectionCode,
+    /// The message, or a description of the problem.
+    pub raw: Bytes,
+    /// The tenant, if it is configured.
+    pub tenant: Option<&'a TenantId>,
+}
+
+impl DeadLetter<'_> {
+    /// Appends the entry to the log.
+    pub fn add_to(self, transaction: &mut Transaction, bounds: &Bounds) {
+        let text = |text: &str| Bytes::from(text.to_owned());
+        let fields: [(&str, Bytes); 5] = [
+            ("from", text(self.from)),
+            ("entry", text(self.entry)),
+            ("reason", text(self.reason.as_str())),
+            ("raw", self.raw),
+            ("tenant", text(self.tenant.map_or("", TenantId::as_str))),
+        ];
+        let fields = fields.into_iter().map(|(name, value)| (Arc::from(name), value)).collect();
+        transaction.write(Write::Append { log: keys::dead(), fields, max_entries: bounds.dead_entries_max });
+    }
+}
+
+impl Decision for Reject<'_> {
+    type Output = Rejected;
+
+    fn reads(&self) -> Vec<Query> {
+        self.given.iter().map(|(name, _)| Query::Record(name.given())).collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Rejected>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(Rejected::NotHeld));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        self.free_id(&mut transaction, view)?;
+        let tenant = match &self.tenant {
+            Some(RejectedTenant::Known { tenant, .. }) => Some(tenant),
+            _ => None,
+        };
+        let stream = self.from.stream();
+        let letter = DeadLetter {
+            from: stream.as_str(),
+            entry: self.entry.as_str(),
+            reason: self.reason,
+            raw: self.raw.clone(),
+            tenant,
+        };
+        letter.add_to(&mut transaction, self.bounds);
+        let replied = self.reply(&mut transaction, context);
+        transaction.guard(Guard::Held(stream, self.entry.clone()));
+        Ok(Step::Commit(transaction, Rejected::Done { replied }))
+    }
+}
+
+impl Reject<'_> {
+    /// Frees the ID, so that the rejected message can be sent again under it. Keeps an ID that has other content or an
+    /// admitted turn, because it belongs to another message.
+    fn free_id(&self, transaction: &mut Transaction, view: &View) -> Result<(), Undecided> {
+        let Some((name, digest)) = &self.given else { return Ok(()) };
+        let key = name.given();
+        // An unreadable ID record is kept, and must not block the rejection.
+        let given = match view.record::<GivenId>(&key) {
+            Err(Undecided::Unreadable { .. }) => return Ok(()),
+            given => given?,
+        };
+        if let Some(given) = given
+            && given.value.state == GivenState::Queued
+            && given.value.digest == *digest
+        {
+            transaction.guard(Guard::Version(key.clone(), given.version)).write(Write::Delete(key));
+        }
+        Ok(())
+    }
+
+    /// Replies unless the inbox exceeds twice its bound. The bound itself is a reason to reject, so it must not suppress the
+    /// reply.
+    fn reply(&self, transaction: &mut Transaction, context: &Context) -> bool {
+        match &self.tenant {
+            Some(RejectedTenant::Known { tenant, reply: Some((inbox, reply)) }) => {
+                if context.failed(|it| matches!(it, Conflict::InboxFull | Conflict::TooManyInboxes)) {
+                    return false;
+                }
+                let inbox = keys::inbox(tenant, inbox);
+                let unread_max = self.bounds.inbox_unread_max.saturating_mul(2);
+                let inboxes_max = self.bounds.inboxes_max;
+                transaction.guard(Guard::Inbox { inbox: inbox.clone(), unread_max, inboxes_max });
+                transaction.write(Write::Reply(inbox, reply.clone()));
+                true
+            }
+            // A message can name any tenant, so these notes are written only without memory pressure.
+            Some(RejectedTenant::Absent(tenant)) if !context.failed(|it| *it == Conflict::Pressure) => {
+                transaction.guard(Guard::Calm);
+                transaction.put_for(&absent_tenant(tenant), &AbsentTenant { at_ms: context.now_ms }, ABSENT_MS);
+                false
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Releases turns from a throttle queue with a due timer.
+//!
+//! 1. [`Rearm`] postpones the queue's timer, or clears it if the queue is empty, and returns the turns at its head. The
+//!    timer comes first, so that a permit returned from then on makes it due again.
+//! 2. [`Release`] evaluates one turn at the head. Several turns are evaluated in one batch, in order: a turn leaves only
+//!    while it is first in its queue.
+//! 3. If a turn left the queue, both steps are repeated.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_model::{Call, RejectionCode};
+
+use super::advance::{Advanced, Candidate, leave_queue};
+use super::cancellation::Cancellation;
+use super::due::EndSection;
+use super::end::{Render, parts};
+use super::limit::Policy;
+use super::limit::evaluate::PERMIT_LOOK_MS;
+use super::reject::DeadLetter;
+use super::state::{EndReason, State, Turn};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName};
+use crate::mutant;
+use crate::record::{Stored, Unreadable};
+use crate::transaction::{Conflict, CounterKey, Guard, RecordKey, TimerRule, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// Turns at the head of a queue evaluated in one batch.
+pub const HEADS_MAX: usize = 16;
+/// Shortest delay before a turn that stays at the head is checked again, ms.
+const AGAIN_MS: i64 = 20;
+/// Attempts while another turn is first in the queue.
+const NOT_FIRST_MAX: usize = 4;
+
+/// Sets the timer of a due throttle queue and returns the turns at its head.
+pub struct Rearm {
+    /// The counter of the queue.
+    pub counter: CounterKey,
+}
+
+/// The head of a throttle queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueHead {
+    /// These turns, in order of place.
+    Turns(Vec<TurnName>),
+    /// The queue is empty; its timer is cleared.
+    Empty,
+}
+
+impl Rearm {
+    fn query(&self) -> Query {
+        Query::First { set: keys::throttle_queue(&self.counter), upto: None, count: HEADS_MAX }
+    }
+}
+
+impl Decision for Rearm {
+    type Output = QueueHead;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![self.query()]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<QueueHead>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        let (set, timer) = (keys::throttle_queue(&self.counter), keys::throttle_timer(&self.counter));
+        if context.failed(|conflict| matches!(conflict, Conflict::Full | Conflict::NoMember)) {
+            // The queue has changed since the read: check it again at once.
+            transaction.timer(timer, context.now_ms, TimerRule::Set);
+            return Ok(Step::Commit(transaction, QueueHead::Turns(Vec::new())));
+        }
+        let members = view.first(&set, None, HEADS_MAX)?;
+        let Some((first, _)) = members.first() else {
+            // No turn has an empty name, so this guard holds only if the set has no members.
+            transaction.guard(Guard::Fits { set, member: "".into(), max: 1 }).write(Write::ClearTimer(timer.into()));
+            return Ok(Step::Commit(transaction, QueueHead::Empty));
+        };
+        // A turn that joins ahead of the first sets the timer earlier; without this guard, that would be overwritten.
+        if !mutant!("rearm_guards_the_first") {
+            transaction.guard(Guard::First(set.clone(), Arc::clone(first)));
+        }
+        transaction.timer(timer, context.now_ms + PERMIT_LOOK_MS, TimerRule::Set);
+        let mut turns = Vec::with_capacity(members.len());
+        for (member, _) in members {
+            match TurnName::parse(member) {
+                Some(name) => turns.push(name),
+                None => {
+                    let queue_of = Some(self.counter.clone());
+                    transaction.write(Write::Leave { set: set.clone(), member: Arc::clone(member), queue_of });
+                }
+            }
+        }
+        Ok(Step::Commit(transaction, QueueHead::Turns(turns)))
+    }
+}
+
+/// Evaluates a turn at the head of a throttle queue.
+pub struct Release<'a> {
+    /// The counter that the turn waits for.
+    pub counter: CounterKey,
+    /// The turn.
+    pub name: TurnName,
+    /// The policy in force.
+    pub policy: &'a dyn Policy,
+    /// Renders the results of calls that end without running.
+    pub render: &'a dyn Render,
+    /// Sections to end together with the turn.
+    pub sections: &'a [&'a dyn EndSection],
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    /// The turn has left the queue: its calls were dispatched, it waits for another counter, or it has ended.
+    Advanced(Advanced),
+    /// The turn waits for another event or has ended; it was removed from the queue.
+    Gone,
+    /// The turn stays at the head of the queue, so the turns behind it stay too.
+    Stays,
+    /// Another turn is ahead of it.
+    Behind,
+    /// The decision used an outdated policy or outdated run-time settings; nothing was written.
+    PolicyStale,
+}
+
+impl Released {
+    /// True if the turn has left the queue, so the next one may be released at once.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        matches!(self, Self::Advanced(_) | Self::Gone)
+    }
+}
+
+impl Decision for Release<'_> {
+    type Output = Released;
+
+    fn reads(&self) -> Vec<Query> {
+        vec![Query::Record(self.name.record())]
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Released>, Undecided> {
+        if context.failed(|conflict| matches!(conflict, Conflict::Generation { .. })) {
+            return Ok(Step::Return(Released::PolicyStale));
+        }
+        let not_first = context.conflicts.iter().filter(|conflict| **conflict == Conflict::NoMember).count();
+        if not_first >= NOT_FIRST_MAX {
+            return Ok(Step::Return(Released::Behind));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        let Some(stored) = view.record::<Turn>(&self.name.record())? else {
+            transaction.guard(Guard::Absent(self.name.record())).write(leave_queue(&self.name, &self.counter));
+            return Ok(Step::Commit(transaction, Released::Gone));
+        };
+        if !mutant!("release_guards_the_version") {
+            transaction.guard(Guard::Version(self.name.record(), stored.version.clone()));
+        }
+        if !matches!(&stored.value.state, State::Throttled { counter, .. } if *counter == self.counter) {
+            transaction.write(leave_queue(&self.name, &self.counter));
+            return Ok(Step::Commit(transaction, Released::Gone));
+        }
+        if !mutant!("release_in_order") {
+            transaction.guard(Guard::First(keys::throttle_queue(&self.counter), self.name.to_string().into()));
+        }
+        self.release(stored.value, transaction, view, context)
+    }
+}
+
+/// The state of a turn's task.
+enum TaskState {
+    None,
+    Unfinished(u64),
+    Over,
+}
+
+impl Release<'_> {
+    fn release(
+        &self,
+        turn: Turn,
+        mut transaction: Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<Step<Released>, Undecided> {
+        transaction.proof = Some(self.name.record());
+        let guards = transaction.guards.clone();
+        let (ends, canceled) = self.ends(&turn, &mut transaction, view, context)?;
+        let (task, over) = match self.task(&turn, &mut transaction, view)? {
+            TaskState::None => (None, false),
+            TaskState::Unfinished(budget) => (Some(budget), false),
+            TaskState::Over => (None, true),
+        };
+        let mut candidate = self.candidate(turn, task, view)?;
+        let advanced = match ends {
+            Some(reason) => {
+                candidate.turn.canceled = candidate.turn.canceled.or(canceled);
+                candidate.end(reason, &mut transaction, view, context)?
+            }
+            None if over => {
+                candidate.turn.canceled = Some("the task that it ran under has ended".to_owned());
+                candidate.end(EndReason::Canceled, &mut transaction, view, context)?
+            }
+            None => candidate.advance(&mut transaction, view, context)?,
+        };
+        let Advanced::Stays { due_ms, woken, .. } = advanced else {
+            return Ok(Step::Commit(transaction, Released::Advanced(advanced)));
+        };
+        if woken {
+            // The timer is already set, and a permit returned since then has made it due again.
+            return Ok(Step::Return(Released::Stays));
+        }
+        let mut transaction = Transaction { guards, ..Transaction::new(context.version.clone()) };
+        let due_ms = due_ms.max(context.now_ms + AGAIN_MS);
+        transaction.timer(keys::throttle_timer(&self.counter), due_ms, TimerRule::Set);
+        Ok(Step::Commit(transaction, Released::Stays))
+    }
+
+    /// Why the turn ends before its next call, and why it was canceled. Adds guards for the answer.
+    fn ends(
+        &self,
+        turn: &Turn,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<(Option<EndReason>, Option<String>), Undecided> {
+        let key = self.name.cancellation();
+        // A cancel is rare, so it is not read up front: the guard detects one.
+        let is_known = view.get(&Query::Record(key.clone())).is_ok();
+        let cancellation: Option<Stored<Cancellation>> = if is_known { view.record(&key)? } else { None };
+        match cancellation {
+            Some(cancellation) if cancellation.value.is_of(turn) => {
+                transaction.guard(Guard::Version(key.clone(), cancellation.version)).write(Write::Delete(key));
+                return Ok((Some(EndReason::Canceled), Some(cancellation.value.reason)));
+            }
+            Some(_) => {}
+            None => {
+                transaction.guard(Guard::Absent(key));
+            }
+        }
+        if turn.head.deadline_ms > context.now_ms {
+            return Ok((None, None));
+        }
+        transaction.guard(Guard::Since(turn.head.deadline_ms));
+        Ok((Some(EndReason::Expired), None))
+    }
+
+    fn task(&self, turn: &Turn, transaction: &mut Transaction, view: &View) -> Result<TaskState, Undecided> {
+        let Some((task, _)) = &turn.head.task else { return Ok(TaskState::None) };
+        let key = RecordKey::new(format!("turn:{}:{task}", self.name.tenant));
+        let Some(stored) = view.record::<Turn>(&key)? else {
+            transaction.guard(Guard::Absent(key));
+            return Ok(TaskState::Over);
+        };
+        match stored.value.task {
+            Some(part) if !matches!(stored.value.state, State::Ending { .. }) => {
+                transaction.guard(Guard::Present(key));
+                Ok(TaskState::Unfinished(part.budget))
+            }
+            _ => {
+                transaction.guard(Guard::Version(key, stored.version));
+                Ok(TaskState::Over)
+            }
+        }
+    }
+
+    fn candidate(&self, turn: Turn, budget: Option<u64>, view: &View) -> Result<Candidate<'_>, Undecided> {
+        let names: Vec<Arc<str>> = (turn.position..turn.head.calls).map(parts::call).collect();
+        let stored = view.parts(&self.name.record(), names)?;
+        let texts: Option<Vec<Bytes>> = stored.iter().cloned().collect();
+        let texts = texts.ok_or_else(|| Undecided::Unreadable {
+            key: self.name.record(),
+            why: Unreadable::Json("a call is missing".to_owned()),
+        })?;
+        // An unreadable call counts as a call of an unnamed tool, so that limits still apply.
+        let unread = || Call { provider_id: None, tool: String::new(), arguments: String::new() };
+        let calls = texts.iter().map(|text| serde_json::from_slice(text).unwrap_or_else(|_| unread())).collect();
+        let (name, policy, render, bounds) = (&self.name, self.policy, self.render, self.bounds);
+        let sections = self.sections;
+        Ok(Candidate { name, turn, calls, texts, budget, is_new: false, policy, render, sections, bounds })
+    }
+}
+
+/// Removes an unreadable turn from a throttle queue, so that it does not block the queue. Its record stays for inspection.
+pub struct Discard<'a> {
+    /// The counter that the turn waits for.
+    pub counter: CounterKey,
+    /// The turn.
+    pub name: TurnName,
+    /// Why the turn cannot be read.
+    pub why: String,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+impl Decision for Discard<'_> {
+    type Output = ();
+
+    fn decide(&self, _view: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.write(leave_queue(&self.name, &self.counter));
+        let (queue, name) = (keys::throttle_queue(&self.counter), self.name.to_string());
+        let (reason, raw) = (RejectionCode::Unreadable, Bytes::from(self.why.clone()));
+        let letter = DeadLetter { from: queue.as_str(), entry: &name, reason, raw, tenant: None };
+        letter.add_to(&mut transaction, self.bounds);
+        Ok(Step::Commit(transaction, ()))
+    }
+}

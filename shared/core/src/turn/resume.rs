@@ -1,0 +1,58 @@
+//! Dispatches the calls of a turn after its wait.
+
+use bytes::Bytes;
+
+use super::due::{Case, Fired};
+use super::end::parts;
+use super::slice::dispatch;
+use super::state::{EndReason, Turn};
+use super::throttle::{throttle, undecided_queue};
+use crate::keys::limits;
+use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
+use crate::view::Undecided;
+
+/// Delay of a turn if its tenant has too many slices out, ms.
+const OUT_DELAY_MS: i64 = 1_000;
+
+impl Case<'_> {
+    /// Dispatches the calls `[position, upto)`. They were admitted before, so no limit is debited again. If the slice
+    /// returned its permits, the turn joins a throttle queue for them.
+    pub(super) fn resume(&mut self, upto: usize) -> Result<Fired, Undecided> {
+        let (name, now_ms) = (self.due.name, self.context.now_ms);
+        let mut turn = self.stored.value.clone();
+        let deadline_ms = turn.head.deadline_ms;
+        if upto == turn.position {
+            let counter = undecided_queue(name, &turn);
+            throttle(&mut self.transaction, name, &mut turn, counter, now_ms, now_ms);
+            self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
+            return Ok(Fired::Throttled);
+        }
+        let out = CounterKey::new(limits::OUT, name.tenant.as_str());
+        if self.context.failed(|conflict| matches!(conflict, Conflict::Room { counter, .. } if *counter == out)) {
+            return Ok(self.later(deadline_ms.min(now_ms + OUT_DELAY_MS)));
+        }
+        let Some(calls) = self.calls(&turn, upto)? else {
+            // Without all its calls the turn cannot run.
+            return self.expire(EndReason::Quarantined { crashes: turn.crashes });
+        };
+        self.transaction.guard(Guard::Room(Room {
+            counter: out,
+            amount: 1,
+            max: self.due.bounds.tenant_out_max,
+            window: Window::Total,
+            behind_queue: false,
+            shadow: false,
+            counters_max: u64::MAX,
+        }));
+        dispatch(&mut self.transaction, name, &mut turn, &calls);
+        self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
+        self.transaction.proof = Some(name.record());
+        Ok(Fired::Dispatched)
+    }
+
+    /// The calls `[position, upto)`, from the record's parts.
+    fn calls(&self, turn: &Turn, upto: usize) -> Result<Option<Vec<Bytes>>, Undecided> {
+        let names = (turn.position..upto).map(parts::call).collect();
+        Ok(self.view.parts(&self.due.name.record(), names)?.iter().cloned().collect())
+    }
+}

@@ -1,0 +1,236 @@
+//! Commits the results of a slice's calls.
+
+use std::borrow::Cow;
+
+use super::end::{Ending, RenderedCall, ReplyFrame, append_audit, parts, return_permits};
+use super::holder;
+use super::slice::Slice;
+use super::state::{EndReason, State, Turn};
+use super::throttle::{throttle, undecided_queue};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{TurnName, limits};
+use crate::record::Stored;
+use crate::section::{self, Section};
+use crate::transaction::{CounterKey, Transaction, Version, Write};
+use crate::view::{Undecided, View};
+
+/// Results of a slice's next calls. The slice carries the record and its version, so a turn of one slice is settled without
+/// a read.
+///
+/// A repeated commit of the same transaction is reported as [`crate::Committed::already`].
+#[derive(Clone, Copy)]
+pub struct Settle<'a> {
+    /// The slice, as its holder has it.
+    pub slice: &'a Slice,
+    /// Results of the calls from its position on.
+    pub results: &'a [RenderedCall],
+    /// The frame of the reply.
+    pub frame: &'a ReplyFrame,
+    /// Updates of facts, claims, streaks and caches that these results cause.
+    pub sections: &'a [&'a dyn Section],
+    /// Why calls were not run, if the turn ends because of it.
+    pub reason: Option<&'a EndReason>,
+    /// Why the turn was canceled, if the holder received a notice.
+    pub canceled: Option<&'a str>,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of a settle.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Settled {
+    /// The turn has ended.
+    Ended,
+    /// The slice continues: see [`Slice::advance`].
+    Continues {
+        /// The new fence.
+        version: Version,
+        /// The record.
+        turn: Box<Turn>,
+    },
+    /// The slice is over, but the turn has calls left.
+    Throttled,
+    /// The caller no longer holds the slice. Nothing was written.
+    Stale,
+}
+
+impl Decision for Settle<'_> {
+    type Output = Settled;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Settled>, Undecided> {
+        let (slice, turn) = (self.slice, &self.slice.turn);
+        if holder::is_stale(slice, context) {
+            return Ok(Step::Return(self.committed_before(view)?));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        holder::guard_version(&mut transaction, slice);
+        section::add_readable(self.sections, &mut transaction, view, context, self.bounds)?;
+        let done = turn.position + self.results.len();
+        if done < turn.head.calls && turn.state.out().is_some_and(|upto| done < upto) {
+            return Ok(self.go_on(transaction));
+        }
+        let settled = if done < turn.head.calls {
+            self.leave_rest(&mut transaction, context.now_ms);
+            Settled::Throttled
+        } else {
+            self.end(&mut transaction, view, context.now_ms)?;
+            Settled::Ended
+        };
+        holder::acknowledge(&mut transaction, slice, context);
+        Ok(Step::Commit(transaction, settled))
+    }
+}
+
+impl Settle<'_> {
+    /// The holder keeps the slice if the record has these results and the same entry: the response to an earlier commit was
+    /// lost. Since the holder is alive, no other worker would continue the slice.
+    fn committed_before(&self, view: &View) -> Result<Settled, Undecided> {
+        let slice = self.slice;
+        let done = slice.turn.position + self.results.len();
+        let is_ours = |stored: &Stored<Turn>| {
+            stored.out_entry() == Some(&slice.entry) && !self.results.is_empty() && stored.value.position == done
+        };
+        let stored = view.record::<Turn>(&slice.name.record())?.filter(is_ours);
+        Ok(stored.map_or(Settled::Stale, |stored| Settled::Continues {
+            version: stored.version,
+            turn: Box::new(stored.value),
+        }))
+    }
+
+    /// Ends the turn: all calls have results.
+    fn end(&self, transaction: &mut Transaction, view: &View, now_ms: i64) -> Result<(), Undecided> {
+        let name = &self.slice.name;
+        let mut turn = Cow::Borrowed(&self.slice.turn);
+        if let Some(why) = self.canceled {
+            turn.to_mut().canceled = Some(why.to_owned());
+            transaction.write(Write::Delete(name.cancellation()));
+        }
+        let results = match turn.position {
+            0 => Cow::Borrowed(self.results),
+            position => {
+                let mut all = earlier_results(view, name, position, self.frame)?;
+                all.extend_from_slice(self.results);
+                Cow::Owned(all)
+            }
+        };
+        let ending = Ending {
+            name,
+            turn: &turn,
+            results: &results,
+            new_from: turn.position,
+            reason: self.reason.cloned(),
+            frame: self.frame,
+            bounds: self.bounds,
+            now_ms,
+        };
+        ending.add_to(transaction, view)
+    }
+
+    /// The holder keeps the slice and begins the next call after this commit.
+    fn go_on(&self, mut transaction: Transaction) -> Step<Settled> {
+        let slice = self.slice;
+        let mut turn = self.keep_results(&mut transaction);
+        if let Some(upto) = turn.state.out() {
+            turn.state = State::Ready { upto };
+        }
+        turn.entry = Some(slice.entry.clone());
+        transaction.put(&slice.name.record(), &turn);
+        transaction.proof = Some(slice.name.record());
+        let version = transaction.version.clone();
+        Step::Commit(transaction, Settled::Continues { version, turn: Box::new(turn) })
+    }
+
+    /// Ends the slice: the turn waits until its next calls are dispatched.
+    fn leave_rest(&self, transaction: &mut Transaction, now_ms: i64) {
+        let name = &self.slice.name;
+        let mut turn = self.keep_results(transaction);
+        return_permits(transaction, &turn, now_ms);
+        holder::count_out(transaction, name, -1);
+        turn.leave_slice();
+        let counter = undecided_queue(name, &turn);
+        throttle(transaction, name, &mut turn, counter, self.next_due(now_ms), now_ms);
+        transaction.proof = Some(name.record());
+    }
+
+    /// When the next calls may be dispatched: at once, unless this slice has used up its agent's tick.
+    fn next_due(&self, now_ms: i64) -> i64 {
+        let admitted = self.slice.turn.notes.iter().rev().find_map(|note| match note {
+            super::Note::Admitted { limits, .. } => Some(limits),
+            _ => None,
+        });
+        let mut debits = admitted.into_iter().flatten().zip(&self.slice.debited);
+        let tick = debits.find(|((counter, _), _)| &*counter.limit == limits::TICK);
+        // With the notes full, the last note may belong to an earlier slice.
+        let is_noted = self.slice.turn.notes.len() < Turn::NOTES_MAX;
+        tick.filter(|((_, max), debited)| is_noted && debited.used >= *max)
+            .map_or(now_ms, |(_, debited)| debited.ends_ms.max(now_ms))
+    }
+
+    /// Stores the results until the turn ends. Returns the updated record.
+    fn keep_results(&self, transaction: &mut Transaction) -> Turn {
+        let (name, mut turn) = (&self.slice.name, self.slice.turn.clone());
+        let mut bytes = 0;
+        for (position, one) in (turn.position..).zip(self.results) {
+            append_audit(transaction, &one.audit, self.bounds);
+            let mut put = |part, text: &bytes::Bytes| {
+                bytes += text.len() as u64;
+                transaction.write(Write::PutPart(name.record(), part, text.clone()));
+            };
+            put(parts::result(position), &one.result);
+            if self.frame.messages.is_some() {
+                put(parts::message(position), &one.message);
+            }
+            if self.frame.audits {
+                put(parts::audit(position), &one.audit);
+            }
+        }
+        let counter = CounterKey::new(limits::BYTES, name.tenant.as_str());
+        transaction.write(Write::Add { counter, amount: i64::try_from(bytes).unwrap_or(i64::MAX), ends_ms: None });
+        turn.bytes += bytes;
+        turn.pass_calls(self.results.len());
+        turn
+    }
+}
+
+impl Turn {
+    /// Advances past calls with results, and clears the state of the first of them.
+    pub(super) fn pass_calls(&mut self, calls: usize) {
+        if calls == 0 {
+            return;
+        }
+        self.position += calls;
+        self.begun = self.begun.take().filter(|begun| begun.position >= self.position);
+        self.attempts = 0;
+        self.worked_elsewhere = false;
+        (self.session, self.approval) = (None, None);
+    }
+
+    /// Ends the slice. Later calls that were dispatched before and now wait for permits again may have run.
+    fn leave_slice(&mut self) {
+        self.may_have_run = self.position < self.debited && (self.may_have_run || self.crashes > 0);
+        self.clear_suspicion();
+        // A later call that an earlier holder began stays begun.
+        self.entry = None;
+        self.permits.clear();
+    }
+}
+
+/// The results of earlier commits, from the turn's parts. Their audit entries are empty unless the reply carries them.
+pub(super) fn earlier_results(
+    view: &View,
+    name: &TurnName,
+    position: usize,
+    frame: &ReplyFrame,
+) -> Result<Vec<RenderedCall>, Undecided> {
+    let names = (0..position).flat_map(|at| [parts::result(at), parts::message(at), parts::audit(at)]);
+    let found = view.parts(&name.record(), names.collect())?;
+    let text = |part: Option<&Option<bytes::Bytes>>| part.cloned().flatten().unwrap_or_default();
+    let read = |three: &[Option<bytes::Bytes>]| RenderedCall {
+        result: text(three.first()),
+        message: if frame.messages.is_some() { text(three.get(1)) } else { bytes::Bytes::new() },
+        audit: if frame.audits { text(three.get(2)) } else { bytes::Bytes::new() },
+        failed: false,
+    };
+    Ok(found.chunks(3).map(read).collect())
+}

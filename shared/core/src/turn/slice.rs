@@ -1,0 +1,111 @@
+//! A slice on a queue, with all data that a worker needs, so that it reads nothing else.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_model::Call;
+
+use super::state::{State, Turn};
+use crate::keys::TurnName;
+use crate::record::{Debited, Record, Unreadable};
+use crate::transaction::{EntryId, StreamKey, Transaction, Version, Write};
+use crate::view::Fields;
+
+/// Names of an entry's fields.
+pub mod fields {
+    /// `<tenant>:<turn>`.
+    pub const NAME: &str = "t";
+    /// The version of the record: the fence.
+    pub const VERSION: &str = "v";
+    /// The record's content.
+    pub const RECORD: &str = "r";
+    /// One call, JSON; repeated for each call, in order.
+    pub const CALL: &str = "c";
+    /// The counters that the admission debited, written by the store.
+    pub const DEBITED: &str = "d";
+}
+
+/// A slice as read by a worker.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    /// The queue.
+    pub queue: StreamKey,
+    /// Its entry.
+    pub entry: EntryId,
+    /// The turn.
+    pub name: TurnName,
+    /// The version of the record: the fence for all writes of the holder.
+    pub version: Version,
+    /// The record at that version.
+    pub turn: Turn,
+    /// The counters that the admission debited.
+    pub debited: Vec<Debited>,
+    /// The calls `[position, upto)`.
+    pub calls: Vec<Call>,
+}
+
+/// Why an entry is not a slice.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadSlice {
+    /// A field is missing or unreadable.
+    #[error("field `{0}` is missing or not readable")]
+    Field(&'static str),
+    /// The record cannot be read.
+    #[error("record: {0}")]
+    Record(#[from] Unreadable),
+    /// The record's state does not match a slice.
+    #[error("the state is `{0}`")]
+    State(&'static str),
+}
+
+impl Slice {
+    /// Reads an entry of a queue.
+    ///
+    /// # Errors
+    /// [`BadSlice`]: another program or another version of Tickfleet wrote the entry.
+    pub fn read(queue: StreamKey, entry: EntryId, fields: &Fields) -> Result<Self, BadSlice> {
+        let text = |name: &'static str| {
+            let found = fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value);
+            found.and_then(|value| std::str::from_utf8(value).ok()).ok_or(BadSlice::Field(name))
+        };
+        let name = TurnName::parse(text(fields::NAME)?).ok_or(BadSlice::Field(fields::NAME))?;
+        let version = Version::new(text(fields::VERSION)?);
+        let mut turn = Turn::decode(text(fields::RECORD)?.as_bytes())?;
+        let debited = text(fields::DEBITED).unwrap_or_default();
+        // The store adds them to this entry only; the holder's next write stores them in the record.
+        turn.note_debited(Some(debited));
+        let debited = Debited::parse_all(debited);
+        let calls = fields.iter().filter(|(field, _)| &**field == fields::CALL);
+        let calls: Vec<Call> = calls
+            .map(|(_, value)| serde_json::from_slice(value).map_err(|_| BadSlice::Field(fields::CALL)))
+            .collect::<Result<_, _>>()?;
+        if turn.state.out() != Some(turn.position + calls.len()) {
+            return Err(BadSlice::State(turn.state.word()));
+        }
+        Ok(Self { queue, entry, name, version, turn, debited, calls })
+    }
+
+    /// Adopts the record that the holder wrote under `version`, and drops the calls with results.
+    pub fn advance(&mut self, version: Version, turn: Turn) {
+        let done = turn.position.saturating_sub(self.turn.position).min(self.calls.len());
+        self.calls.drain(..done);
+        self.version = version;
+        self.turn = turn;
+    }
+}
+
+/// Dispatches `calls` of `turn` from its position on: writes the slice and the record, which is then [`State::Ready`].
+/// `calls` are JSON texts of [`Call`].
+pub fn dispatch(transaction: &mut Transaction, name: &TurnName, turn: &mut Turn, calls: &[Bytes]) {
+    turn.state = State::Ready { upto: turn.position + calls.len() };
+    turn.entry = None;
+    let field = |name: &str, value: Bytes| -> (Arc<str>, Bytes) { (name.into(), value) };
+    let mut fields = vec![
+        field(fields::NAME, name.to_string().into()),
+        field(fields::VERSION, transaction.version.as_str().to_owned().into()),
+        field(fields::RECORD, turn.encode()),
+    ];
+    fields.extend(calls.iter().map(|call| field(fields::CALL, call.clone())));
+    let queue = turn.queue(&name.tenant);
+    transaction.write(Write::Enqueue(queue, fields)).put(&name.record(), turn);
+}

@@ -1,0 +1,550 @@
+//! The record of an unfinished turn or task.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, Context, Dialect, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
+
+use crate::keys;
+use crate::record::{Debited, Record, Stored};
+use crate::transaction::{CounterKey, EntryId, StreamKey};
+
+/// The immutable part of a turn, without its calls.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Head {
+    /// The agent that makes the calls; for a task, the agent that runs it.
+    #[serde(rename = "ag")]
+    pub agent: AgentId,
+    /// The dialect of the results.
+    #[serde(rename = "di", default, skip_serializing_if = "is_default")]
+    pub dialect: Dialect,
+    /// The inbox for the reply.
+    #[serde(rename = "rt", default, skip_serializing_if = "is_default")]
+    pub reply_to: Option<InboxName>,
+    /// When the turn expires, ms.
+    #[serde(rename = "dl")]
+    pub deadline_ms: i64,
+    /// When the turn was submitted, ms by the store's clock; 0 if unknown.
+    #[serde(rename = "ts", default, skip_serializing_if = "is_default")]
+    pub submitted_ms: i64,
+    /// Digest of the content, for idempotency keys.
+    #[serde(rename = "dg")]
+    pub digest: String,
+    /// Number of calls.
+    #[serde(rename = "n")]
+    pub calls: usize,
+    /// True if the reply carries the audit entries.
+    #[serde(rename = "au", default, skip_serializing_if = "is_default")]
+    pub want_audits: bool,
+    /// True if a null may replace an omitted argument.
+    #[serde(rename = "st", default, skip_serializing_if = "is_default")]
+    pub strict: bool,
+    /// The only tools that the calls may use; `None` allows all tools of the agent.
+    #[serde(rename = "to", default, skip_serializing_if = "is_default")]
+    pub allowed_tools: Option<BTreeSet<String>>,
+    /// True if consecutive calls of `read` tools may run concurrently.
+    #[serde(rename = "pr", default, skip_serializing_if = "is_default")]
+    pub parallel_reads: bool,
+    /// True if its inbox receives a message when a call waits for approval.
+    #[serde(rename = "pa", default, skip_serializing_if = "is_default")]
+    pub pending_approval: bool,
+    /// The context visible to handlers.
+    #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
+    pub context: Context,
+    /// The task that the turn runs under, and its grant.
+    #[serde(rename = "tk", default, skip_serializing_if = "is_default")]
+    pub task: Option<(TaskId, TaskGrant)>,
+    /// The call that delegated this task, if any.
+    #[serde(rename = "by", default, skip_serializing_if = "is_default")]
+    pub delegated_by: Option<String>,
+    /// `traceparent` of the span that admitted the turn.
+    #[serde(rename = "sp", default, skip_serializing_if = "is_default")]
+    pub span: Option<String>,
+}
+
+impl PartialEq for Head {
+    /// Compares the stored form.
+    fn eq(&self, other: &Self) -> bool {
+        serde_json::to_string(self).ok() == serde_json::to_string(other).ok()
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_empty_context(context: &Context) -> bool {
+    context.user_context.is_none()
+        && context.session_data.is_none()
+        && context.session_id.is_none()
+        && context.correlation_id.is_none()
+        && context.traceparent.is_none()
+        && context.tracestate.is_none()
+}
+
+/// The runner of the slices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Destination {
+    /// Workers, by priority.
+    #[serde(rename = "r")]
+    Workers(Priority),
+    /// An external runtime, which must renew its lease within `lease_ms`.
+    #[serde(rename = "x")]
+    External {
+        /// The lease, ms.
+        lease_ms: i64,
+    },
+}
+
+/// The state of a turn. `explain`, metrics and checks use its word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "s", rename_all = "snake_case")]
+pub enum State {
+    /// Waits in the throttle queue of a counter.
+    Throttled {
+        /// The counter.
+        counter: CounterKey,
+        /// Since when, ms.
+        since_ms: i64,
+    },
+    /// The calls `[position, upto)` are in a slice on a queue, or with a worker that has begun no `once` call.
+    Ready {
+        /// Position after the last call of the slice.
+        upto: usize,
+    },
+    /// A worker has begun the call at `position`, see [`Turn::begun`].
+    Running {
+        /// Position after the last call of the slice.
+        upto: usize,
+    },
+    /// The call at `position` failed and is retried when due.
+    Retrying {
+        /// Position after the last call of the slice.
+        upto: usize,
+        /// When it is retried, ms.
+        due_ms: i64,
+    },
+    /// The call at `position` waits.
+    Waiting {
+        /// Position after the last call of the slice. If equal to `position`, the slice has returned its permits, and its
+        /// calls take them again through a throttle queue.
+        upto: usize,
+        /// The reason for the wait.
+        reason: WaitReason,
+        /// When the call is checked again even without a wake-up, ms.
+        due_ms: i64,
+    },
+    /// The turn ends when the lease after a restart of the store is over. Until then a worker may report results.
+    Ending {
+        /// The reason, a word of [`crate::turn::state::EndReason`].
+        reason: EndReason,
+        /// When it ends, ms.
+        due_ms: i64,
+    },
+}
+
+impl State {
+    /// The name shown to people and in metrics.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Throttled { .. } => "throttled",
+            Self::Ready { .. } => "ready",
+            Self::Running { .. } => "running",
+            Self::Retrying { .. } => "retrying",
+            Self::Waiting { .. } => "waiting",
+            Self::Ending { .. } => "ending",
+        }
+    }
+
+    /// Position after the last call of the slice, while the slice is on a queue or with a worker.
+    #[must_use]
+    pub const fn out(&self) -> Option<usize> {
+        match self {
+            Self::Ready { upto } | Self::Running { upto } => Some(*upto),
+            _ => None,
+        }
+    }
+}
+
+/// Why a turn ends before its calls have run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "w", rename_all = "snake_case")]
+pub enum EndReason {
+    /// The deadline passed.
+    Expired,
+    /// The turn was canceled, see [`Turn::canceled`].
+    Canceled,
+    /// The day's calls are used up.
+    DailyCapReached {
+        /// When the day's calls reset, ms.
+        resets_ms: i64,
+    },
+    /// The call budget of its task is used up.
+    TaskBudgetReached,
+    /// A limit has no room.
+    LimitReached {
+        /// The limit.
+        limit: String,
+        /// When the limit has room, ms; 0 if unknown.
+        resets_ms: i64,
+    },
+    /// A call needs more than the limit's maximum.
+    OverLimit {
+        /// The limit.
+        limit: String,
+    },
+    /// A call lacks the amount that a limit sums up.
+    NoAmount {
+        /// The limit.
+        limit: String,
+    },
+    /// The slice was redelivered too often after crashes.
+    Quarantined {
+        /// Number of crashes.
+        crashes: u32,
+    },
+    /// The agent is no longer configured.
+    AgentRemoved,
+}
+
+/// The event that a call waits for. The slot is free meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "f", rename_all = "snake_case")]
+pub enum WaitReason {
+    /// A human decision.
+    Approval {
+        /// The approval.
+        approval: String,
+    },
+    /// The end of a turn or task that this call began.
+    Child {
+        /// The turn or task.
+        turn: TurnId,
+    },
+    /// The end of another turn's call that may change a fact.
+    Fact {
+        /// The turn.
+        turn: TurnId,
+    },
+    /// The end of an equal call, which holds the idempotency claim.
+    EqualCall {
+        /// The turn of the equal call.
+        turn: TurnId,
+    },
+    /// An open circuit breaker or a paused tool.
+    Breaker {
+        /// Since when the call waits, ms.
+        since_ms: i64,
+    },
+    /// Room in a budget of tokens or money.
+    Budget {
+        /// The counter.
+        counter: CounterKey,
+    },
+    /// A worker that can read the slice.
+    Reader {
+        /// Attempts so far.
+        attempts: u32,
+    },
+}
+
+/// The intent record of a call. From here on, the call may have taken effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// The call's position.
+    #[serde(rename = "p")]
+    pub position: usize,
+    /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
+    #[serde(rename = "by")]
+    pub by: String,
+}
+
+/// A slice that was redelivered after a crash, see [`crate::recovery`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspect {
+    /// The maximum number of suspects that a worker may run at the same time as this one, itself included; 1: alone.
+    #[serde(rename = "g")]
+    pub group_max: u32,
+    /// Workers that died while this was their only suspect.
+    #[serde(rename = "l", default, skip_serializing_if = "is_default")]
+    pub lone_crashes: u32,
+}
+
+/// The part of a record that only tasks have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPart {
+    /// Call budget of the task and its subtasks.
+    #[serde(rename = "bu")]
+    pub budget: u64,
+    /// The parent task.
+    #[serde(rename = "up", default, skip_serializing_if = "is_default")]
+    pub parent: Option<TaskId>,
+    /// The ancestors of its parent, innermost first.
+    #[serde(rename = "ab", default, skip_serializing_if = "is_default")]
+    pub above: Vec<TaskId>,
+    /// When the external runtime last renewed its lease, ms.
+    #[serde(rename = "to", default, skip_serializing_if = "is_default")]
+    pub renewed_ms: i64,
+    /// The last model request with counted usage.
+    #[serde(rename = "co", default, skip_serializing_if = "is_default")]
+    pub counted: Option<String>,
+    /// Debits of the model request in progress.
+    #[serde(rename = "re", default, skip_serializing_if = "is_default")]
+    pub reserved: Option<Reservation>,
+    /// Bytes of the task's steps.
+    #[serde(rename = "sb", default, skip_serializing_if = "is_default")]
+    pub steps_bytes: u64,
+    /// Number of steps.
+    #[serde(rename = "sn", default, skip_serializing_if = "is_default")]
+    pub steps: u64,
+    /// Tokens in, tokens out, and cost so far.
+    #[serde(rename = "us", default, skip_serializing_if = "is_default")]
+    pub used: (u64, u64, u64),
+}
+
+/// Debits for one model request, made before it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// The request.
+    #[serde(rename = "i")]
+    pub request: String,
+    /// The entry of the slice that made the reservation.
+    #[serde(rename = "e")]
+    pub entry: EntryId,
+    /// Per counter: the unit, the amount, and the end of its window, ms.
+    #[serde(rename = "d")]
+    pub debits: Vec<(CounterKey, BudgetUnit, u64, i64)>,
+}
+
+/// The unit of a model budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetUnit {
+    /// Tokens.
+    Tokens,
+    /// Money, in millionths.
+    Money,
+}
+
+/// One event in a turn's history, for `explain` and audit. Bounded by [`Turn::NOTES_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "n", rename_all = "snake_case")]
+pub enum Note {
+    /// Calls were debited and dispatched.
+    Admitted {
+        /// When, ms.
+        at_ms: i64,
+        /// Number of calls.
+        calls: usize,
+        /// The counters, in the order of [`Debited`]: limit and maximum.
+        limits: Vec<(CounterKey, u64)>,
+        /// The counters' states, known once the slice is taken.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        debited: Vec<Debited>,
+    },
+    /// The turn joined a throttle queue.
+    Throttled {
+        /// When, ms.
+        at_ms: i64,
+        /// The counter.
+        counter: CounterKey,
+        /// When the counter may have room, ms; 0 if unknown.
+        until_ms: i64,
+    },
+    /// An attempt failed.
+    Failed {
+        /// When, ms.
+        at_ms: i64,
+        /// The call's position.
+        position: usize,
+        /// The attempt, from 1; 0 for an outcome query about a call that stays begun.
+        attempt: u32,
+        /// The delay before the next attempt, ms.
+        delay_ms: i64,
+        /// The cause.
+        cause: String,
+    },
+    /// A call waited for a circuit breaker or a paused tool.
+    Rested {
+        /// Since when, ms.
+        at_ms: i64,
+        /// The call's position.
+        position: usize,
+        /// Number of consecutive waits.
+        times: u32,
+        /// Until when, ms.
+        until_ms: i64,
+        /// The cause.
+        cause: String,
+    },
+    /// Calls returned their permits or took them again. With `calls` 0, no further detail is noted.
+    Permits {
+        /// When, ms.
+        at_ms: i64,
+        /// Number of calls.
+        calls: usize,
+        /// True if the calls took them again.
+        taken: bool,
+    },
+}
+
+/// The record of an unfinished turn or task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Turn {
+    /// The immutable part.
+    #[serde(rename = "h")]
+    pub head: Head,
+    /// The runner of its slices.
+    #[serde(rename = "q")]
+    pub destination: Destination,
+    /// The place in throttle queues: a smaller place was admitted earlier.
+    #[serde(rename = "pl")]
+    pub place: u64,
+    /// When the turn was admitted, ms.
+    #[serde(rename = "t")]
+    pub admitted_ms: i64,
+    /// Bytes counted toward the tenant's bound.
+    #[serde(rename = "b")]
+    pub bytes: u64,
+    /// True if the producer gave the ID.
+    #[serde(rename = "g", default, skip_serializing_if = "is_default")]
+    pub given: bool,
+    /// Position of the next call without a result.
+    #[serde(rename = "p", default, skip_serializing_if = "is_default")]
+    pub position: usize,
+    /// Number of calls debited so far.
+    #[serde(rename = "d", default, skip_serializing_if = "is_default")]
+    pub debited: usize,
+    /// Failed attempts of the call at `position`.
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
+    pub attempts: u32,
+    /// Retries of all calls.
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub retries: u32,
+    /// Workers that died with its slice.
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
+    pub crashes: u32,
+    /// Workers that could not read its slices.
+    #[serde(rename = "ur", default, skip_serializing_if = "is_default")]
+    pub unreadable: u32,
+    /// True if calls of the slice may have run without a recorded result.
+    #[serde(rename = "u", default, skip_serializing_if = "is_default")]
+    pub may_have_run: bool,
+    /// True if the call at `position` began work that continues elsewhere.
+    #[serde(rename = "e", default, skip_serializing_if = "is_default")]
+    pub worked_elsewhere: bool,
+    /// The intent record of the last call that began.
+    #[serde(rename = "be", default, skip_serializing_if = "is_default")]
+    pub begun: Option<Begun>,
+    /// Why the turn was canceled.
+    #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
+    pub canceled: Option<String>,
+    /// Set while the slice is a suspect, that is, redelivered after a crash.
+    #[serde(rename = "su", default, skip_serializing_if = "is_default")]
+    pub suspect: Option<Suspect>,
+    /// The slice's entry, written by its holder. Needed because the stored frame has only the entry of the last transaction.
+    #[serde(rename = "en", default, skip_serializing_if = "is_default")]
+    pub entry: Option<EntryId>,
+    /// Concurrency permits that the slice holds.
+    #[serde(rename = "pm", default, skip_serializing_if = "is_default")]
+    pub permits: Vec<(CounterKey, u64)>,
+    /// The session of the call at `position`, which is in progress and may change the session's facts.
+    #[serde(rename = "se", default, skip_serializing_if = "is_default")]
+    pub session: Option<String>,
+    /// The approval requested for the call at `position`.
+    #[serde(rename = "ap", default, skip_serializing_if = "is_default")]
+    pub approval: Option<String>,
+    /// The part that only tasks have.
+    #[serde(rename = "k", default, skip_serializing_if = "is_default")]
+    pub task: Option<TaskPart>,
+    /// The turn's history.
+    #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
+    pub notes: Vec<Note>,
+    /// The current state.
+    #[serde(rename = "s")]
+    pub state: State,
+}
+
+impl Record for Turn {
+    const SCHEMA: u32 = 1;
+}
+
+impl Turn {
+    /// The maximum number of notes.
+    pub const NOTES_MAX: usize = 40;
+
+    /// The queue of the next slice; after a crash, the queue of suspects.
+    #[must_use]
+    pub fn queue(&self, tenant: &TenantId) -> StreamKey {
+        match self.destination {
+            Destination::Workers(priority) if self.crashes > 0 => keys::suspect(priority),
+            Destination::Workers(priority) => keys::ready(priority),
+            Destination::External { .. } => keys::external(tenant, &self.head.agent),
+        }
+    }
+
+    /// Adds a note, unless the maximum is reached.
+    pub fn note(&mut self, note: Note) {
+        if self.notes.len() < Self::NOTES_MAX {
+            self.notes.push(note);
+        }
+    }
+
+    /// Clears the crash history when a slice ends: its crashes were not caused by the calls that follow.
+    pub fn clear_suspicion(&mut self) {
+        self.crashes = 0;
+        self.suspect = None;
+    }
+
+    /// True for a task.
+    #[must_use]
+    pub const fn is_task(&self) -> bool {
+        self.task.is_some()
+    }
+}
+
+impl Stored<Turn> {
+    /// The entry of the slice that is on a queue or with a worker.
+    #[must_use]
+    pub fn out_entry(&self) -> Option<&EntryId> {
+        self.value.state.out()?;
+        self.entry.as_ref().or(self.value.entry.as_ref())
+    }
+}
+
+/// The record of a turn or task that has ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// When the turn was admitted, ms.
+    #[serde(rename = "t")]
+    pub admitted_ms: i64,
+    /// When the turn ended, ms.
+    #[serde(rename = "e")]
+    pub ended_ms: i64,
+    /// Digest of the content.
+    #[serde(rename = "dg")]
+    pub digest: String,
+    /// Workers that died with its slices.
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
+    pub crashes: u32,
+    /// Retries of all calls.
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub retries: u32,
+    /// Why the turn ended early.
+    #[serde(rename = "w", default, skip_serializing_if = "is_default")]
+    pub reason: Option<EndReason>,
+    /// Why the turn was canceled.
+    #[serde(rename = "cx", default, skip_serializing_if = "is_default")]
+    pub canceled: Option<String>,
+    /// The turn's history.
+    #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
+    pub notes: Vec<Note>,
+    /// The reply, JSON; empty if memory was short and an inbox has the reply.
+    #[serde(rename = "re", default, skip_serializing_if = "is_default")]
+    pub reply: String,
+}
+
+impl Record for Finished {
+    const SCHEMA: u32 = 1;
+}

@@ -1,0 +1,158 @@
+//! Puts a producer's turn or task on the inbound stream.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_model::{InboxName, TenantId, TurnId};
+
+use super::admit::tenant_room;
+use super::end::{GivenId, GivenState};
+use crate::bounds::Bounds;
+use crate::decision::{Context, Decision, Step};
+use crate::keys::{self, TurnName, limits};
+use crate::mutant;
+use crate::recovery::inbound::fields;
+use crate::transaction::{Conflict, Guard, StreamKey, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// Field of an inbound entry: the digest of the content recorded with a given ID.
+pub const DIGEST: &str = "d";
+
+/// An inbound stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inbound {
+    /// Turns.
+    Turns,
+    /// Tasks.
+    Tasks,
+}
+
+impl Inbound {
+    /// The stream.
+    #[must_use]
+    pub fn stream(self) -> StreamKey {
+        match self {
+            Self::Turns => keys::turns(),
+            Self::Tasks => keys::tasks(),
+        }
+    }
+
+    /// The field of the message.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Turns => fields::TURN,
+            Self::Tasks => fields::TASK,
+        }
+    }
+}
+
+/// A turn or task to be submitted.
+pub struct Submit<'a> {
+    /// The inbound stream.
+    pub to: Inbound,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The ID that the producer gave, and the digest of the content.
+    pub given: Option<(TurnId, String)>,
+    /// The inbox for the reply.
+    pub reply_to: Option<InboxName>,
+    /// The message, JSON.
+    pub payload: Bytes,
+    /// Bounds.
+    pub bounds: &'a Bounds,
+}
+
+/// The result of a submit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submitted {
+    /// The message is on the stream. The receipt of the commit has the entry.
+    Accepted,
+    /// The ID was accepted before with the same content.
+    Duplicate,
+    /// The ID was accepted before with other content.
+    Conflict,
+    /// The stream is full, or the tenant has too much unfinished work.
+    QueueFull,
+    /// The inbox has too many unread replies.
+    InboxFull,
+    /// The tenant has too many inboxes.
+    TooManyInboxes,
+    /// The store's memory is short.
+    Pressure,
+}
+
+impl Submit<'_> {
+    fn name(&self) -> Option<(TurnName, &str)> {
+        let (turn, digest) = self.given.as_ref()?;
+        Some((TurnName { tenant: self.tenant.clone(), turn: turn.clone() }, digest))
+    }
+
+    /// The bytes that the tenant may have unfinished besides this message; `None` if this message alone is too large.
+    fn bytes_left(&self) -> Option<u64> {
+        self.bounds.tenant_bytes_max.checked_sub(u64::try_from(self.payload.len()).ok()?)
+    }
+
+    /// Guards the bounds for a new message.
+    fn guard_bounds(&self, bytes_left: u64, transaction: &mut Transaction) {
+        let bounds = self.bounds;
+        transaction.guard(Guard::Calm).guard(Guard::Within(self.to.stream(), bounds.turns_max));
+        // Amount 0 only checks: the counter grows at admission.
+        transaction.guard(tenant_room(limits::BYTES, self.tenant.as_str(), 0, bytes_left));
+        if let Some(inbox) = &self.reply_to {
+            let (unread_max, inboxes_max) = (bounds.inbox_unread_max, bounds.inboxes_max);
+            transaction.guard(Guard::Inbox { inbox: keys::inbox(&self.tenant, inbox), unread_max, inboxes_max });
+        }
+    }
+
+    fn entry(&self) -> Vec<(Arc<str>, Bytes)> {
+        let mut entry = vec![(self.to.field().into(), self.payload.clone())];
+        if let Some((name, digest)) = self.name() {
+            entry.push((fields::GIVEN.into(), name.to_string().into()));
+            entry.push((DIGEST.into(), digest.to_owned().into()));
+        }
+        entry
+    }
+}
+
+impl Decision for Submit<'_> {
+    type Output = Submitted;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Submitted>, Undecided> {
+        let mut transaction = Transaction::new(context.version.clone());
+        // Check the ID before any bound, so that an accepted ID is never refused.
+        if let Some((name, digest)) = self.name()
+            && !mutant!("submit_knows_the_id")
+        {
+            // Most IDs are new, so the record is not read up front: the guard detects a known ID.
+            let is_known = view.get(&Query::Record(name.given())).is_ok();
+            if is_known && let Some(given) = view.record::<GivenId>(&name.given())? {
+                let same = given.value.digest == digest;
+                return Ok(Step::Return(if same { Submitted::Duplicate } else { Submitted::Conflict }));
+            }
+            transaction.guard(Guard::Absent(name.given()));
+        }
+        if let Some(refused) = context.conflicts.iter().find_map(refusal) {
+            return Ok(Step::Return(refused));
+        }
+        let Some(bytes_left) = self.bytes_left() else { return Ok(Step::Return(Submitted::QueueFull)) };
+        self.guard_bounds(bytes_left, &mut transaction);
+        transaction.write(Write::Enqueue(self.to.stream(), self.entry()));
+        if let Some((name, digest)) = self.name() {
+            transaction.proof = Some(name.given());
+            transaction.put(&name.given(), &GivenId { digest: digest.to_owned(), state: GivenState::Queued });
+        }
+        Ok(Step::Commit(transaction, Submitted::Accepted))
+    }
+}
+
+/// The bound that a conflict reports.
+const fn refusal(conflict: &Conflict) -> Option<Submitted> {
+    match conflict {
+        Conflict::Pressure => Some(Submitted::Pressure),
+        Conflict::Full | Conflict::Room { .. } => Some(Submitted::QueueFull),
+        Conflict::InboxFull => Some(Submitted::InboxFull),
+        Conflict::TooManyInboxes => Some(Submitted::TooManyInboxes),
+        _ => None,
+    }
+}

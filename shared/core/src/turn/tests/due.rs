@@ -1,0 +1,241 @@
+//! Timers of turns.
+
+use super::*;
+
+#[test]
+fn a_slice_that_nobody_has_read_ends_at_its_deadline() {
+    let mut trial = Trial::at(NOW);
+    trial.dispatch(&named("t1"), with_permits(2));
+    assert_eq!(fire(&mut trial), Fired::Later(1_000_000));
+    trial.now_ms = 1_000_000;
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
+    assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty());
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert_eq!(fire(&mut trial), Fired::Gone);
+}
+
+#[test]
+fn a_canceled_turn_that_nobody_holds_ends_with_what_is_known() {
+    let (mut trial, slice) = held(with_permits(3));
+    park(&mut trial, &slice, &retry(2), true);
+    cancel(&mut trial, None);
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    let expected = "{\"results\":[\"0:tool0:tried\",\"1:tool1:may_have_run\",\"2:tool2:may_have_run\"]}";
+    assert_eq!(reply(&trial), expected);
+    assert!(!trial.records.contains_key(&slice.name.cancellation()));
+    assert_eq!(trial.used(&permit()), 0);
+}
+
+#[test]
+fn a_slice_that_was_read_and_that_nobody_holds_may_have_run() {
+    let (mut trial, slice) = held(admitted(1));
+    trial.queues.get_mut(&slice.queue).unwrap().held.clear();
+    trial.now_ms = 1_000_000;
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
+}
+
+#[test]
+fn after_a_restart_a_turn_ends_when_workers_have_reported() {
+    let mut trial = Trial::at(NOW);
+    trial.dispatch(&named("t1"), with_permits(3));
+    (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 999_000);
+    assert_eq!(fire(&mut trial), Fired::Ending(1_009_000));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    assert!(trial.queues[&keys::ready(Priority::Normal)].entries.is_empty(), "nobody begins it any more");
+    let reported = Mark { by: "n1".to_owned(), result: Some((&result("ran")).into()) };
+    let begun = Mark { by: "n1".to_owned(), result: None };
+    let calls = [(0, reported), (1, begun)].into_iter().collect();
+    trial.put(&keys::marks(&named("t1")), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
+    assert_eq!(fire(&mut trial), Fired::Later(1_009_000));
+    trial.now_ms = 1_009_000;
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"ran\",\"1:tool1:may_have_run\",\"2:tool2:not_run\"]}");
+}
+
+#[test]
+fn a_tenant_with_too_many_slices_out_waits() {
+    let (mut trial, slice) = held(admitted(1));
+    park(&mut trial, &slice, &retry(1), false);
+    trial.now_ms += 500;
+    trial.counters.entry(counter(limits::OUT)).or_default().used = Bounds::default().tenant_out_max;
+    assert_eq!(fire(&mut trial), Fired::Later(NOW + 1_500));
+}
+
+/// The timer was read before a worker took the slice, or before a cancel came.
+#[test]
+fn a_timer_that_was_read_before_decides_again() {
+    let stale = |trial: &Trial| {
+        let mut view = View::default();
+        for key in [named("t1").record(), named("t1").cancellation()] {
+            let query = Query::Record(key);
+            view.insert(query.clone(), trial.answer(&query));
+        }
+        view
+    };
+    let name = named("t1");
+    let due = Due { name: &name, render: &Texts, sections: &[], bounds: &Bounds::default() };
+
+    let mut trial = Trial::at(1_000_000);
+    trial.dispatch(&name, admitted(1));
+    let mut view = stale(&trial);
+    trial.slices(&keys::ready(Priority::Normal), "w1", 1);
+    assert!(matches!(trial.run_with(&due, &mut view), Fired::Later(_)), "its holder ends it");
+
+    let lost = || {
+        let mut trial = Trial::at(NOW);
+        trial.dispatch(&name, admitted(1));
+        let mut view = stale(&trial);
+        cancel(&mut trial, Some(0));
+        trial.run_with(&due, &mut view)
+    };
+    assert_eq!(lost(), Fired::Ended);
+    assert_eq!(mutants::with("due_guards_the_cancellation", lost), Fired::Later(1_000_000), "the cancel is lost");
+}
+
+/// A scheduler with a clock ahead of the store's does not end a turn before its deadline.
+#[test]
+fn a_deadline_comes_by_the_time_of_the_store() {
+    let commit = || {
+        let mut trial = Trial::at(NOW);
+        let (name, bounds) = (named("t1"), Bounds::default());
+        trial.dispatch(&name, admitted(1));
+        let context = Context { now_ms: 1_000_000, ..trial.context() };
+        let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
+        let Step::Commit(transaction, Fired::Ended) = trial.decide(&due, &mut View::default(), &context) else {
+            panic!()
+        };
+        trial.commit(&transaction)
+    };
+    assert_eq!(commit(), Err(crate::Conflict::Time { now_ms: NOW }));
+    assert_eq!(mutants::with("due_guards_the_time", commit), Ok(()));
+}
+
+/// A scheduler with a stale epoch does not end a turn that a worker may still report results for.
+#[test]
+fn a_turn_ends_in_the_epoch_that_is_known() {
+    let commit = || {
+        let mut trial = Trial::at(1_000_000);
+        let (name, bounds) = (named("t1"), Bounds::default());
+        trial.dispatch(&name, admitted(1));
+        let context = trial.context();
+        let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
+        let Step::Commit(transaction, Fired::Ended) = trial.decide(&due, &mut View::default(), &context) else {
+            panic!()
+        };
+        (trial.epoch, trial.epoch_began_ms) = (2, 1_000_000);
+        trial.commit(&transaction)
+    };
+    assert_eq!(commit(), Err(crate::Conflict::Epoch { number: 2, began_ms: 1_000_000 }));
+    assert_eq!(mutants::with("end_guards_the_epoch", commit), Ok(()));
+}
+
+/// The entry is taken twice because the store lost the first take: the second holder decides by the record.
+#[test]
+fn an_entry_that_two_consumers_have_is_returned_by_the_record() {
+    for unreadable in [false, true] {
+        let (mut trial, slice) = held(admitted(2));
+        trial.begin(&slice).unwrap();
+        let handed_back = if unreadable {
+            let fields = trial.fields(&slice.queue, &slice.entry).unwrap();
+            let entry = HeldEntry { queue: slice.queue.clone(), entry: slice.entry.clone(), fields };
+            trial.run(&HandBackUnreadable { entry: &entry, name: &slice.name, attempts_max: 3 })
+        } else {
+            trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown })
+        };
+        let expected = if unreadable { HandedBack::Waits(NOW + 1_000) } else { HandedBack::Redelivered };
+        assert_eq!(handed_back, expected);
+        assert_eq!((record(&trial).fate(0), record(&trial).fate(1)), (Fate::MayHaveRun, Fate::MayHaveRun));
+    }
+}
+
+#[test]
+fn a_slice_whose_take_was_lost_may_have_run() {
+    let (mut trial, slice) = held(admitted(1));
+    trial.begin(&slice).unwrap();
+    let queue = trial.queues.get_mut(&slice.queue).unwrap();
+    queue.held.clear();
+    queue.read = 0;
+    trial.now_ms = 1_000_000;
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:may_have_run\"]}");
+}
+
+/// The holder returned the slice in between, and no worker has read the record's current entry.
+#[test]
+fn a_slice_that_was_returned_in_between_did_not_run() {
+    let (mut trial, slice) = held(admitted(1));
+    trial.now_ms = 1_000_000;
+    let (name, bounds) = (named("t1"), Bounds::default());
+    let due = Due { name: &name, render: &Texts, sections: &[], bounds: &bounds };
+    let (mut view, mut context) = (View::default(), trial.context());
+    let mut attempt = |trial: &mut Trial, context: &mut Context| {
+        let Step::Commit(transaction, fired) = trial.decide(&due, &mut view, context) else { panic!() };
+        let conflict = trial.commit(&transaction).err();
+        if let Some(conflict) = conflict {
+            view.learn(&conflict);
+            context.conflicts.push(conflict);
+        }
+        context.version = trial.draw();
+        fired
+    };
+    attempt(&mut trial, &mut context);
+    assert_eq!(context.conflicts, [crate::Conflict::Read]);
+    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
+    attempt(&mut trial, &mut context);
+    assert!(matches!(context.conflicts.last(), Some(crate::Conflict::Record { .. })));
+    assert_eq!(attempt(&mut trial, &mut context), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\"]}");
+}
+
+/// The store lost that the slice was out, and its holder reported results: the end of the turn includes them.
+#[test]
+fn what_was_reported_after_a_restart_is_not_told_as_not_run() {
+    struct NoPolicy;
+    impl limit::Policy for NoPolicy {
+        fn rules(&self, _: &TurnName, _: &Head, _: &[tickfleet_model::Call]) -> limit::Rules {
+            limit::Rules::Withheld
+        }
+        fn generations(&self) -> limit::Generations {
+            limit::Generations::default()
+        }
+    }
+    let (name, bounds, tick) = (named("t1"), Bounds::default(), CounterKey::new(limits::TICK, "acme:kelly"));
+    let mut trial = Trial::at(NOW);
+    let mut transaction = Transaction::new(trial.draw());
+    let mut turn = Turn { debited: 0, ..admitted(3) };
+    for position in 0..3 {
+        transaction.write(Write::PutPart(name.record(), parts::call(position), call(position)));
+    }
+    throttle::throttle(&mut transaction, &name, &mut turn, tick.clone(), NOW, NOW);
+    trial.commit(&transaction).unwrap();
+    (trial.now_ms, trial.epoch, trial.epoch_began_ms) = (1_000_000, 2, 5_000);
+    let reported = Mark { by: "n1".to_owned(), result: Some((&result("ran")).into()) };
+    let begun = Mark { by: "n1".to_owned(), result: None };
+    let calls = [(0, reported), (1, begun)].into_iter().collect();
+    trial.put(&keys::marks(&name), &Marks { digest: "d".to_owned(), until_ms: 2_000_000, calls });
+    let release =
+        release::Release { counter: tick, name, policy: &NoPolicy, render: &Texts, sections: &[], bounds: &bounds };
+    assert!(matches!(trial.run(&release), release::Released::Advanced(advance::Advanced::Ended { .. })));
+    assert_eq!(reply(&trial), "{\"results\":[\"ran\",\"1:tool1:may_have_run\",\"2:tool2:not_run\"]}");
+}
+
+#[test]
+fn a_call_that_failed_before_a_crash_may_have_run_again() {
+    let turn = |crashes| Turn { attempts: 1, crashes, ..admitted(1) };
+    assert_eq!((turn(0).fate(0), turn(1).fate(0)), (Fate::Tried(1), Fate::MayHaveRun));
+}
+
+/// The turn was first in its throttle queue, so the next one may have room at once.
+#[test]
+fn who_leaves_a_throttle_queue_wakes_the_next() {
+    let tick = CounterKey::new(limits::TICK, "acme:kelly");
+    let mut trial = Trial::at(NOW);
+    let mut transaction = Transaction::new(trial.draw());
+    throttle::throttle(&mut transaction, &named("t1"), &mut admitted(1), tick.clone(), 300_000, NOW);
+    trial.commit(&transaction).unwrap();
+    cancel(&mut trial, Some(0));
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
+}

@@ -1,0 +1,90 @@
+//! Returned slices.
+
+use super::*;
+
+#[test]
+fn what_a_worker_returns_is_redelivered() {
+    let begun = |by: &str| Some(Begun { position: 0, by: by.to_owned() });
+    let unsent = || HandBackReason::Unsent { nonce: Some("mine".to_owned()) };
+    for (reason, before, fates) in [
+        (unsent(), begun("mine"), [Fate::NotRun, Fate::NotRun]),
+        (unsent(), begun("another"), [Fate::MayHaveRun, Fate::NotRun]),
+        (HandBackReason::Tried, None, [Fate::Tried(1), Fate::NotRun]),
+        (HandBackReason::Beside, None, [Fate::MayHaveRun, Fate::MayHaveRun]),
+        (HandBackReason::Unknown, None, [Fate::NotRun, Fate::NotRun]),
+    ] {
+        let (mut trial, slice) = held(Turn { begun: before, ..admitted(2) });
+        let hand_back = HandBack { slice: &slice, reason: &reason };
+        assert_eq!(trial.run(&hand_back), HandedBack::Redelivered);
+        assert_eq!(trial.run(&hand_back), HandedBack::Stale);
+        let turn = record(&trial);
+        assert_eq!([turn.fate(0), turn.fate(1)], fates, "{reason:?}");
+        let again = trial.slices(&slice.queue, "w2", 9);
+        assert_eq!((again.len(), again[0].calls.len(), again[0].version == slice.version), (1, 2, false));
+        assert_eq!((trial.holds(&slice.queue, "w1").len(), trial.used(&counter(limits::OUT))), (0, 1));
+    }
+}
+
+#[test]
+fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
+    let (mut trial, slice) = held(admitted(1));
+    (trial.epoch, trial.epoch_began_ms) = (2, NOW);
+    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
+    assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
+}
+
+#[test]
+fn a_slice_that_no_worker_can_read_waits_and_then_ends() {
+    let mut trial = Trial::at(NOW);
+    trial.dispatch(&named("t1"), with_permits(2));
+    for (attempt, delay_ms) in [(1, 1_000), (2, 2_000), (3, 0)] {
+        let (entry, fields) = trial.take(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+        let entry = HeldEntry { queue: keys::ready(Priority::Normal), entry, fields };
+        let name = named("t1");
+        let hand_back = HandBackUnreadable { entry: &entry, name: &name, attempts_max: 3 };
+        let due_ms = trial.now_ms + delay_ms;
+        let expected = if attempt == 3 { HandedBack::Ends } else { HandedBack::Waits(due_ms) };
+        assert_eq!(trial.run(&hand_back), expected);
+        assert_eq!(trial.run(&hand_back), HandedBack::Stale);
+        trial.now_ms = due_ms;
+        if attempt < 3 {
+            assert_eq!(fire(&mut trial), Fired::Dispatched);
+        }
+    }
+    assert_eq!(fire(&mut trial), Fired::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"0:tool0:not_run\",\"1:tool1:not_run\"]}");
+    let finished = trial.stored::<Finished>(&named("t1").finished()).unwrap().value;
+    assert_eq!(finished.reason, Some(EndReason::Quarantined { crashes: 0 }));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+}
+
+#[test]
+fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
+    let mut trial = Trial::at(NOW);
+    let queue = keys::ready(Priority::Normal);
+    trial.enqueue(&queue, vec![("x".into(), "secret".into())]);
+    let (entry, fields) = trial.take(&queue, "w1", 1).remove(0);
+    let entry = HeldEntry { queue: queue.clone(), entry, fields };
+    let bounds = Bounds::default();
+    let put_aside = PutAside { entry: &entry, why: "it names no turn", bounds: &bounds };
+    assert!(trial.run(&put_aside));
+    assert!(!trial.run(&put_aside), "nobody holds it any more");
+    let letters = format!("{:?}", trial.queues[&keys::dead()].entries);
+    assert!(letters.contains("it names no turn") && !letters.contains("secret"));
+}
+
+/// Only the first entry of a slice has the admission's debits.
+#[test]
+fn what_was_debited_stays_known() {
+    let mut trial = Trial::at(NOW);
+    let tick = CounterKey::new(limits::TICK, "acme:kelly");
+    let note = Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], debited: Vec::new() };
+    trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
+    let queue = keys::ready(Priority::Normal);
+    let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
+    fields.insert(0, ("d".into(), "3:1100".into()));
+    let slice = Slice::read(queue, entry, &fields).unwrap();
+    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
+    let debited = crate::record::Debited { used: 3, ends_ms: 1_100 };
+    assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
+}

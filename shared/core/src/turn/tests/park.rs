@@ -1,0 +1,93 @@
+//! Waiting calls.
+
+use super::*;
+
+#[test]
+fn a_call_that_failed_is_dispatched_again_when_due() {
+    let (mut trial, slice) = held(with_permits(2));
+    assert_eq!(park(&mut trial, &slice, &retry(1), false), Parked::Until(NOW + 500));
+    assert_eq!(park(&mut trial, &slice, &retry(1), false), Parked::Stale);
+    let turn = record(&trial);
+    assert_eq!((turn.state, turn.attempts, turn.retries), (State::Retrying { upto: 2, due_ms: NOW + 500 }, 1, 1));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (2, 0), "a retry keeps its permits");
+    assert_eq!(fire(&mut trial), Fired::Later(NOW + 500));
+    trial.now_ms += 500;
+    assert_eq!(fire(&mut trial), Fired::Dispatched);
+    let again = trial.slices(&keys::ready(Priority::Normal), "w1", 9).remove(0);
+    assert_eq!((again.calls.len(), again.turn.attempts), (2, 1));
+    assert_eq!((trial.used(&counter(limits::OUT)), timer(&trial)), (1, Some(1_000_000)));
+}
+
+#[test]
+fn a_call_that_waits_for_others_returns_its_permits_and_takes_them_again() {
+    let (mut trial, slice) = held(with_permits(2));
+    trial.timers.insert(keys::throttle_timer(&permit()).into(), 9_000);
+    assert_eq!(park(&mut trial, &slice, &wait(approval(), false), false), Parked::Until(61_000));
+    let turn = record(&trial);
+    assert_eq!((trial.used(&permit()), turn.permits.len(), turn.debited), (0, 0, 2));
+    assert_eq!(trial.timers[&*keys::throttle_timer(&permit())], NOW, "who waits for a permit is woken");
+    assert_eq!(turn.approval.as_deref(), Some("a1"));
+    assert_eq!(fire(&mut trial), Fired::Throttled);
+    assert_eq!((record(&trial).state.word(), timer(&trial)), ("throttled", Some(1_000_000)));
+}
+
+#[test]
+fn a_call_that_has_begun_keeps_its_permits_while_it_waits() {
+    let (mut trial, slice) = held(Turn { crashes: 1, ..with_permits(1) });
+    park(&mut trial, &slice, &wait(child(), true), false);
+    let turn = record(&trial);
+    assert_eq!((trial.used(&permit()), turn.crashes), (1, 0), "what crashed was before the work that it waits for");
+    assert_eq!((turn.fate(0), turn.may_have_run), (Fate::WorkedElsewhere, true));
+    assert_eq!(fire(&mut trial), Fired::Dispatched);
+}
+
+#[test]
+fn what_has_ended_already_is_not_waited_for() {
+    let (mut trial, slice) = held(admitted(1));
+    trial.put(&named("t2").finished(), &Cancellation { reason: String::new(), admitted_ms: None });
+    assert_eq!(park(&mut trial, &slice, &wait(child(), true), false), Parked::Until(NOW));
+
+    let (mut trial, slice) = held(admitted(1));
+    let claim = crate::RecordKey::new("claim:1");
+    let guard = [Guard::Version(claim, Version::new("old"))];
+    let reason = wait(WaitReason::EqualCall { turn: TurnId::new("t2").unwrap() }, false);
+    let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &guard, sections: &[] };
+    assert_eq!(trial.run(&park), Parked::Until(NOW), "the claim is another's by now");
+}
+
+#[test]
+fn a_canceled_turn_is_not_parked() {
+    let (mut trial, slice) = held(admitted(1));
+    cancel(&mut trial, Some(0));
+    assert_eq!(park(&mut trial, &slice, &retry(1), false), Parked::Canceled);
+    let (mut trial, slice) = held(admitted(1));
+    cancel(&mut trial, Some(77));
+    assert_eq!(
+        park(&mut trial, &slice, &retry(1), false),
+        Parked::Until(NOW + 500),
+        "another turn with this ID was meant"
+    );
+}
+
+#[test]
+fn rests_in_a_row_are_one_note() {
+    let (mut trial, slice) = held(admitted(1));
+    let mut slice = slice;
+    for times in 1..=3 {
+        let since_ms = slice.turn.rests_since().unwrap_or(trial.now_ms);
+        assert_eq!(since_ms, NOW);
+        let reason = ParkReason::Wait {
+            reason: WaitReason::Breaker { since_ms },
+            most_ms: 10,
+            has_begun: false,
+            cause: "open".to_owned(),
+        };
+        park(&mut trial, &slice, &reason, false);
+        trial.now_ms += 10;
+        let until_ms = trial.now_ms;
+        let note = Note::Rested { at_ms: NOW, position: 0, times, until_ms, cause: "open".to_owned() };
+        assert_eq!(record(&trial).notes, [note]);
+        assert_eq!(fire(&mut trial), Fired::Dispatched);
+        slice = trial.slices(&keys::ready(Priority::Normal), "w1", 9).remove(0);
+    }
+}

@@ -1,0 +1,200 @@
+//! Committed results.
+
+use super::*;
+
+#[test]
+fn a_turn_of_one_slice_is_settled_without_a_read() {
+    let (mut trial, slice) = held(with_permits(1));
+    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let step = settle(&slice, &results, &frame, &bounds).decide(&View::default(), &trial.context()).unwrap();
+    let Step::Commit(transaction, settled) = step else { panic!("it returns") };
+    assert_eq!(settled, Settled::Ended);
+    assert_eq!(transaction.guards.len(), 2, "the version and the entry: {:?}", transaction.guards);
+    trial.commit(&transaction).unwrap();
+    assert_eq!(reply(&trial), "{\"results\":[\"ok\"]}");
+    assert_eq!((trial.turn(&slice.name), timer(&trial)), (None, None));
+    for counter in [counter(limits::OUT), counter(limits::UNFINISHED), counter(limits::BYTES), permit()] {
+        assert_eq!(trial.used(&counter), 0, "{counter:?}");
+    }
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Stale);
+}
+
+#[test]
+fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
+    let (mut trial, mut slice) = held(admitted(3));
+    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    let settled = trial.run(&settle(&slice, &results[..1], &frame, &bounds));
+    let old = slice.clone();
+    let Settled::Continues { version, turn } = settled else { panic!("{settled:?}") };
+    slice.advance(version, *turn);
+    assert_eq!((slice.turn.position, slice.calls.len(), &*slice.calls[0].tool), (1, 2, "tool1"));
+    assert_eq!(trial.turn(&slice.name).unwrap().out_entry(), Some(&slice.entry), "its entry stays known");
+    assert_eq!(trial.used(&counter(limits::OUT)), 1);
+    assert_eq!(trial.run(&settle(&old, &results, &frame, &bounds)), Settled::Stale, "the version is the fence");
+    assert_eq!(trial.run(&settle(&slice, &results[..2], &frame, &bounds)), Settled::Ended);
+    assert_eq!(reply(&trial), "{\"results\":[\"a\",\"a\",\"b\"]}");
+    assert_eq!(trial.queues[&keys::audit()].entries.len(), 3, "each call is audited once");
+}
+
+#[test]
+fn a_turn_with_calls_left_goes_back_to_a_throttle_queue() {
+    let slice_of_two = Turn { head: crate::trial::head(3), debited: 2, ..with_permits(2) };
+    let (mut trial, mut slice) = held(slice_of_two);
+    slice.turn.state = State::Ready { upto: 2 };
+    slice.calls.truncate(2);
+    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
+    let turn = record(&trial);
+    assert_eq!((turn.state.word(), turn.position, turn.permits.len()), ("throttled", 2, 0));
+    assert_eq!((trial.used(&permit()), trial.used(&counter(limits::OUT))), (0, 0));
+    let tick = CounterKey::new(limits::TICK, "acme:kelly");
+    assert_eq!(trial.members(&keys::throttle_queue(&tick)), ["acme:t1"]);
+    assert_eq!(trial.timers[&*keys::throttle_timer(&tick)], NOW);
+    assert_eq!(timer(&trial), Some(1_000_000), "the deadline");
+}
+
+#[test]
+fn a_slice_that_is_off_its_queue_is_settled_all_the_same() {
+    let (mut trial, slice) = held(admitted(1));
+    trial.queues.get_mut(&slice.queue).unwrap().held.clear();
+    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
+    assert!(trial.queues[&slice.queue].entries.is_empty());
+}
+
+struct Mention(&'static str);
+
+impl Section for Mention {
+    fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
+        transaction.write(Write::Join {
+            set: crate::SetKey::new("facts"),
+            member: self.0.into(),
+            place: 0,
+            queue_of: None,
+        });
+        Ok(())
+    }
+}
+
+#[test]
+fn sections_are_committed_with_the_results() {
+    let (mut trial, slice) = held(admitted(1));
+    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let sections: [&dyn Section; 2] = [&Mention("a"), &Mention("b")];
+    let settle = Settle { sections: &sections, ..settle(&slice, &results, &frame, &bounds) };
+    trial.run(&settle);
+    assert_eq!(trial.members(&crate::SetKey::new("facts")), ["a", "b"]);
+    trial.run(&Settle { sections: &[&Mention("c")], ..settle });
+    assert_eq!(trial.members(&crate::SetKey::new("facts")), ["a", "b"], "a stale settle changes nothing");
+}
+
+#[test]
+fn the_holder_of_a_canceled_turn_receives_a_notice_and_settles() {
+    let (mut trial, slice) = held(admitted(2));
+    cancel(&mut trial, Some(0));
+    assert_eq!(fire(&mut trial), Fired::Noticed("w1".into()));
+    assert_eq!(trial.members(&keys::canceled("w1")), ["acme:t1"]);
+    assert_eq!(timer(&trial), Some(NOW + Bounds::default().lease_ms));
+    let (results, frame, bounds) = ([result("ok"), result("canceled")], frame(), Bounds::default());
+    let settle = Settle {
+        reason: Some(&EndReason::Canceled),
+        canceled: Some("enough"),
+        ..settle(&slice, &results, &frame, &bounds)
+    };
+    assert_eq!(trial.run(&settle), Settled::Ended, "a cancel is no fence");
+    let finished = trial.stored::<Finished>(&slice.name.finished()).unwrap().value;
+    assert_eq!((finished.reason, finished.canceled.as_deref()), (Some(EndReason::Canceled), Some("enough")));
+    assert!(!trial.records.contains_key(&slice.name.cancellation()));
+}
+
+#[test]
+fn earlier_results_keep_their_messages_and_audits() {
+    let (mut trial, mut slice) = held(admitted(2));
+    let frame = ReplyFrame { messages: Some(("[", "]")), audits: true, ..frame() };
+    let full = |text: &str| RenderedCall { message: format!("\"m{text}\"").into(), ..result(text) };
+    let (first, last, bounds) = ([full("a")], [full("b")], Bounds::default());
+    let Settled::Continues { version, turn } = trial.run(&settle(&slice, &first, &frame, &bounds)) else { panic!() };
+    assert_eq!(trial.used(&counter(limits::BYTES)), 10 + 3 + 4 + 3);
+    slice.advance(version, *turn);
+    trial.run(&settle(&slice, &last, &frame, &bounds));
+    let expected = "{\"results\":[\"a\",\"b\"],\"messages\":[\"ma\",\"mb\"],\"tool_call_audits\":[\"a\",\"b\"]}";
+    assert_eq!(reply(&trial), expected);
+    assert_eq!(trial.used(&counter(limits::BYTES)), 0);
+    assert!(!trial.parts.contains_key(&slice.name.record()), "{:?}", call(0));
+    assert_eq!(&*parts::result(0), "r0");
+}
+
+/// The response to a commit was lost, and the decision runs again under a new version: the holder keeps its slice.
+#[test]
+fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
+    let (mut trial, slice) = held(admitted(3));
+    let (results, frame, bounds) = ([result("a")], frame(), Bounds::default());
+    trial.run(&settle(&slice, &results, &frame, &bounds));
+    let again = trial.run(&settle(&slice, &results, &frame, &bounds));
+    let Settled::Continues { version, turn } = again else { panic!("{again:?}") };
+    assert_eq!((Some(version), turn.position), (trial.turn(&slice.name).map(|stored| stored.version), 1));
+    assert_eq!(trial.queues[&keys::audit()].entries.len(), 1, "the result is committed once");
+    // Another entry belongs to another holder.
+    trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unknown });
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Stale);
+}
+
+/// A worker ran the reads before call 2, began call 2 and crashed. Whatever happens to the earlier calls, call 2 stays
+/// begun.
+#[test]
+fn a_later_call_that_was_begun_stays_begun() {
+    let begun = || Some(Begun { position: 2, by: "n1".to_owned() });
+    let crashed = || Turn { begun: begun(), crashes: 1, ..with_permits(3) };
+    for reason in [retry(1), wait(child(), true), wait(approval(), false)] {
+        let (mut trial, slice) = held(crashed());
+        park(&mut trial, &slice, &reason, false);
+        assert_eq!(record(&trial).begun, begun(), "{reason:?}");
+    }
+    let (mut trial, mut slice) = held(crashed());
+    slice.turn.state = State::Ready { upto: 2 };
+    slice.calls.truncate(2);
+    let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
+    assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
+    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::MayHaveRun));
+}
+
+struct Torn;
+
+impl Section for Torn {
+    fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
+        transaction.guard(Guard::Present(crate::RecordKey::new("torn")));
+        let why = crate::record::Unreadable::Frame;
+        Err(Undecided::Unreadable { key: crate::RecordKey::new("torn"), why })
+    }
+}
+
+impl EndSection for Torn {
+    fn add_to(
+        &self,
+        _: &TurnName,
+        _: &Turn,
+        transaction: &mut Transaction,
+        view: &View,
+        context: &Context,
+    ) -> Result<(), Undecided> {
+        Section::add_to(self, transaction, view, context)
+    }
+}
+
+/// An unreadable session or claim loses no results, and does not keep its turns from ending.
+#[test]
+fn a_section_that_cannot_be_read_holds_up_no_result() {
+    let (mut trial, slice) = held(admitted(1));
+    let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+    let sections: [&dyn Section; 2] = [&Torn, &Mention("a")];
+    let settle = Settle { sections: &sections, ..settle(&slice, &results, &frame, &bounds) };
+    assert_eq!(trial.run(&settle), Settled::Ended);
+    assert_eq!(trial.members(&crate::SetKey::new("facts")), ["a"]);
+    assert_eq!(trial.queues[&keys::dead()].entries.len(), 1);
+
+    let (mut trial, name) = (Trial::at(1_000_000), named("t1"));
+    trial.dispatch(&name, admitted(1));
+    let due = Due { name: &name, render: &Texts, sections: &[&Torn], bounds: &bounds };
+    assert_eq!(trial.run(&due), Fired::Ended);
+    assert_eq!(trial.queues[&keys::dead()].entries.len(), 1);
+}

@@ -1,0 +1,39 @@
+//! Puts a turn on the throttle queue of a counter.
+
+use super::state::{Note, State, Turn};
+use crate::keys::{self, TurnName, limits};
+use crate::transaction::{CounterKey, TimerRule, Transaction, Write};
+
+/// Writes the record of a turn that now waits in the throttle queue of `counter` and has no slice out. Arms the queue's
+/// timer for `due_ms`, unless it is due earlier, and the turn's own timer for its deadline.
+///
+/// The caller has guarded the record's version, and returns the turn's permits and its slice in the tenant's count
+/// ([`super::end::return_permits`]). The calls from `turn.position` on are parts of the record.
+pub fn throttle(
+    transaction: &mut Transaction,
+    name: &TurnName,
+    turn: &mut Turn,
+    counter: CounterKey,
+    due_ms: i64,
+    now_ms: i64,
+) {
+    turn.note(Note::Throttled { at_ms: now_ms, counter: counter.clone(), until_ms: due_ms });
+    turn.state = State::Throttled { counter: counter.clone(), since_ms: now_ms };
+    turn.entry = None;
+    transaction.put(&name.record(), turn);
+    transaction.write(Write::Join {
+        set: keys::throttle_queue(&counter),
+        member: name.to_string().into(),
+        place: turn.place,
+        queue_of: Some(counter.clone()),
+    });
+    transaction.timer(keys::throttle_timer(&counter), due_ms, TimerRule::Earlier);
+    transaction.timer(name.timer(), turn.head.deadline_ms, TimerRule::Earlier);
+}
+
+/// The throttle queue of a turn with next calls not yet evaluated, used with `due_ms` = now. A scheduler dispatches the
+/// calls, or moves the turn to the queue of the counter that stops it.
+#[must_use]
+pub fn undecided_queue(name: &TurnName, turn: &Turn) -> CounterKey {
+    CounterKey::new(limits::TICK, format!("{}:{}", name.tenant, turn.head.agent))
+}

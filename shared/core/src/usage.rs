@@ -1,0 +1,210 @@
+//! Model usage: each tenant's day, by agent.
+//!
+//! | Key | Holds |
+//! |---|---|
+//! | counters of the limits `_requests:<tenant>:<day>`, `_tokens_in:…`, `_tokens_out:…`, `_cost:…` | usage of an agent |
+//!
+//! The counter is the agent, or [`Room::OTHERS`] for agents beyond the bound. `<day>` is the start of the tenant's day, ms.
+//! A tenant's sums are the sums of its agents. The counters are deleted after [`limits::USAGE_DAYS_MAX`] days, see
+//! [`crate::counters`].
+
+use std::sync::Arc;
+
+use tickfleet_model::{AgentId, TenantId, limits};
+
+use crate::counters::expire_counters;
+use crate::transaction::{CounterKey, Guard, Room, Transaction, Window};
+use crate::turn::TaskPart;
+
+/// Maximum of a counter. All integers up to it are exact in every store.
+const COUNTER_MAX: u64 = 1 << 53;
+
+/// The usage of one model request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelUse {
+    /// The request, unique within its task.
+    pub request: String,
+    /// Input tokens.
+    pub tokens_in: u64,
+    /// Output tokens.
+    pub tokens_out: u64,
+    /// Cost, in millionths.
+    pub cost: u64,
+}
+
+/// A day of a tenant, in its time zone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Day {
+    /// The start of the day, ms.
+    pub start_ms: i64,
+    /// The end of the day, ms.
+    pub end_ms: i64,
+}
+
+/// A counted quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageUnit {
+    /// Requests.
+    Requests,
+    /// Input tokens.
+    TokensIn,
+    /// Output tokens.
+    TokensOut,
+    /// Cost, in millionths.
+    Cost,
+}
+
+impl UsageUnit {
+    /// All units.
+    pub const ALL: [Self; 4] = [Self::Requests, Self::TokensIn, Self::TokensOut, Self::Cost];
+
+    /// The limit with the counters of a tenant's day. Each counter is an agent.
+    #[must_use]
+    pub fn limit(self, tenant: &TenantId, day_start_ms: i64) -> Arc<str> {
+        let unit = match self {
+            Self::Requests => "requests",
+            Self::TokensIn => "tokens_in",
+            Self::TokensOut => "tokens_out",
+            Self::Cost => "cost",
+        };
+        format!("_{unit}:{tenant}:{day_start_ms}").into()
+    }
+
+    const fn amount(self, used: &ModelUse) -> u64 {
+        match self {
+            Self::Requests => 1,
+            Self::TokensIn => used.tokens_in,
+            Self::TokensOut => used.tokens_out,
+            Self::Cost => used.cost,
+        }
+    }
+}
+
+/// Adds the usage of a request to its task and to its tenant's day, once for each request: returns false if it was counted
+/// before. The caller guards the version of the task's record and puts it in the same transaction, which is not stamped.
+pub fn count_use(
+    task: &mut TaskPart,
+    used: &ModelUse,
+    owner: (&TenantId, &AgentId),
+    day: Day,
+    now_ms: i64,
+    transaction: &mut Transaction,
+) -> bool {
+    if task.counted.as_ref() == Some(&used.request) {
+        return false;
+    }
+    task.counted = Some(used.request.clone());
+    let (tokens_in, tokens_out, cost) = task.used;
+    task.used = (
+        tokens_in.saturating_add(used.tokens_in),
+        tokens_out.saturating_add(used.tokens_out),
+        cost.saturating_add(used.cost),
+    );
+    // If a request outlasts its day, it counts for the next one.
+    let start_ms = if now_ms < day.end_ms { day.start_ms } else { day.end_ms };
+    let ends_ms = start_ms + limits::USAGE_DAYS_MAX * 24 * 3_600_000;
+    let (tenant, agent) = owner;
+    for unit in UsageUnit::ALL {
+        let limit = unit.limit(tenant, start_ms);
+        expire_counters(&limit, ends_ms, transaction);
+        let room = Guard::Room(Room {
+            counter: CounterKey::new(limit, agent.as_str()),
+            amount: unit.amount(used).min(COUNTER_MAX / 2),
+            max: COUNTER_MAX,
+            window: Window::Total,
+            behind_queue: false,
+            shadow: true,
+            counters_max: limits::USAGE_AGENTS_MAX as u64,
+        });
+        // An acknowledgement stays the last guard.
+        let held = transaction.guards.iter().position(|guard| matches!(guard, Guard::Held(..)));
+        transaction.guards.insert(held.unwrap_or(transaction.guards.len()), room);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Paper;
+    use crate::transaction::StreamKey;
+    use crate::{EntryId, Version};
+
+    const DAY: Day = Day { start_ms: 1_000, end_ms: 2_000 };
+
+    fn owner(agent: &str) -> (TenantId, AgentId) {
+        (TenantId::new("acme").unwrap(), AgentId::new(agent).unwrap())
+    }
+
+    fn request(name: &str) -> ModelUse {
+        ModelUse { request: name.into(), tokens_in: 100, tokens_out: 20, cost: 3 }
+    }
+
+    fn task() -> TaskPart {
+        TaskPart {
+            budget: 0,
+            parent: None,
+            above: Vec::new(),
+            renewed_ms: 0,
+            counted: None,
+            reserved: None,
+            steps_bytes: 0,
+            steps: 0,
+            used: (0, 0, 0),
+        }
+    }
+
+    fn used(shard: &Paper, unit: UsageUnit, start_ms: i64, agent: &str) -> u64 {
+        let limit = unit.limit(&owner("x").0, start_ms);
+        shard.counters.get(&CounterKey::new(limit, agent)).map_or(0, |state| state.used)
+    }
+
+    fn count(shard: &mut Paper, task: &mut TaskPart, used: &ModelUse, agent: &str) -> bool {
+        let (tenant, agent) = owner(agent);
+        let mut transaction = Transaction::new(shard.context().version);
+        let now_ms = shard.now_ms;
+        let counted = count_use(task, used, (&tenant, &agent), DAY, now_ms, &mut transaction);
+        shard.commit(&transaction).unwrap();
+        counted
+    }
+
+    #[test]
+    fn a_request_counts_once() {
+        let (mut shard, mut task) = (Paper::at(1_500), task());
+        assert!(count(&mut shard, &mut task, &request("1"), "kelly"));
+        assert!(!count(&mut shard, &mut task, &request("1"), "kelly"), "it is counted");
+        assert!(count(&mut shard, &mut task, &request("2"), "kelly"));
+        assert_eq!(task.used, (200, 40, 6));
+        assert_eq!(used(&shard, UsageUnit::Requests, 1_000, "kelly"), 2);
+        assert_eq!(used(&shard, UsageUnit::TokensIn, 1_000, "kelly"), 200);
+        assert_eq!(used(&shard, UsageUnit::Cost, 1_000, "kelly"), 6);
+    }
+
+    #[test]
+    fn a_request_that_outlasts_its_day_counts_for_the_next() {
+        let (mut shard, mut task) = (Paper::at(2_000), task());
+        count(&mut shard, &mut task, &request("1"), "kelly");
+        assert_eq!(used(&shard, UsageUnit::TokensOut, 2_000, "kelly"), 20);
+        assert_eq!(used(&shard, UsageUnit::TokensOut, 1_000, "kelly"), 0);
+    }
+
+    #[test]
+    fn agents_beyond_the_bound_are_counted_together() {
+        let mut shard = Paper::at(1_500);
+        for agent in 0..limits::USAGE_AGENTS_MAX + 2 {
+            count(&mut shard, &mut task(), &request("1"), &format!("a{agent}"));
+        }
+        assert_eq!(used(&shard, UsageUnit::Requests, 1_000, Room::OTHERS), 2);
+    }
+
+    #[test]
+    fn an_acknowledgement_stays_the_last_guard() {
+        let mut transaction = Transaction::new(Version::new("v"));
+        let held = Guard::Held(StreamKey::new("ready:normal"), EntryId::new("1-0"));
+        transaction.guard(held.clone());
+        let (tenant, agent) = owner("kelly");
+        count_use(&mut task(), &request("1"), (&tenant, &agent), DAY, 1_500, &mut transaction);
+        assert_eq!(transaction.guards.len(), 5);
+        assert_eq!(transaction.guards.last(), Some(&held));
+    }
+}

@@ -1,0 +1,316 @@
+//! Heartbeats, and the orderly shutdown of a consumer.
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::ConsumerId;
+use tickfleet_model::policy::Pause;
+
+use super::{Consumer, NOTICES_MAX, SILENT_MS, cancels, consumers, key};
+use crate::decision::{Context, Decision, Step};
+use crate::keys::TurnName;
+use crate::record::Stored;
+use crate::settings::drain::{self, DrainFlag};
+use crate::transaction::{Guard, Transaction, Write};
+use crate::view::{Query, Undecided, View};
+
+/// The role of a consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "k", rename_all = "snake_case")]
+pub enum Role {
+    /// A scheduler.
+    Scheduler,
+    /// A worker.
+    Worker {
+        /// Its name, which survives restarts of the worker. Drain flags refer to it.
+        worker: String,
+        /// Its slots.
+        slots: Slots,
+    },
+}
+
+/// The slots of a worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slots {
+    /// Busy slots.
+    #[serde(rename = "b")]
+    pub busy: usize,
+    /// All slots.
+    #[serde(rename = "a")]
+    pub all: usize,
+}
+
+impl Role {
+    fn worker(&self) -> Option<&str> {
+        match self {
+            Self::Scheduler => None,
+            Self::Worker { worker, .. } => Some(worker),
+        }
+    }
+}
+
+/// Renews the lease of a consumer, and receives its notices. Call it before the consumer takes new work.
+#[derive(Debug, Clone)]
+pub struct Beat {
+    /// The consumer.
+    pub consumer: ConsumerId,
+    /// Its role.
+    pub role: Role,
+    /// The lease, ms.
+    pub lease_ms: i64,
+    /// Prefix of the digest of its policy.
+    pub policy: String,
+}
+
+/// The result of a heartbeat. Shard time, epoch, generations and memory pressure come with every commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BeatReport {
+    /// The drain flag, with its author and reason.
+    pub drained: Option<Pause>,
+    /// Canceled turns that the consumer holds and should stop.
+    pub canceled: Vec<TurnName>,
+    /// True if there are more canceled turns: send the next heartbeat at once.
+    pub more: bool,
+    /// The lease before this heartbeat.
+    pub before: LeaseBefore,
+}
+
+/// The lease of a consumer before a heartbeat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LeaseBefore {
+    /// No lease: the first heartbeat, or the record was lost.
+    #[default]
+    None,
+    /// It was running.
+    Running,
+    /// It had ended, so the consumer's entries may have been redelivered.
+    Ended,
+}
+
+impl Beat {
+    /// Time within which a decided heartbeat may be committed, ms. The lease is longer by this time: it lasts at least
+    /// `lease_ms` from the commit, regardless of the age of the decision.
+    const fn slack_ms(&self) -> i64 {
+        let slack_ms = self.lease_ms / 8;
+        if slack_ms > 0 { slack_ms } else { 1 }
+    }
+
+    fn drain_note(&self, view: &View) -> Result<Option<Pause>, Undecided> {
+        let Some(worker) = self.role.worker() else { return Ok(None) };
+        let flag: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
+        Ok(match flag.map(|stored| stored.value) {
+            Some(DrainFlag::Drained { note }) => Some(note),
+            Some(DrainFlag::Lifted { .. }) | None => None,
+        })
+    }
+}
+
+impl Decision for Beat {
+    type Output = BeatReport;
+
+    fn reads(&self) -> Vec<Query> {
+        let mut reads = vec![
+            Query::Record(key(self.consumer.as_str())),
+            Query::First { set: cancels(self.consumer.as_str()), upto: None, count: NOTICES_MAX },
+        ];
+        reads.extend(self.role.worker().map(|worker| Query::Record(drain::key(worker))));
+        reads
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<BeatReport>, Undecided> {
+        let (name, now_ms) = (self.consumer.as_str(), context.now_ms);
+        let stored: Option<Stored<Consumer>> = view.record(&key(name))?;
+        let drained = self.drain_note(view)?;
+        let notices = view.first(&cancels(name), None, NOTICES_MAX)?;
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(name), stored.as_ref()).guard(Guard::Before(now_ms + self.slack_ms()));
+        transaction.proof = Some(key(name));
+        let consumer = Consumer {
+            lease_ends_ms: now_ms + self.slack_ms() + self.lease_ms,
+            lease_ms: self.lease_ms,
+            beaten_ms: now_ms,
+            role: self.role.clone(),
+            policy: self.policy.clone(),
+            drained: drained.is_some(),
+        };
+        let place = consumer.lease_ends_ms.max(0).unsigned_abs();
+        transaction.put_for(&key(name), &consumer, self.slack_ms() + self.lease_ms + SILENT_MS).write(Write::Join {
+            set: consumers(),
+            member: name.into(),
+            place,
+            queue_of: None,
+        });
+        for (member, _) in notices {
+            transaction.write(Write::Leave { set: cancels(name), member: member.clone(), queue_of: None });
+        }
+        let report = BeatReport {
+            drained,
+            canceled: notices.iter().filter_map(|(member, _)| TurnName::parse(member)).collect(),
+            more: notices.len() == NOTICES_MAX,
+            before: match &stored {
+                None => LeaseBefore::None,
+                Some(stored) if stored.value.lease_ends_ms > now_ms => LeaseBefore::Running,
+                Some(_) => LeaseBefore::Ended,
+            },
+        };
+        Ok(Step::Commit(transaction, report))
+    }
+}
+
+/// Ends a consumer's lease at shutdown. Its remaining entries are redelivered at once, and its worker's drain flag is
+/// removed.
+#[derive(Debug, Clone)]
+pub struct Leave {
+    /// The consumer.
+    pub consumer: ConsumerId,
+    /// Its role.
+    pub role: Role,
+}
+
+impl Decision for Leave {
+    type Output = ();
+
+    fn reads(&self) -> Vec<Query> {
+        self.role.worker().map(|worker| Query::Record(drain::key(worker))).into_iter().collect()
+    }
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        let name = self.consumer.as_str();
+        let mut transaction = Transaction::new(context.version.clone());
+        if let Some(worker) = self.role.worker() {
+            let flag: Option<Stored<DrainFlag>> = view.record(&drain::key(worker))?;
+            if let Some(Stored { value: DrainFlag::Drained { .. }, version, .. }) = flag {
+                transaction.guard(Guard::Version(drain::key(worker), version));
+                drain::forget(worker, &mut transaction);
+            }
+        }
+        // The consumer stays in the set until it is buried.
+        let place = context.now_ms.max(0).unsigned_abs();
+        transaction.write(Write::Delete(key(name))).write(Write::Join {
+            set: consumers(),
+            member: name.into(),
+            place,
+            queue_of: None,
+        });
+        Ok(Step::Commit(transaction, ()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Conflict;
+    use crate::audit::AuditEntry;
+    use crate::paper::Paper;
+    use crate::settings::drain::{ChangeDrain, DrainChange};
+    use crate::workers::{dead, notify_cancel};
+
+    fn consumer() -> ConsumerId {
+        ConsumerId::new("w-1-a-0").unwrap()
+    }
+
+    fn beat() -> Beat {
+        let role = Role::Worker { worker: "w-1".into(), slots: Slots { busy: 1, all: 4 } };
+        Beat { consumer: consumer(), role, lease_ms: 800, policy: "abc".into() }
+    }
+
+    fn leave() -> Leave {
+        Leave { consumer: consumer(), role: beat().role }
+    }
+
+    fn drain() -> ChangeDrain {
+        let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+        let note = Pause { by: "op".into(), reason: "upgrade".into(), since_ms: 1 };
+        ChangeDrain { worker: "w-1".into(), change: DrainChange::Drain { note, gone: vec![], entry } }
+    }
+
+    fn cancel(shard: &mut Paper, turn: &str) {
+        let mut transaction = Transaction::new(shard.context().version);
+        notify_cancel(&TurnName::parse(turn).unwrap(), "w-1-a-0", shard.now_ms, &mut transaction);
+        shard.commit(&transaction).unwrap();
+    }
+
+    #[test]
+    fn a_heartbeat_renews_the_lease_and_brings_what_is_new() {
+        let mut shard = Paper::at(1_000);
+        assert_eq!(shard.result(&beat()), BeatReport::default());
+        assert_eq!(shard.result(&beat()).before, LeaseBefore::Running);
+        assert_eq!(shard.set(&consumers()), ["w-1-a-0"]);
+        cancel(&mut shard, "acme:t1");
+        shard.run(&drain());
+        let report = shard.result(&beat());
+        assert_eq!(report.canceled, [TurnName::parse("acme:t1").unwrap()]);
+        assert_eq!(report.drained.unwrap().reason, "upgrade");
+        assert!(shard.result(&beat()).canceled.is_empty(), "a notice is delivered once");
+        let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
+        assert!(stored.drained && stored.lease_ends_ms == 1_900);
+    }
+
+    /// A cancel between the decision and the commit is not lost.
+    #[test]
+    fn a_notice_that_comes_in_between_waits_for_the_next_heartbeat() {
+        let mut shard = Paper::at(1_000);
+        cancel(&mut shard, "acme:t1");
+        let decided = shard.decide(&beat());
+        cancel(&mut shard, "acme:t2");
+        assert_eq!(shard.finish(&beat(), decided).result.canceled, [TurnName::parse("acme:t1").unwrap()]);
+        assert_eq!(shard.result(&beat()).canceled, [TurnName::parse("acme:t2").unwrap()]);
+    }
+
+    #[test]
+    fn a_heartbeat_that_was_decided_before_a_leave_does_not_come_after_it() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&beat());
+        let Step::Commit(late, _) = shard.decide(&beat()) else { panic!("nothing to commit") };
+        shard.run(&drain());
+        shard.run(&leave());
+        assert!(matches!(shard.commit(&late), Err(Conflict::Record { stored: None, .. })));
+        assert_eq!(shard.record::<DrainFlag>(&drain::key("w-1")), None);
+        assert_eq!(shard.set(&consumers()), ["w-1-a-0"], "what it holds is taken back");
+        shard.run(&leave());
+    }
+
+    /// An operator resumes the worker between the decision and the commit of its shutdown. The resume is not lost.
+    #[test]
+    fn a_resume_in_between_stays() {
+        let mut shard = Paper::at(1_000);
+        shard.run(&beat());
+        shard.run(&drain());
+        let decided = shard.decide(&leave());
+        let entry = AuditEntry { text: Bytes::from_static(b"{}"), entries_max: 10 };
+        shard.run(&ChangeDrain { worker: "w-1".into(), change: DrainChange::Resume { entry } });
+        shard.finish(&leave(), decided);
+        assert_eq!(shard.record(&drain::key("w-1")), Some(DrainFlag::Lifted { at_ms: 1_000 }));
+        assert_eq!(shard.record::<Consumer>(&key("w-1-a-0")), None);
+    }
+
+    #[test]
+    fn many_notices_come_with_several_heartbeats() {
+        let mut shard = Paper::at(1_000);
+        for turn in 0..=NOTICES_MAX {
+            cancel(&mut shard, &format!("acme:t{turn}"));
+        }
+        let (first, second) = (shard.result(&beat()), shard.result(&beat()));
+        assert!(first.more && !second.more);
+        assert_eq!((first.canceled.len(), second.canceled.len()), (NOTICES_MAX, 1));
+    }
+
+    proptest! {
+        /// A late commit of a heartbeat does not shorten its lease, and the place in the set is the end of the lease.
+        #[test]
+        fn a_lease_lasts_from_the_commit(late_ms in 0..2_000i64, lease_ms in 1..2_000i64) {
+            let mut shard = Paper::at(1_000);
+            let beat = Beat { lease_ms, ..beat() };
+            let decided = shard.decide(&beat);
+            shard.now_ms += late_ms;
+            shard.finish(&beat, decided);
+            let stored: Consumer = shard.record(&key("w-1-a-0")).unwrap();
+            prop_assert!(stored.lease_ends_ms >= shard.now_ms + lease_ms);
+            let ends = stored.lease_ends_ms;
+            prop_assert_eq!(shard.sets[&consumers()]["w-1-a-0"], ends.unsigned_abs());
+            let Query::First { upto, .. } = dead(ends - 1, 10) else { return Ok(()) };
+            prop_assert!(upto < Some(ends.unsigned_abs()));
+        }
+    }
+}

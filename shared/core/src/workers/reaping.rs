@@ -1,0 +1,128 @@
+//! When to check for dead consumers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Context, Decision, Step};
+use crate::record::{Record, Stored};
+use crate::transaction::{RecordKey, Transaction};
+use crate::view::{Undecided, View};
+
+/// The last check for dead consumers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reaping {
+    /// When, ms.
+    #[serde(rename = "t")]
+    pub seen_ms: i64,
+    /// No consumer counts as dead before this time, ms.
+    #[serde(rename = "ho")]
+    pub hold_until_ms: i64,
+}
+
+impl Record for Reaping {
+    const SCHEMA: u32 = 1;
+}
+
+/// Requests a check for dead consumers. A gap of half a lease between requests means that the store was unreachable. Then
+/// consumers get one lease to send heartbeats again, as after a restart of the store.
+#[derive(Debug, Clone, Copy)]
+pub struct MayReap {
+    /// The lease of consumers, ms.
+    pub lease_ms: i64,
+    /// Minimum time between checks, ms.
+    pub every_ms: i64,
+}
+
+/// The result of [`MayReap`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReapPermit {
+    /// Consumers whose lease has ended are dead.
+    Granted,
+    /// The last check is too recent.
+    Recent,
+    /// Consumers get time to send heartbeats again.
+    Hold {
+        /// End of that time, ms.
+        until_ms: i64,
+    },
+}
+
+/// The record.
+fn key() -> RecordKey {
+    RecordKey::new("reaping")
+}
+
+impl Decision for MayReap {
+    type Output = ReapPermit;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<ReapPermit>, Undecided> {
+        let (now_ms, stored): (i64, Option<Stored<Reaping>>) = (context.now_ms, view.record(&key())?);
+        let before = stored.as_ref().map(|stored| stored.value);
+        if before.is_some_and(|before| now_ms - before.seen_ms < self.every_ms) {
+            return Ok(Step::Return(ReapPermit::Recent));
+        }
+        let mut hold_until_ms = before.map_or(0, |before| before.hold_until_ms);
+        if before.is_none_or(|before| now_ms - before.seen_ms > self.lease_ms / 2) {
+            hold_until_ms = now_ms + self.lease_ms;
+        }
+        if context.epoch_began_ms > 0 {
+            hold_until_ms = hold_until_ms.max(context.epoch_began_ms + self.lease_ms);
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard_read(&key(), stored.as_ref()).put(&key(), &Reaping { seen_ms: now_ms, hold_until_ms });
+        let permit =
+            if now_ms < hold_until_ms { ReapPermit::Hold { until_ms: hold_until_ms } } else { ReapPermit::Granted };
+        Ok(Step::Commit(transaction, permit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paper::Paper;
+
+    #[test]
+    fn after_an_outage_consumers_get_a_lease_to_send_heartbeats() {
+        let (mut shard, may) = (Paper::at(1_000), MayReap { lease_ms: 800, every_ms: 100 });
+        assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: 1_800 });
+        assert_eq!(shard.result(&may), ReapPermit::Recent);
+        for _ in 0..2 {
+            shard.pass(400);
+            shard.run(&may);
+        }
+        shard.pass(100);
+        assert_eq!(shard.result(&may), ReapPermit::Granted);
+        shard.pass(401);
+        assert_eq!(shard.result(&may), ReapPermit::Hold { until_ms: shard.now_ms + 800 }, "the store was away");
+    }
+
+    /// A check that was granted before an outage of the store and committed after it still leaves consumers their lease.
+    #[test]
+    fn a_permit_does_not_outlast_an_outage() {
+        let (mut shard, may) = (Paper::at(1_000), MayReap { lease_ms: 800, every_ms: 0 });
+        for _ in 0..3 {
+            shard.run(&may);
+            shard.pass(400);
+        }
+        let decided = shard.decide(&may);
+        assert!(matches!(decided, Step::Commit(_, ReapPermit::Granted)));
+        shard.pass(5_000);
+        let hold = ReapPermit::Hold { until_ms: shard.now_ms + 800 };
+        assert_eq!(shard.result(&may), hold);
+        assert_eq!(shard.finish(&may, decided).result, hold);
+    }
+
+    #[test]
+    fn after_a_restart_of_the_store_nobody_is_dead_for_a_lease() {
+        let may = MayReap { lease_ms: 800, every_ms: 100 };
+        let key = crate::view::Query::Record(key());
+        let mut view = View::default();
+        let reaping = Reaping { seen_ms: 4_900, hold_until_ms: 0 };
+        let stored = crate::record::RecordText::render(&crate::Version::new("v"), None, &[], &reaping.encode());
+        view.insert(key, crate::view::Value::Record(Some(stored)));
+        let mut context = Paper::at(5_000).context();
+        assert!(matches!(may.decide(&view, &context), Ok(Step::Commit(_, ReapPermit::Granted))));
+        context.epoch_began_ms = 4_800;
+        let held = ReapPermit::Hold { until_ms: 5_600 };
+        assert!(matches!(may.decide(&view, &context), Ok(Step::Commit(_, permit)) if permit == held));
+    }
+}
