@@ -14,6 +14,7 @@ mod reads;
 mod records;
 mod roles;
 mod script;
+pub mod seam;
 mod verbs;
 
 pub use clock::ShardClock;

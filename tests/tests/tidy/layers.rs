@@ -9,7 +9,7 @@ const CRATES: [(&str, &[&str]); 26] = [
     ("shared/core", &["model"]),
     ("shared/protocol", &["model"]),
     ("shared/proof", &["model"]),
-    ("shared/store", &["model"]),
+    ("shared/store", &["core", "model"]),
     ("shared/rules", &["model"]),
     ("shared/config", &["model", "protocol", "rules"]),
     ("shared/ops", &["model", "store"]),

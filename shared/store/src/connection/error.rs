@@ -43,6 +43,30 @@ pub enum StoreError {
         /// The reply, bounded.
         found: String,
     },
+    /// The data directory of a store in memory cannot be used.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Data {
+        /// What was tried.
+        doing: &'static str,
+        /// The file or directory.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process has the data directory open.
+    #[error("the data directory {} is in use by another process", .0.display())]
+    DataInUse(std::path::PathBuf),
+    /// A snapshot cannot be read.
+    #[error("{} is damaged at byte {at}; restore the data directory from a backup, or remove it", path.display())]
+    DataDamaged {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Bytes that can be read.
+        at: u64,
+    },
+    /// A store that tests let fail: the call may have been applied.
+    #[error("the store did not answer: {0}")]
+    Unanswered(&'static str),
 }
 
 impl StoreError {
@@ -125,6 +149,11 @@ fn blame_of_reply(code: &str, said: &str) -> Blame {
 /// Returns true if another connection may do better.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     blame(error) == Blame::Connection
+}
+
+/// Whether a server does not know the command.
+pub(super) fn is_unknown_command(error: &redis::RedisError) -> bool {
+    error.detail().is_some_and(|detail| detail.starts_with("unknown command"))
 }
 
 /// The answers by which a server says that it is not the one, or not now; as metrics name them.

@@ -1,0 +1,154 @@
+//! Counters: how their windows open, when a debit has room, and how it changes them.
+
+use tickfleet_core::record::Debited;
+use tickfleet_core::{CounterState, Room, Window};
+
+/// A fixed window longer than this is used again after a restart, although its last debits may be lost. Otherwise calls
+/// would wait up to a day for it.
+const LOST_WINDOW_MAX_MS: i64 = 60_000;
+
+/// Amounts of a rolling counter by the time at which they expire, ms, the earliest first.
+pub type Buckets = Vec<(i64, u64)>;
+
+/// A counter.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Counter {
+    /// The visible state.
+    pub state: CounterState,
+    /// The buckets of a [`Window::Rolling`].
+    pub buckets: Option<Buckets>,
+}
+
+/// Inputs of a counter's decision beside its state.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// Shard time, ms.
+    pub now_ms: i64,
+    /// When the restart epoch began, ms; 0 for the first one.
+    pub epoch_began_ms: i64,
+    /// The lease of the fleet, ms.
+    pub lease_ms: i64,
+}
+
+/// The result of a [`Room`] guard for its counter.
+pub struct Debit {
+    /// The counter after the debit.
+    pub counter: Counter,
+    /// The debit as a stamped record reports it.
+    pub debited: Debited,
+    /// The state to report without room.
+    pub refused: Option<CounterState>,
+}
+
+impl Counter {
+    /// Debits the counter. Opens its window if needed.
+    pub fn debit(&self, room: &Room, moment: Moment) -> Debit {
+        let mut counter = self.opened(&room.window, moment.now_ms);
+        let refused = counter.refusal(room, moment);
+        let leaves_ms = counter.add_debit(room, moment.now_ms);
+        Debit { debited: Debited { used: counter.state.used, ends_ms: leaves_ms }, counter, refused }
+    }
+
+    /// The state to report if the debit has no room.
+    fn refusal(&self, room: &Room, moment: Moment) -> Option<CounterState> {
+        let mut state = self.state;
+        if let Some(ends_ms) = self.blocked(&room.window, moment) {
+            state.used = state.used.max(room.max);
+            state.ends_ms = ends_ms;
+        }
+        let behind = room.behind_queue && state.queued;
+        let fits = room.max.checked_sub(state.used).is_some_and(|left| room.amount <= left);
+        (behind || !fits).then_some(state)
+    }
+
+    /// When a counter that may have lost debits in a restart has room again. `None` if it lost none.
+    fn blocked(&self, window: &Window, moment: Moment) -> Option<i64> {
+        let began = moment.epoch_began_ms;
+        match window {
+            Window::Fixed { length_ms, .. } if *length_ms <= LOST_WINDOW_MAX_MS && self.state.began_ms < began => {
+                Some(self.state.ends_ms)
+            }
+            Window::Held if began > 0 && moment.now_ms < began + moment.lease_ms => Some(began + moment.lease_ms),
+            _ => None,
+        }
+    }
+
+    /// The counter with the current window.
+    fn opened(&self, window: &Window, now_ms: i64) -> Self {
+        let rolling = matches!(window, Window::Rolling { .. });
+        // The limit has changed its kind, so its counters start again.
+        let state = if rolling == self.buckets.is_some() { self.state } else { CounterState::default() };
+        let (ended, last_ms) = (now_ms >= state.ends_ms, state.ends_ms);
+        let opened = |used, ends_ms, began_ms| CounterState { used, ends_ms, began_ms, queued: self.state.queued };
+        let still = opened(state.used, state.ends_ms, state.began_ms);
+        let state = match *window {
+            Window::Rolling { .. } => return self.without_left(now_ms),
+            Window::Fixed { .. } | Window::Day { .. } if !ended => still,
+            Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {
+                opened(0, end_ms.saturating_add(length_ms), now_ms)
+            }
+            Window::Day { start_ms, end_ms } if start_ms < last_ms && last_ms < end_ms => {
+                opened(state.used, end_ms, state.began_ms)
+            }
+            Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => opened(0, end_ms, start_ms),
+            Window::Held | Window::Total if last_ms == 0 => still,
+            Window::Held | Window::Total => opened(0, 0, 0),
+        };
+        Self { state, buckets: None }
+    }
+
+    /// The rolling counter without expired buckets.
+    fn without_left(&self, now_ms: i64) -> Self {
+        let buckets = self.buckets.iter().flatten().copied().filter(|(leaves_ms, _)| *leaves_ms > now_ms).collect();
+        let mut counter = Self { state: self.state, buckets: Some(buckets) };
+        counter.sum_up();
+        counter
+    }
+
+    /// Adds the guard's amount. Returns when the amount expires, or the end of the window.
+    fn add_debit(&mut self, room: &Room, now_ms: i64) -> i64 {
+        let (Window::Rolling { length_ms }, Some(buckets)) = (&room.window, &mut self.buckets) else {
+            self.state.used = self.state.used.saturating_add(room.amount);
+            return self.state.ends_ms;
+        };
+        let width_ms = (length_ms.max(&1) + 7) / 8;
+        let leaves_ms = ((now_ms.div_euclid(width_ms) + 1) * width_ms).saturating_add(*length_ms);
+        if room.amount > 0 {
+            match buckets.binary_search_by_key(&leaves_ms, |bucket| bucket.0) {
+                Ok(at) => {
+                    if let Some(bucket) = buckets.get_mut(at) {
+                        bucket.1 = bucket.1.saturating_add(room.amount);
+                    }
+                }
+                Err(at) => buckets.insert(at, (leaves_ms, room.amount)),
+            }
+        }
+        self.sum_up();
+        leaves_ms
+    }
+
+    /// Adds or returns an amount, without a bound. With `ends_ms`, only in the window that ends then.
+    pub fn add(&mut self, amount: i64, ends_ms: Option<i64>) {
+        let added = |used: u64| used.saturating_add_signed(amount);
+        if let Some(buckets) = &mut self.buckets {
+            let bucket = match ends_ms {
+                Some(ends_ms) => buckets.iter_mut().find(|bucket| bucket.0 == ends_ms),
+                None => buckets.last_mut(),
+            };
+            if let Some(bucket) = bucket {
+                bucket.1 = added(bucket.1);
+            }
+            self.sum_up();
+        } else if ends_ms.is_none_or(|ends_ms| ends_ms == self.state.ends_ms) {
+            self.state.used = added(self.state.used);
+        }
+    }
+
+    /// Sets the state of a rolling counter from its buckets.
+    fn sum_up(&mut self) {
+        let buckets = self.buckets.as_deref().unwrap_or_default();
+        self.state.used = buckets.iter().fold(0, |sum: u64, bucket| sum.saturating_add(bucket.1));
+        self.state.ends_ms = buckets.first().map_or(0, |bucket| bucket.0);
+        self.state.began_ms = 0;
+    }
+}

@@ -1,0 +1,377 @@
+//! The effects that change a shard, and their binary form.
+//!
+//! Commits, takes and upkeep change a shard through effects alone. A journal writes effects and a replica applies them. So a
+//! replayed shard equals the original, even if the decision rules have changed since.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_core::view::Fields;
+use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
+
+use super::counters::Counter;
+use super::streams::Id;
+
+/// A value with a binary form: little-endian numbers, and texts and lists with a length prefix.
+pub trait Wire: Sized {
+    /// Appends the value to `out`.
+    fn put(&self, out: &mut Vec<u8>);
+    /// Takes a value from the front of `from`. `None` if the bytes do not encode this type.
+    fn get(from: &mut &[u8]) -> Option<Self>;
+}
+
+macro_rules! effects {
+    ($($(#[$doc:meta])* $tag:literal $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {
+        /// One change of a shard.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Effect {
+            $($(#[$doc])* $name { $($(#[$field_doc])* $field: $type),* }),*
+        }
+
+        impl Wire for Effect {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$name { $($field),* } => { out.push($tag); $($field.put(out);)* })*
+                }
+            }
+
+            fn get(from: &mut &[u8]) -> Option<Self> {
+                let (tag, rest) = from.split_first()?;
+                *from = rest;
+                match tag {
+                    $($tag => Some(Self::$name { $($field: Wire::get(from)?),* }),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+effects! {
+    /// A record has this text and lifetime.
+    1 Record {
+        /// The record.
+        key: RecordKey,
+        /// Its stored text.
+        text: Bytes,
+        /// The last moment of its lifetime by the store's clock, ms.
+        expires_ms: Option<i64>,
+    }
+    /// A record and its parts were removed.
+    2 DropRecord {
+        /// The record.
+        key: RecordKey,
+    }
+    /// A record has this part.
+    3 Part {
+        /// The record.
+        key: RecordKey,
+        /// The part's name.
+        name: Arc<str>,
+        /// Its content.
+        value: Bytes,
+    }
+    /// A part was removed.
+    4 DropPart {
+        /// The record.
+        key: RecordKey,
+        /// The part's name.
+        name: Arc<str>,
+    }
+    /// A set has this member at this place.
+    5 Member {
+        /// The set.
+        set: SetKey,
+        /// The member.
+        member: Arc<str>,
+        /// Its place.
+        place: u64,
+    }
+    /// A member was removed.
+    6 DropMember {
+        /// The set.
+        set: SetKey,
+        /// The member.
+        member: Arc<str>,
+    }
+    /// A counter has this content.
+    7 Counter {
+        /// The counter.
+        key: CounterKey,
+        /// Its content.
+        counter: Counter,
+    }
+    /// A counter was removed.
+    8 DropCounter {
+        /// The counter.
+        key: CounterKey,
+    }
+    /// A stream has a consumer group.
+    9 Queue {
+        /// The stream.
+        stream: StreamKey,
+    }
+    /// A stream has this entry, its newest.
+    10 Entry {
+        /// The stream.
+        stream: StreamKey,
+        /// The entry.
+        id: Id,
+        /// Its fields.
+        fields: Arc<Fields>,
+    }
+    /// An entry was removed, with its holder.
+    11 DropEntry {
+        /// The stream.
+        stream: StreamKey,
+        /// The entry.
+        id: Id,
+    }
+    /// A consumer took an entry.
+    12 Taken {
+        /// The stream.
+        stream: StreamKey,
+        /// The entry.
+        id: Id,
+        /// The consumer.
+        consumer: Arc<str>,
+    }
+    /// A queue has this consumer, which may hold nothing.
+    13 Consumer {
+        /// The stream.
+        stream: StreamKey,
+        /// The consumer.
+        consumer: Arc<str>,
+    }
+    /// A consumer was removed.
+    14 DropConsumer {
+        /// The stream.
+        stream: StreamKey,
+        /// The consumer.
+        consumer: Arc<str>,
+    }
+    /// The newest IDs of a stream, which outlast its entries.
+    15 Reached {
+        /// The stream.
+        stream: StreamKey,
+        /// The ID of its newest entry so far.
+        last: Id,
+        /// The ID of the newest entry that a consumer took.
+        delivered: Id,
+    }
+    /// The number of an inbox's last reply.
+    16 Number {
+        /// The inbox's stream.
+        inbox: StreamKey,
+        /// The number.
+        number: u64,
+    }
+    /// The shard's clock.
+    17 Clock {
+        /// Shard time less the store's clock, ms.
+        offset_ms: i64,
+        /// The last shard time, ms.
+        last_ms: i64,
+    }
+    /// The restart epoch.
+    18 Epoch {
+        /// Its number.
+        number: u64,
+        /// When it began, ms; 0 for the first one.
+        began_ms: i64,
+    }
+    /// The generations of policy and run-time settings.
+    19 Generations {
+        /// Generation of the policy.
+        policy: u64,
+        /// Generation of the run-time settings.
+        settings: u64,
+    }
+    /// The flag of the last memory sample.
+    20 Pressure {
+        /// True if memory is short.
+        short: bool,
+    }
+}
+
+impl Effect {
+    /// Approximate size of its largest field, bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Record { text, .. } => text.len(),
+            Self::Part { value, .. } => value.len(),
+            Self::Entry { fields, .. } => fields.iter().map(|(_, value)| value.len()).sum(),
+            _ => 0,
+        }
+        .saturating_add(100)
+    }
+}
+
+fn take<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = from.split_at_checked(count)?;
+    *from = rest;
+    Some(taken)
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    (bytes.len() as u64).put(out);
+    out.extend_from_slice(bytes);
+}
+
+fn get_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let count = usize::try_from(u64::get(from)?).ok()?;
+    take(from, count)
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {
+        $(impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn get(from: &mut &[u8]) -> Option<Self> {
+                Some(Self::from_le_bytes(take(from, size_of::<$type>())?.try_into().ok()?))
+            }
+        })*
+    };
+}
+
+numbers!(u64, i64);
+
+macro_rules! texts {
+    ($($type:ty),*) => {
+        $(impl Wire for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_bytes(self.as_str().as_bytes(), out);
+            }
+
+            fn get(from: &mut &[u8]) -> Option<Self> {
+                Some(Self::new(std::str::from_utf8(get_bytes(from)?).ok()?))
+            }
+        })*
+    };
+}
+
+texts!(RecordKey, SetKey, StreamKey);
+
+impl Wire for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        match take(from, 1)? {
+            [0] => Some(false),
+            [1] => Some(true),
+            _ => None,
+        }
+    }
+}
+
+impl Wire for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self, out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some(Self::copy_from_slice(get_bytes(from)?))
+    }
+}
+
+impl Wire for Arc<str> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self.as_bytes(), out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some(std::str::from_utf8(get_bytes(from)?).ok()?.into())
+    }
+}
+
+impl Wire for CounterKey {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.limit.put(out);
+        self.counter.put(out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some(Self { limit: Wire::get(from)?, counter: Wire::get(from)? })
+    }
+}
+
+impl Wire for Id {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.ms.put(out);
+        self.seq.put(out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some(Self { ms: Wire::get(from)?, seq: Wire::get(from)? })
+    }
+}
+
+impl Wire for Counter {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.state.used.put(out);
+        self.state.ends_ms.put(out);
+        self.state.began_ms.put(out);
+        self.state.queued.put(out);
+        self.buckets.put(out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        let state = tickfleet_core::CounterState {
+            used: Wire::get(from)?,
+            ends_ms: Wire::get(from)?,
+            began_ms: Wire::get(from)?,
+            queued: Wire::get(from)?,
+        };
+        Some(Self { state, buckets: Wire::get(from)? })
+    }
+}
+
+impl<T: Wire> Wire for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some(if bool::get(from)? { Some(T::get(from)?) } else { None })
+    }
+}
+
+impl<A: Wire, B: Wire> Wire for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        Some((Wire::get(from)?, Wire::get(from)?))
+    }
+}
+
+impl<T: Wire> Wire for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u64).put(out);
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        (0..u64::get(from)?).map(|_| T::get(from)).collect()
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn get(from: &mut &[u8]) -> Option<Self> {
+        T::get(from).map(Self::new)
+    }
+}

@@ -1,0 +1,202 @@
+//! A store in memory that fails like a real one. A seed and the order of calls determine the faults.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+
+use super::history::History;
+use super::shard::Shard;
+use super::{MemoryOptions, MemoryStore};
+use crate::StoreError;
+use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+
+/// The faults of a call. None by default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Faults {
+    /// Latency before a call is applied, and again before its reply, ms.
+    pub latency_ms: RangeInclusive<u64>,
+    /// Calls of 1000 that fail and are not applied.
+    pub refused_per_mille: u64,
+    /// Calls of 1000 that are applied, but whose reply is lost.
+    pub unanswered_per_mille: u64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self { latency_ms: 0..=0, refused_per_mille: 0, unanswered_per_mille: 0 }
+    }
+}
+
+/// The faults of one call.
+struct Fate {
+    before_ms: u64,
+    after_ms: u64,
+    refused: bool,
+    unanswered: bool,
+}
+
+/// A shard in memory that fails. Cheap to clone; all clones are the same shard.
+#[derive(Debug, Clone)]
+pub struct FaultyStore {
+    store: MemoryStore,
+    lease_ms: i64,
+    history_ms: i64,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    faults: Faults,
+    chance: Chance,
+}
+
+/// Random numbers from a seed: SplitMix64.
+#[derive(Debug)]
+struct Chance(u64);
+
+impl Chance {
+    const fn draw(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        if below == 0 { 0 } else { mixed % below }
+    }
+}
+
+impl FaultyStore {
+    /// An empty shard without faults. [`Self::lose`] can lose up to `history_ms`.
+    #[must_use]
+    pub fn new(options: MemoryOptions, seed: u64, history_ms: i64) -> Self {
+        let lease_ms = options.lease_ms;
+        let store = MemoryStore::new(options);
+        {
+            let mut kept = store.lock();
+            kept.shard.record_effects();
+            kept.history = Some(History::new(kept.shard.contents.clone(), history_ms));
+        }
+        let state = State { faults: Faults::default(), chance: Chance(seed) };
+        Self { store, lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The same shard, without faults.
+    #[must_use]
+    pub const fn inner(&self) -> &MemoryStore {
+        &self.store
+    }
+
+    /// Sets the faults from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// Restarts the store without its last `lost_ms`: a crash that lost the last writes, or a failover to a lagging replica.
+    /// A new epoch begins. IDs of lost entries may be reused.
+    pub fn lose(&self, lost_ms: i64) {
+        let mut kept = self.store.lock();
+        let raw_ms = self.store.raw_ms();
+        let now_ms = kept.shard.tick(raw_ms);
+        let Some(history) = &kept.history else { return };
+        let mut shard = Shard::with(history.contents_at(now_ms.saturating_sub(lost_ms)), self.lease_ms);
+        shard.record_effects();
+        shard.restart(raw_ms);
+        shard.drain();
+        kept.history = Some(History::new(shard.contents.clone(), self.history_ms));
+        kept.shard = shard;
+    }
+
+    /// Sets the memory pressure that the next sample reports.
+    pub fn set_memory_short(&self, short: bool) {
+        self.store.set_bytes_max(u64::from(short));
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fate(&self) -> Fate {
+        let mut state = self.state();
+        let State { faults, chance } = &mut *state;
+        let (least, span) =
+            (*faults.latency_ms.start(), faults.latency_ms.end().saturating_sub(*faults.latency_ms.start()));
+        Fate {
+            before_ms: least + chance.draw(span + 1),
+            after_ms: least + chance.draw(span + 1),
+            refused: chance.draw(1000) < faults.refused_per_mille,
+            unanswered: chance.draw(1000) < faults.unanswered_per_mille,
+        }
+    }
+
+    async fn call<T: Send>(&self, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        let fate = self.fate();
+        pause(fate.before_ms).await;
+        if fate.refused {
+            return Err(StoreError::Unanswered("the connection was refused"));
+        }
+        let answer = call.await?;
+        pause(fate.after_ms).await;
+        if fate.unanswered { Err(StoreError::Unanswered("the connection broke")) } else { Ok(answer) }
+    }
+}
+
+async fn pause(ms: u64) {
+    if ms > 0 {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        self.call(self.store.read(queries)).await
+    }
+
+    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        self.call(self.store.commit(batch)).await
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+        self.call(self.store.take(take)).await
+    }
+
+    async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
+        self.call(self.store.ensure_queues(queues)).await
+    }
+
+    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+        self.call(self.store.backlog(queue)).await
+    }
+
+    async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
+        self.call(self.store.consumers(queue)).await
+    }
+
+    async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
+        self.call(self.store.remove_consumer(queue, consumer)).await
+    }
+
+    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+        self.call(self.store.trim(log, keep)).await
+    }
+
+    async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
+        self.call(self.store.sample_memory()).await
+    }
+
+    async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
+        self.call(self.store.scan(prefix, cursor, count)).await
+    }
+
+    async fn scan_counters(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
+        self.call(self.store.scan_counters(limit, cursor, count)).await
+    }
+}

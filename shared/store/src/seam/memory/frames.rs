@@ -1,0 +1,85 @@
+//! Frames: atomic groups of effects in a file, each with its length and checksum.
+//!
+//! `<length: 4 bytes> <CRC-32 of length and effects: 4 bytes> <effects>`. An incomplete frame is dropped.
+
+use std::io::{self, Read};
+
+use super::effects::{Effect, Wire};
+
+/// Begins every file. A reader rejects other files.
+pub const MAGIC: &[u8; 8] = b"tickfl01";
+
+/// Size of a frame's header, bytes.
+const HEAD: usize = 8;
+
+/// Appends a frame to `out`.
+///
+/// # Errors
+/// If the effects exceed 4 GiB.
+pub fn write_frame(effects: &[Effect], out: &mut Vec<u8>) -> io::Result<()> {
+    let begin = out.len();
+    out.extend_from_slice(&[0; HEAD]);
+    effects.iter().for_each(|effect| effect.put(out));
+    let frame = out.get_mut(begin..).unwrap_or_default();
+    let length = u32::try_from(frame.len() - HEAD).map_err(|_| io::ErrorKind::FileTooLarge)?.to_le_bytes();
+    if let Some((head, payload)) = frame.split_at_mut_checked(HEAD) {
+        head.copy_from_slice(&[length, checksum(length, payload).to_le_bytes()].concat());
+    }
+    Ok(())
+}
+
+fn checksum(length: [u8; 4], payload: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length);
+    hasher.update(payload);
+    hasher.finalize()
+}
+
+/// The frames of a file, up to the first incomplete one.
+pub struct Frames<R> {
+    from: R,
+    /// Bytes in complete frames.
+    pub good: u64,
+}
+
+impl<R: Read> Frames<R> {
+    /// The frames of a file. `None` if the file has another format.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn of(mut from: R) -> io::Result<Option<Self>> {
+        let magic = read_up_to(&mut from, MAGIC.len())?;
+        Ok((magic == MAGIC).then_some(Self { from, good: MAGIC.len() as u64 }))
+    }
+
+    /// The next frame. `None` at the end, or if the rest is torn or damaged.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn next_frame(&mut self) -> io::Result<Option<Vec<Effect>>> {
+        let head = read_up_to(&mut self.from, HEAD)?;
+        let (Some(&length), Some(&sum)) = (head.first_chunk::<4>(), head.last_chunk::<4>()) else { return Ok(None) };
+        if head.len() < HEAD {
+            return Ok(None);
+        }
+        let payload = read_up_to(&mut self.from, u32::from_le_bytes(length) as usize)?;
+        let is_whole = payload.len() == u32::from_le_bytes(length) as usize;
+        if !is_whole || checksum(length, &payload) != u32::from_le_bytes(sum) {
+            return Ok(None);
+        }
+        let (mut rest, mut effects) = (&payload[..], Vec::new());
+        while !rest.is_empty() {
+            let Some(effect) = Effect::get(&mut rest) else { return Ok(None) };
+            effects.push(effect);
+        }
+        self.good += (HEAD + payload.len()) as u64;
+        Ok(Some(effects))
+    }
+}
+
+/// Reads `count` bytes, or fewer at the end.
+fn read_up_to(from: &mut impl Read, count: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(count as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

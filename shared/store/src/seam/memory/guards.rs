@@ -1,0 +1,181 @@
+//! Guards are read-only. Their debits and acknowledgments are applied once all of them hold.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_core::record::Debited;
+use tickfleet_core::{
+    Conflict, CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, Version, Window,
+};
+
+use super::counters::Counter;
+use super::shard::Shard;
+use super::streams::Id;
+
+/// The changes that a transaction's guards make once all of them hold.
+#[derive(Debug, Default)]
+pub struct Passed {
+    /// Counters with their debits.
+    pub counters: Vec<(CounterKey, Counter)>,
+    /// Their stamps, one for each [`Guard::Room`].
+    pub debited: Vec<Debited>,
+    /// Counters in shadow mode that had no room.
+    pub shadowed: Vec<CounterKey>,
+    /// Entries to acknowledge.
+    pub held: Vec<(StreamKey, Id)>,
+    /// Inboxes that receive a reply.
+    pub inboxes: Vec<InboxKey>,
+}
+
+/// The stream of an inbox.
+pub fn inbox_stream(inbox: &InboxKey) -> StreamKey {
+    StreamKey::new(format!("replies:{}:{}", inbox.tenant, inbox.inbox))
+}
+
+/// The inboxes of a tenant; a place is the shard time of the last use.
+pub fn inboxes(tenant: &str) -> SetKey {
+    SetKey::new(format!("inboxes:{tenant}"))
+}
+
+/// True if this stored text has this version.
+pub fn is_version(text: &Bytes, version: &Version) -> bool {
+    text.strip_prefix(version.as_str().as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '))
+}
+
+impl Shard {
+    /// Checks all guards, in order.
+    ///
+    /// # Errors
+    /// The conflict of the first guard that fails.
+    pub fn check(&self, guards: &[Guard]) -> Result<Passed, Conflict> {
+        let mut passed = Passed::default();
+        for guard in guards {
+            self.check_one(guard, &mut passed)?;
+        }
+        Ok(passed)
+    }
+
+    fn check_one(&self, guard: &Guard, passed: &mut Passed) -> Result<(), Conflict> {
+        let contents = &self.contents;
+        let now_ms = contents.clock.last_ms;
+        let (holds, conflict) = match guard {
+            Guard::Version(key, version) => {
+                return self.check_record(key, |text| text.is_some_and(|text| is_version(text, version)));
+            }
+            Guard::Absent(key) => return self.check_record(key, |text| text.is_none()),
+            Guard::Present(key) => return self.check_record(key, |text| text.is_some()),
+            Guard::Room(room) => return self.check_room(room, passed),
+            Guard::Inbox { inbox, unread_max, inboxes_max } => {
+                self.check_inbox(inbox, *unread_max, *inboxes_max)?;
+                passed.inboxes.push(inbox.clone());
+                return Ok(());
+            }
+            Guard::Before(time_ms) => (now_ms < *time_ms, Conflict::Time { now_ms }),
+            Guard::Since(time_ms) => (now_ms >= *time_ms, Conflict::Time { now_ms }),
+            Guard::Generation { policy, settings } => (
+                contents.policy <= *policy && contents.settings <= *settings,
+                Conflict::Generation { policy: contents.policy, settings: contents.settings },
+            ),
+            Guard::Epoch { number, lease_ms } => {
+                let began_ms = contents.epoch_began_ms;
+                let lasted = *lease_ms == 0 || began_ms == 0 || now_ms >= began_ms.saturating_add(*lease_ms);
+                (contents.epoch == *number && lasted, Conflict::Epoch { number: contents.epoch, began_ms })
+            }
+            Guard::Within(stream, max) => (contents.entries(stream) < *max, Conflict::Full),
+            Guard::Fits { set, member, max } => {
+                (contents.size(set) < *max || contents.place(set, member).is_some(), Conflict::Full)
+            }
+            Guard::Member(set, member) => (contents.place(set, member).is_some(), Conflict::NoMember),
+            Guard::First(set, member) => {
+                let first = contents.sets.get(set).and_then(|members| members.order.first());
+                (first.is_some_and(|(_, first)| first == member), Conflict::NoMember)
+            }
+            Guard::Calm => (!contents.pressure, Conflict::Pressure),
+            Guard::Unread(stream, entry) => (self.is_unread(stream, entry), Conflict::Read),
+            Guard::Held(stream, entry) => {
+                let held = Id::parse(entry).filter(|id| self.is_held(stream, *id));
+                passed.held.extend(held.map(|id| (stream.clone(), id)));
+                (held.is_some(), Conflict::NotHeld)
+            }
+        };
+        if holds { Ok(()) } else { Err(conflict) }
+    }
+
+    fn check_record(&self, key: &RecordKey, holds: impl Fn(Option<&Bytes>) -> bool) -> Result<(), Conflict> {
+        let text = self.contents.text(key);
+        if holds(text) { Ok(()) } else { Err(Conflict::Record { key: key.clone(), stored: text.cloned() }) }
+    }
+
+    fn check_room(&self, room: &Room, passed: &mut Passed) -> Result<(), Conflict> {
+        let moment = self.moment();
+        if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
+            && !(start_ms..end_ms).contains(&moment.now_ms)
+        {
+            return Err(Conflict::Time { now_ms: moment.now_ms });
+        }
+        let key = self.counter_for(room, passed);
+        let debited = passed.counters.iter().position(|(of, _)| *of == key);
+        let present = match debited.and_then(|at| passed.counters.get(at)) {
+            Some((_, counter)) => Some(counter),
+            None => self.contents.counter(&key),
+        };
+        let debit = match present {
+            Some(counter) => counter.debit(room, moment),
+            None => Counter::default().debit(room, moment),
+        };
+        if let Some(state) = debit.refused {
+            if !room.shadow {
+                return Err(Conflict::Room { counter: room.counter.clone(), state });
+            }
+            passed.shadowed.push(room.counter.clone());
+        }
+        passed.debited.push(debit.debited);
+        match debited.and_then(|at| passed.counters.get_mut(at)) {
+            Some((_, counter)) => *counter = debit.counter,
+            None => passed.counters.push((key, debit.counter)),
+        }
+        Ok(())
+    }
+
+    /// The counter that a guard debits: its own, or the shared one if the limit's counters are used up.
+    fn counter_for(&self, room: &Room, passed: &Passed) -> CounterKey {
+        let stored = self.contents.counters.get(&room.counter.limit);
+        let is_stored = |name: &Arc<str>| stored.is_some_and(|counters| counters.contains_key(name));
+        let is_others = |name: &str| name == Room::OTHERS;
+        if is_stored(&room.counter.counter)
+            || is_others(&room.counter.counter)
+            || passed.counters.iter().any(|(key, _)| *key == room.counter)
+        {
+            return room.counter.clone();
+        }
+        let of_limit = stored.map_or(0, |counters| counters.len() - usize::from(counters.contains_key(Room::OTHERS)));
+        let new = passed
+            .counters
+            .iter()
+            .filter(|(key, _)| key.limit == room.counter.limit && !is_others(&key.counter) && !is_stored(&key.counter));
+        if ((of_limit + new.count()) as u64) < room.counters_max {
+            room.counter.clone()
+        } else {
+            CounterKey { limit: Arc::clone(&room.counter.limit), counter: Room::OTHERS.into() }
+        }
+    }
+
+    fn check_inbox(&self, inbox: &InboxKey, unread_max: u64, inboxes_max: u64) -> Result<(), Conflict> {
+        if self.contents.entries(&inbox_stream(inbox)) >= unread_max {
+            return Err(Conflict::InboxFull);
+        }
+        let of_tenant = inboxes(&inbox.tenant);
+        let is_known = self.contents.place(&of_tenant, &inbox.inbox).is_some();
+        if is_known || self.contents.size(&of_tenant) < inboxes_max { Ok(()) } else { Err(Conflict::TooManyInboxes) }
+    }
+
+    fn is_unread(&self, stream: &StreamKey, entry: &EntryId) -> bool {
+        let (Some(stream), Some(id)) = (self.contents.streams.get(stream), Id::parse(entry)) else { return false };
+        let delivered = stream.group.as_ref().map_or(Id::default(), |group| group.delivered);
+        id > delivered && stream.entries.contains_key(&id)
+    }
+
+    fn is_held(&self, stream: &StreamKey, id: Id) -> bool {
+        self.contents.streams.get(stream).is_some_and(|stream| stream.holder(id).is_some())
+    }
+}

@@ -1,0 +1,265 @@
+//! A store in memory, for development, tests, simulations and single machines.
+//!
+//! `shard` holds the data and the effects that change it. `guards` and `writes` implement commits, `answers`
+//! implements reads. With a directory, `journal` persists the effects. [`faults`] makes a store fail like a real one.
+
+mod answers;
+mod clock;
+mod counters;
+mod effects;
+pub mod faults;
+mod frames;
+mod guards;
+mod history;
+mod journal;
+mod shard;
+mod snapshot;
+mod streams;
+mod writes;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use journal::FsyncPolicy;
+
+use self::history::History;
+use self::journal::{Journal, Opened, Position};
+use self::shard::{Contents, Shard};
+use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use crate::StoreError;
+
+/// Options of a memory store.
+#[derive(Debug, Clone)]
+pub struct MemoryOptions {
+    /// The clock that shard time is derived from.
+    pub clock: Arc<dyn Clock>,
+    /// The lease of the fleet, ms. No [`tickfleet_core::Window::Held`] has room within this time after a restart.
+    pub lease_ms: i64,
+    /// Bound on the memory in use, bytes; 0 for none. [`Store::sample_memory`] compares with it. Writes that free memory are
+    /// always accepted.
+    pub bytes_max: u64,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock), lease_ms: 10_000, bytes_max: 0 }
+    }
+}
+
+/// A shard in memory. Cheap to clone; all clones are the same shard.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    locked: Mutex<Locked>,
+    clock: Arc<dyn Clock>,
+    bytes_max: AtomicU64,
+    /// Wakes waiting takes when an entry is enqueued.
+    enqueued: Notify,
+}
+
+/// A shard, with the journal and history of its effects.
+#[derive(Debug)]
+struct Locked {
+    shard: Shard,
+    journal: Option<Journal>,
+    history: Option<History>,
+}
+
+impl Locked {
+    /// Fails if the journal is behind the shard.
+    fn check(&self) -> Result<(), StoreError> {
+        self.journal.as_ref().map_or(Ok(()), Journal::check)
+    }
+
+    /// Writes the effects of a call. Returns the position to sync before the reply.
+    fn keep(&mut self) -> Result<Option<Position>, StoreError> {
+        let effects = self.shard.drain();
+        let contents = &self.shard.contents;
+        let position = match &mut self.journal {
+            Some(journal) => journal.append(&effects, contents)?,
+            None => None,
+        };
+        if let Some(history) = &mut self.history {
+            history.push(contents.clock.last_ms, effects);
+        }
+        Ok(position)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new(MemoryOptions::default())
+    }
+}
+
+impl MemoryStore {
+    /// An empty shard, which is dropped with its last clone.
+    #[must_use]
+    pub fn new(options: MemoryOptions) -> Self {
+        let shard = Shard::new(options.lease_ms);
+        Self::of(Locked { shard, journal: None, history: None }, options)
+    }
+
+    /// A shard that is persisted in `dir`, and loaded from it. Opening existing data counts as a restart: a new epoch
+    /// begins.
+    ///
+    /// # Errors
+    /// [`StoreError::DataInUse`] if another process has it open; [`StoreError::DataDamaged`], [`StoreError::Data`].
+    pub fn open_dir(dir: &Path, policy: FsyncPolicy, options: MemoryOptions) -> Result<Self, StoreError> {
+        let mut opened = Opened::read(dir)?;
+        let shard = match opened.contents.take() {
+            Some(contents) => {
+                let mut shard = Shard::with(contents, options.lease_ms);
+                shard.restart(options.clock.now_ms());
+                shard
+            }
+            None => Shard::new(options.lease_ms),
+        };
+        let journal = opened.begin(dir, policy, &shard.contents)?;
+        let mut locked = Locked { shard, journal: Some(journal), history: None };
+        locked.shard.record_effects();
+        Ok(Self::of(locked, options))
+    }
+
+    fn of(locked: Locked, options: MemoryOptions) -> Self {
+        let MemoryOptions { clock, bytes_max, .. } = options;
+        let shared =
+            Shared { locked: Mutex::new(locked), clock, bytes_max: AtomicU64::new(bytes_max), enqueued: Notify::new() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Sets the bound on the memory in use, bytes; 0 for none. It applies from the next sample.
+    pub fn set_bytes_max(&self, bytes: u64) {
+        self.shared.bytes_max.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Begins a restart epoch, which reports that the last writes may be lost.
+    ///
+    /// # Errors
+    /// [`StoreError::Data`].
+    pub async fn restart(&self) -> Result<(), StoreError> {
+        self.change(Shard::restart).await
+    }
+
+    /// Reads the clock under the lock. Otherwise concurrent calls would look like a clock that steps back.
+    fn raw_ms(&self) -> i64 {
+        self.shared.clock.now_ms()
+    }
+
+    /// Ignores poisoning: changes do not panic half-way, and the shard would still be readable.
+    fn lock(&self) -> MutexGuard<'_, Locked> {
+        self.shared.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the shard.
+    fn look<T>(&self, look: impl FnOnce(&Contents) -> T) -> Result<T, StoreError> {
+        let mut locked = self.lock();
+        locked.check()?;
+        locked.shard.expire(self.raw_ms());
+        Ok(look(&locked.shard.contents))
+    }
+
+    /// Changes the shard, and writes the effects before the reply.
+    async fn change<T>(&self, change: impl FnOnce(&mut Shard, i64) -> T + Send) -> Result<T, StoreError> {
+        let (result, position) = {
+            let mut locked = self.lock();
+            locked.check()?;
+            let result = change(&mut locked.shard, self.raw_ms());
+            (result, locked.keep()?)
+        };
+        if let Some(position) = position {
+            position.synced().await?;
+        }
+        Ok(result)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        self.look(|contents| queries.iter().map(|query| contents.answer(query)).collect())
+    }
+
+    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        let committed = self.change(|shard, raw_ms| shard.commit(raw_ms, batch)).await?;
+        if committed.results.iter().flatten().any(|one| !one.entries.is_empty()) {
+            self.shared.enqueued.notify_waiters();
+        }
+        Ok(committed)
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+        let deadline = Instant::now() + Duration::from_millis(take.wait_ms);
+        loop {
+            let enqueued = self.shared.enqueued.notified();
+            tokio::pin!(enqueued);
+            // From here on every enqueue wakes this take.
+            enqueued.as_mut().enable();
+            let taken = self.change(|shard, _| shard.take(take)).await?;
+            if !taken.is_empty() || take.wait_ms == 0 {
+                return Ok(taken);
+            }
+            if tokio::time::timeout_at(deadline, enqueued).await.is_err() {
+                return Ok(Vec::new());
+            }
+        }
+    }
+
+    async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
+        self.change(|shard, _| queues.iter().for_each(|queue| shard.ensure_queue(queue))).await
+    }
+
+    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+        self.look(|contents| contents.backlog(queue))
+    }
+
+    async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
+        self.look(|contents| contents.consumers(queue))
+    }
+
+    async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
+        self.change(|shard, _| shard.remove_consumer(queue, consumer)).await
+    }
+
+    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+        self.change(|shard, raw_ms| shard.trim(raw_ms, log, keep)).await
+    }
+
+    async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
+        let bytes_max = self.shared.bytes_max.load(Ordering::SeqCst);
+        let sample = |shard: &mut Shard, raw_ms| {
+            shard.expire(raw_ms);
+            shard.sample(bytes_max);
+            (shard.contents.bytes, bytes_max)
+        };
+        self.change(sample).await
+    }
+
+    async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
+        self.look(|contents| contents.scan(prefix, cursor, count))
+    }
+
+    async fn scan_counters(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
+        self.look(|contents| contents.scan_counters(limit, cursor, count))
+    }
+}
+
+#[cfg(test)]
+mod tests;

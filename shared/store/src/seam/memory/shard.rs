@@ -1,0 +1,376 @@
+//! The data of a shard, its clock, and how effects change it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use tickfleet_core::{CounterKey, RecordKey, SetKey, StreamKey};
+
+use super::counters::{Counter, Moment};
+use super::effects::Effect;
+use super::streams::Stream;
+use crate::seam::ShardState;
+
+/// A record with its parts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoredRecord {
+    /// The stored text. `None` if there are only parts.
+    pub text: Option<Bytes>,
+    /// The parts by name.
+    pub parts: BTreeMap<Arc<str>, Bytes>,
+    /// The last moment of its lifetime by the store's clock, ms.
+    pub expires_ms: Option<i64>,
+}
+
+/// Members with places.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Members {
+    /// Places by member.
+    pub places: FxHashMap<Arc<str>, u64>,
+    /// The members in order.
+    pub order: BTreeSet<(u64, Arc<str>)>,
+}
+
+/// Shard time: the store's clock and an offset that grows when the clock steps back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShardClock {
+    /// The offset, ms.
+    pub offset_ms: i64,
+    /// The last shard time, ms.
+    pub last_ms: i64,
+}
+
+/// The contents of a shard.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Contents {
+    /// Records.
+    pub records: FxHashMap<RecordKey, StoredRecord>,
+    /// When records expire, in order.
+    pub expiries: BTreeSet<(i64, RecordKey)>,
+    /// Sets.
+    pub sets: FxHashMap<SetKey, Members>,
+    /// Counters by limit.
+    pub counters: FxHashMap<Arc<str>, FxHashMap<Arc<str>, Counter>>,
+    /// Streams.
+    pub streams: FxHashMap<StreamKey, Stream>,
+    /// Numbers of the last replies by inbox.
+    pub numbers: FxHashMap<StreamKey, u64>,
+    /// The clock.
+    pub clock: ShardClock,
+    /// Number of the restart epoch.
+    pub epoch: u64,
+    /// When it began, ms; 0 for the first one.
+    pub epoch_began_ms: i64,
+    /// Generation of the policy.
+    pub policy: u64,
+    /// Generation of the run-time settings.
+    pub settings: u64,
+    /// The flag of the last memory sample.
+    pub pressure: bool,
+    /// Bytes in use, about.
+    pub bytes: u64,
+}
+
+/// A shard: its contents, and the effects that are not yet written.
+#[derive(Debug, Clone)]
+pub struct Shard {
+    /// The contents.
+    pub contents: Contents,
+    /// The lease of the fleet, ms.
+    pub lease_ms: i64,
+    /// Effects since the last [`Self::drain`]. `None` if they are not collected.
+    tape: Option<Vec<Effect>>,
+    /// The last written clock.
+    taped_clock: ShardClock,
+}
+
+/// Shard time that may pass without being written, ms.
+const CLOCK_TAPE_MS: i64 = 1_000;
+
+impl Shard {
+    /// An empty shard in its first epoch.
+    pub fn new(lease_ms: i64) -> Self {
+        Self::with(Contents { epoch: 1, ..Contents::default() }, lease_ms)
+    }
+
+    /// A shard with these contents.
+    pub fn with(contents: Contents, lease_ms: i64) -> Self {
+        let taped_clock = contents.clock;
+        Self { contents, lease_ms, tape: None, taped_clock }
+    }
+
+    /// Collects effects from now on.
+    pub fn record_effects(&mut self) {
+        self.tape.get_or_insert_default();
+    }
+
+    /// The effects since the last call, with the clock if it has to be written.
+    pub fn drain(&mut self) -> Vec<Effect> {
+        let Some(tape) = &mut self.tape else { return Vec::new() };
+        let (clock, taped) = (self.contents.clock, self.taped_clock);
+        let moved = clock.offset_ms != taped.offset_ms || clock.last_ms - taped.last_ms >= CLOCK_TAPE_MS;
+        if clock != taped && (moved || !tape.is_empty()) {
+            tape.push(Effect::Clock { offset_ms: clock.offset_ms, last_ms: clock.last_ms });
+            self.taped_clock = clock;
+        }
+        std::mem::take(tape)
+    }
+
+    /// Applies a change, and collects it for the journal.
+    pub fn change(&mut self, effect: Effect) {
+        if let Some(tape) = &mut self.tape {
+            tape.push(effect.clone());
+        }
+        self.contents.apply(effect);
+    }
+
+    /// Advances shard time by the store's clock. It never steps back.
+    pub fn tick(&mut self, raw_ms: i64) -> i64 {
+        let clock = &mut self.contents.clock;
+        let advanced_ms = raw_ms.saturating_add(clock.offset_ms);
+        if advanced_ms < clock.last_ms {
+            clock.offset_ms += clock.last_ms - advanced_ms;
+        } else {
+            clock.last_ms = advanced_ms;
+        }
+        clock.last_ms
+    }
+
+    /// Removes expired records.
+    pub fn expire(&mut self, raw_ms: i64) {
+        while let Some((expires_ms, key)) = self.contents.expiries.first()
+            && *expires_ms < raw_ms
+        {
+            let key = key.clone();
+            self.change(Effect::DropRecord { key });
+        }
+    }
+
+    /// Begins a restart epoch.
+    pub fn restart(&mut self, raw_ms: i64) {
+        let began_ms = self.tick(raw_ms);
+        let number = self.contents.epoch + 1;
+        self.change(Effect::Epoch { number, began_ms });
+    }
+
+    /// The inputs of counters at this time.
+    pub const fn moment(&self) -> Moment {
+        Moment {
+            now_ms: self.contents.clock.last_ms,
+            epoch_began_ms: self.contents.epoch_began_ms,
+            lease_ms: self.lease_ms,
+        }
+    }
+
+    /// The state that every commit returns.
+    pub const fn state(&self) -> ShardState {
+        let contents = &self.contents;
+        ShardState {
+            now_ms: contents.clock.last_ms,
+            epoch: contents.epoch,
+            epoch_began_ms: contents.epoch_began_ms,
+            policy: contents.policy,
+            settings: contents.settings,
+            pressure: contents.pressure,
+        }
+    }
+}
+
+impl Contents {
+    /// The stored text of a record.
+    pub fn text(&self, key: &RecordKey) -> Option<&Bytes> {
+        self.records.get(key)?.text.as_ref()
+    }
+
+    /// A counter.
+    pub fn counter(&self, key: &CounterKey) -> Option<&Counter> {
+        self.counters.get(&key.limit)?.get(&key.counter)
+    }
+
+    /// The place of a member.
+    pub fn place(&self, set: &SetKey, member: &str) -> Option<u64> {
+        self.sets.get(set)?.places.get(member).copied()
+    }
+
+    /// Number of members of a set.
+    pub fn size(&self, set: &SetKey) -> u64 {
+        self.sets.get(set).map_or(0, |members| members.places.len() as u64)
+    }
+
+    /// Number of entries of a stream.
+    pub fn entries(&self, stream: &StreamKey) -> u64 {
+        self.streams.get(stream).map_or(0, |stream| stream.entries.len() as u64)
+    }
+
+    /// Applies a change.
+    pub fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Record { key, text, expires_ms } => self.put_record(key, text, expires_ms),
+            Effect::DropRecord { key } => self.drop_record(&key),
+            Effect::Part { key, name, value } => self.put_part(key, name, value),
+            Effect::DropPart { key, name } => self.drop_part(&key, &name),
+            Effect::Member { set, member, place } => self.put_member(set, member, place),
+            Effect::DropMember { set, member } => self.drop_member(&set, &member),
+            Effect::Counter { key, counter } => self.put_counter(key, counter),
+            Effect::DropCounter { key } => self.drop_counter(&key),
+            Effect::Number { inbox, number } => {
+                self.numbers.insert(inbox, number);
+            }
+            Effect::Clock { offset_ms, last_ms } => self.clock = ShardClock { offset_ms, last_ms },
+            Effect::Epoch { number, began_ms } => (self.epoch, self.epoch_began_ms) = (number, began_ms),
+            Effect::Generations { policy, settings } => (self.policy, self.settings) = (policy, settings),
+            Effect::Pressure { short } => self.pressure = short,
+            Effect::Entry { .. }
+            | Effect::DropEntry { .. }
+            | Effect::Taken { .. }
+            | Effect::Queue { .. }
+            | Effect::Consumer { .. }
+            | Effect::DropConsumer { .. }
+            | Effect::Reached { .. } => self.apply_to_stream(effect),
+        }
+    }
+
+    fn put_record(&mut self, key: RecordKey, text: Bytes, expires_ms: Option<i64>) {
+        if let Some(kept) = self.records.get_mut(&key) {
+            if kept.expires_ms != expires_ms {
+                if let Some(old_ms) = kept.expires_ms {
+                    self.expiries.remove(&(old_ms, key.clone()));
+                }
+                if let Some(new_ms) = expires_ms {
+                    self.expiries.insert((new_ms, key));
+                }
+            }
+            let before = kept.text.as_ref().map_or(0, Bytes::len);
+            self.bytes = (self.bytes + text.len() as u64).saturating_sub(before as u64);
+            (kept.text, kept.expires_ms) = (Some(text), expires_ms);
+            return;
+        }
+        if let Some(new_ms) = expires_ms {
+            self.expiries.insert((new_ms, key.clone()));
+        }
+        self.bytes += weight(key.as_str().len() + text.len());
+        self.records.insert(key, StoredRecord { text: Some(text), parts: BTreeMap::new(), expires_ms });
+    }
+
+    fn drop_record(&mut self, key: &RecordKey) {
+        let Some(kept) = self.records.remove(key) else { return };
+        if let Some(expires_ms) = kept.expires_ms {
+            self.expiries.remove(&(expires_ms, key.clone()));
+        }
+        let parts: u64 = kept.parts.iter().map(|(name, value)| weight(name.len() + value.len())).sum();
+        let text = kept.text.as_ref().map_or(0, Bytes::len);
+        self.bytes = self.bytes.saturating_sub(weight(key.as_str().len() + text) + parts);
+    }
+
+    fn put_part(&mut self, key: RecordKey, name: Arc<str>, value: Bytes) {
+        let key_bytes = key.as_str().len();
+        let kept = self.records.entry(key).or_insert_with(|| {
+            self.bytes += weight(key_bytes);
+            StoredRecord::default()
+        });
+        self.bytes += weight(name.len() + value.len());
+        let name_bytes = name.len();
+        if let Some(old) = kept.parts.insert(name, value) {
+            self.bytes = self.bytes.saturating_sub(weight(name_bytes + old.len()));
+        }
+    }
+
+    fn drop_part(&mut self, key: &RecordKey, name: &Arc<str>) {
+        let Some(kept) = self.records.get_mut(key) else { return };
+        if let Some(old) = kept.parts.remove(name) {
+            self.bytes = self.bytes.saturating_sub(weight(name.len() + old.len()));
+        }
+        if kept.parts.is_empty() && kept.text.is_none() {
+            self.drop_record(key);
+        }
+    }
+
+    fn put_member(&mut self, set: SetKey, member: Arc<str>, place: u64) {
+        let members = self.sets.entry(set).or_default();
+        match members.places.insert(Arc::clone(&member), place) {
+            Some(old) if old == place => return,
+            Some(old) => {
+                members.order.remove(&(old, Arc::clone(&member)));
+            }
+            None => self.bytes += weight(member.len()),
+        }
+        members.order.insert((place, member));
+    }
+
+    fn drop_member(&mut self, set: &SetKey, member: &Arc<str>) {
+        let Some(members) = self.sets.get_mut(set) else { return };
+        if let Some(place) = members.places.remove(member) {
+            self.bytes = self.bytes.saturating_sub(weight(member.len()));
+            members.order.remove(&(place, Arc::clone(member)));
+        }
+        if members.places.is_empty() {
+            self.sets.remove(set);
+        }
+    }
+
+    fn put_counter(&mut self, key: CounterKey, counter: Counter) {
+        let name_bytes = key.counter.len();
+        if self.counters.entry(key.limit).or_default().insert(key.counter, counter).is_none() {
+            self.bytes += weight(name_bytes);
+        }
+    }
+
+    fn drop_counter(&mut self, key: &CounterKey) {
+        let Some(counters) = self.counters.get_mut(&key.limit) else { return };
+        if counters.remove(&key.counter).is_some() {
+            self.bytes = self.bytes.saturating_sub(weight(key.counter.len()));
+        }
+        if counters.is_empty() {
+            self.counters.remove(&key.limit);
+        }
+    }
+
+    fn apply_to_stream(&mut self, effect: Effect) {
+        match effect {
+            Effect::Entry { stream, id, fields } => {
+                self.bytes += entry_weight(&fields);
+                let stream = self.streams.entry(stream).or_default();
+                stream.last = stream.last.max(id);
+                stream.entries.insert(id, fields);
+            }
+            Effect::DropEntry { stream, id } => {
+                let fields = self.streams.get_mut(&stream).and_then(|stream| stream.remove(id));
+                let weight = fields.map_or(0, |fields| entry_weight(&fields));
+                self.bytes = self.bytes.saturating_sub(weight);
+            }
+            Effect::Taken { stream, id, consumer } => {
+                self.streams.entry(stream).or_default().deliver(id, consumer);
+            }
+            Effect::Queue { stream } => {
+                self.streams.entry(stream).or_default().group.get_or_insert_default();
+            }
+            Effect::Consumer { stream, consumer } => {
+                let group = self.streams.entry(stream).or_default().group.get_or_insert_default();
+                group.consumers.entry(consumer).or_default();
+            }
+            Effect::DropConsumer { stream, consumer } => {
+                if let Some(group) = self.streams.get_mut(&stream).and_then(|stream| stream.group.as_mut()) {
+                    group.consumers.remove(&consumer);
+                }
+            }
+            Effect::Reached { stream, last, delivered } => {
+                let stream = self.streams.entry(stream).or_default();
+                stream.last = stream.last.max(last);
+                if let Some(group) = &mut stream.group {
+                    group.delivered = group.delivered.max(delivered);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Approximate memory of an item with this many bytes of text, including maps, keys and allocations.
+const fn weight(bytes: usize) -> u64 {
+    bytes as u64 + 100
+}
+
+fn entry_weight(fields: &tickfleet_core::view::Fields) -> u64 {
+    weight(fields.iter().map(|(name, value)| name.len() + value.len() + 40).sum())
+}

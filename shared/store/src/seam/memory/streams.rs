@@ -1,0 +1,101 @@
+//! Streams: logs, inboxes, and queues with one consumer group.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use tickfleet_core::EntryId;
+use tickfleet_core::view::Fields;
+
+/// The ID of an entry, as numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Id {
+    /// The store's clock when the entry was appended, ms.
+    pub ms: u64,
+    /// The entry's number within the millisecond.
+    pub seq: u64,
+}
+
+impl Id {
+    /// Reads `<ms>-<sequence>`.
+    pub fn parse(entry: &EntryId) -> Option<Self> {
+        let (ms, seq) = entry.as_str().split_once('-')?;
+        Some(Self { ms: ms.parse().ok()?, seq: seq.parse().ok()? })
+    }
+
+    /// The ID as a number, in the form of [`crate::seam::Keep`].
+    pub const fn packed(self) -> u128 {
+        (self.ms as u128) << 64 | self.seq as u128
+    }
+
+    /// The ID as text.
+    pub fn entry(self) -> EntryId {
+        EntryId::new(self.to_string())
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.ms, self.seq)
+    }
+}
+
+/// Entries that the consumers of a queue have taken and not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Group {
+    /// The newest entry that was taken.
+    pub delivered: Id,
+    /// Entries that are held, with their holders.
+    pub holders: BTreeMap<Id, Arc<str>>,
+    /// Consumers, with their entries.
+    pub consumers: BTreeMap<Arc<str>, BTreeSet<Id>>,
+}
+
+/// A stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stream {
+    /// Its entries.
+    pub entries: BTreeMap<Id, Arc<Fields>>,
+    /// The newest ID so far.
+    pub last: Id,
+    /// Its consumer group. `None` for logs and inboxes.
+    pub group: Option<Group>,
+}
+
+impl Stream {
+    /// The ID of an entry that is appended at `raw_ms`: always later than all earlier ones.
+    pub fn next_id(&self, raw_ms: i64) -> Id {
+        let ms = u64::try_from(raw_ms).unwrap_or(0);
+        if ms > self.last.ms { Id { ms, seq: 0 } } else { Id { ms: self.last.ms, seq: self.last.seq + 1 } }
+    }
+
+    /// Entries without a holder, oldest first.
+    pub fn unread(&self) -> impl Iterator<Item = (&Id, &Arc<Fields>)> {
+        let delivered = self.group.as_ref().map_or(Id::default(), |group| group.delivered);
+        self.entries.range((std::ops::Bound::Excluded(delivered), std::ops::Bound::Unbounded))
+    }
+
+    /// The consumer that holds an entry.
+    pub fn holder(&self, id: Id) -> Option<&Arc<str>> {
+        self.group.as_ref()?.holders.get(&id)
+    }
+
+    /// Removes an entry, held or not. Returns its fields.
+    pub fn remove(&mut self, id: Id) -> Option<Arc<Fields>> {
+        if let Some(group) = &mut self.group
+            && let Some(holder) = group.holders.remove(&id)
+            && let Some(held) = group.consumers.get_mut(&holder)
+        {
+            held.remove(&id);
+        }
+        self.entries.remove(&id)
+    }
+
+    /// Assigns an entry to a consumer.
+    pub fn deliver(&mut self, id: Id, consumer: Arc<str>) {
+        let group = self.group.get_or_insert_default();
+        group.delivered = group.delivered.max(id);
+        group.holders.insert(id, Arc::clone(&consumer));
+        group.consumers.entry(consumer).or_default().insert(id);
+    }
+}

@@ -1,0 +1,166 @@
+//! Tests of counters: how windows open and when a debit has room.
+
+use proptest::prelude::*;
+use tickfleet_core::{CounterKey, CounterState, Room, Window};
+
+use crate::seam::memory::counters::{Counter, Moment};
+
+fn room(amount: u64, max: u64, window: Window) -> Room {
+    Room {
+        counter: CounterKey::new("limit", "a"),
+        amount,
+        max,
+        window,
+        behind_queue: false,
+        shadow: false,
+        counters_max: 9,
+    }
+}
+
+const fn at(now_ms: i64) -> Moment {
+    Moment { now_ms, epoch_began_ms: 0, lease_ms: 100 }
+}
+
+const fn fixed(start_ms: i64, length_ms: i64) -> Window {
+    Window::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms }
+}
+
+const fn state(used: u64, ends_ms: i64, began_ms: i64) -> CounterState {
+    CounterState { used, ends_ms, began_ms, queued: false }
+}
+
+/// The counter after a debit that must have room.
+fn debit(counter: &Counter, amount: u64, window: Window, moment: Moment) -> Counter {
+    let debit = counter.debit(&room(amount, 5, window), moment);
+    assert_eq!(debit.refused, None);
+    debit.counter
+}
+
+#[test]
+fn a_fixed_window_opens_again_when_it_has_ended() {
+    let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
+    assert_eq!(counter.state, state(5, 150, 100));
+    assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), at(149)).refused, Some(state(5, 150, 100)));
+    assert_eq!(debit(&counter, 2, fixed(150, 50), at(150)).state, state(2, 200, 150));
+}
+
+#[test]
+fn another_length_does_not_open_a_window_twice() {
+    let counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
+    // The running window stays, even if the policy has changed.
+    assert!(counter.debit(&room(1, 5, fixed(120, 20)), at(130)).refused.is_some());
+    assert_eq!(debit(&counter, 1, fixed(120, 40), at(155)).state, state(1, 200, 155));
+}
+
+#[test]
+fn a_day_goes_on_in_another_zone() {
+    let day = |start_ms, end_ms| Window::Day { start_ms, end_ms };
+    let counter = debit(&Counter::default(), 4, day(0, 1_000), at(500));
+    assert_eq!(debit(&counter, 1, day(200, 1_200), at(1_100)).state, state(5, 1_200, 0));
+    assert_eq!(debit(&counter, 1, day(1_000, 2_000), at(1_100)).state, state(1, 2_000, 1_000));
+}
+
+#[test]
+fn a_short_window_that_began_before_a_restart_has_no_room() {
+    let counter = debit(&Counter::default(), 1, fixed(100, 50), at(120));
+    let restarted = Moment { epoch_began_ms: 130, ..at(140) };
+    assert_eq!(counter.debit(&room(1, 5, fixed(100, 50)), restarted).refused, Some(state(5, 150, 100)));
+    // Nor does a new counter whose window began before the restart.
+    assert!(Counter::default().debit(&room(1, 5, fixed(100, 50)), restarted).refused.is_some());
+    let next = Moment { epoch_began_ms: 130, ..at(150) };
+    assert_eq!(debit(&counter, 1, fixed(150, 50), next).state, state(1, 200, 150));
+    let long = Window::Fixed { start_ms: 0, end_ms: 60_001, length_ms: 60_001 };
+    debit(&Counter::default(), 1, long, restarted);
+    debit(&Counter::default(), 1, Window::Day { start_ms: 0, end_ms: 60_001 }, restarted);
+}
+
+#[test]
+fn no_permit_is_granted_for_a_lease_after_a_restart() {
+    let restarted = Moment { epoch_began_ms: 130, ..at(229) };
+    let refused = Counter::default().debit(&room(1, 5, Window::Held), restarted).refused;
+    assert_eq!(refused, Some(state(5, 230, 0)));
+    let unbounded = Counter::default().debit(&room(1, u64::MAX, Window::Held), restarted);
+    assert_eq!(unbounded.refused, Some(state(u64::MAX, 230, 0)));
+    debit(&Counter::default(), 1, Window::Held, Moment { epoch_began_ms: 130, ..at(230) });
+    debit(&Counter::default(), 1, Window::Total, restarted);
+}
+
+#[test]
+fn a_refusal_leaves_the_queue_flag_and_a_new_kind_starts_again() {
+    let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
+    counter.state.queued = true;
+    for window in [Window::Held, Window::Total, Window::Rolling { length_ms: 80 }] {
+        let after = debit(&counter, 1, window, at(130)).state;
+        assert_eq!((after.used, after.queued), (1, true), "{window:?}");
+    }
+    let rolling = debit(&counter, 1, Window::Rolling { length_ms: 80 }, at(130));
+    assert_eq!(debit(&rolling, 3, Window::Total, at(130)).state.used, 3);
+}
+
+#[test]
+fn amounts_are_returned_to_the_window_that_they_were_debited_in() {
+    let mut counter = debit(&Counter::default(), 5, fixed(100, 50), at(120));
+    counter.add(-2, Some(150));
+    counter.add(-2, Some(200));
+    assert_eq!(counter.state.used, 3);
+    counter.add(-9, None);
+    counter.add(4, None);
+    assert_eq!(counter.state.used, 4);
+
+    let window = Window::Rolling { length_ms: 80 };
+    let first = Counter::default().debit(&room(2, 5, window), at(5));
+    assert_eq!((first.debited.used, first.debited.ends_ms), (2, 90));
+    let mut counter = debit(&first.counter, 1, window, at(15));
+    assert_eq!((counter.state, counter.buckets.clone()), (state(3, 90, 0), Some(vec![(90, 2), (100, 1)])));
+    counter.add(-1, Some(90));
+    counter.add(3, None);
+    counter.add(3, Some(70));
+    assert_eq!(counter.buckets, Some(vec![(90, 1), (100, 4)]));
+    assert_eq!(debit(&counter, 0, window, at(90)).buckets, Some(vec![(100, 4)]));
+}
+
+proptest! {
+    /// A debit counts for at least its window's length, and for at most an eighth longer.
+    #[test]
+    fn a_rolling_counter_never_allows_more_in_any_length(
+        length_ms in 8..200_i64,
+        max in 1..10_u64,
+        steps in prop::collection::vec((0..60_i64, 1..4_u64), 1..60),
+    ) {
+        let (mut counter, mut now_ms, mut debits) = (Counter::default(), 1_000, Vec::<(i64, u64)>::new());
+        for (step_ms, amount) in steps {
+            now_ms += step_ms;
+            let debit = counter.debit(&room(amount, max, Window::Rolling { length_ms }), at(now_ms));
+            let within = |length_ms| -> u64 { debits.iter().filter(|one| one.0 > now_ms - length_ms).map(|one| one.1).sum() };
+            if debit.refused.is_some() {
+                let width_ms = (length_ms + 7) / 8;
+                prop_assert!(within(length_ms + width_ms) + amount > max);
+            } else {
+                prop_assert!(within(length_ms) + amount <= max);
+                debits.push((now_ms, amount));
+                counter = debit.counter;
+                prop_assert!(counter.buckets.as_ref().is_some_and(|buckets| buckets.len() <= 9));
+            }
+        }
+    }
+
+    /// A fixed window allows at most its bound within its length, even if policies change the length.
+    #[test]
+    fn a_fixed_counter_allows_its_bound_once_in_a_window(
+        steps in prop::collection::vec((0..60_i64, 1..4_u64, prop::sample::select(vec![20_i64, 50])), 1..60),
+    ) {
+        let (mut counter, mut now_ms, mut debits) = (Counter::default(), 1_000, Vec::<(i64, u64)>::new());
+        for (step_ms, amount, length_ms) in steps {
+            now_ms += step_ms;
+            let start_ms = now_ms / length_ms * length_ms;
+            let debit = counter.debit(&room(amount, 5, fixed(start_ms, length_ms)), at(now_ms));
+            if debit.refused.is_none() {
+                counter = debit.counter;
+                debits.push((now_ms, amount));
+                let began_ms = counter.state.began_ms;
+                let within: u64 = debits.iter().filter(|one| one.0 >= began_ms).map(|one| one.1).sum();
+                prop_assert!(within <= 5);
+            }
+        }
+    }
+}

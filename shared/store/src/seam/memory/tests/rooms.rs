@@ -1,0 +1,85 @@
+//! Tests of debits in transactions.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+
+#[tokio::test]
+async fn a_stamped_transaction_notes_its_debits() {
+    let mut bench = Bench::new();
+    let fixed = Window::Fixed { start_ms: START, end_ms: START + 10, length_ms: 10 };
+    let mut transaction = Transaction { stamped: true, ..bench.transaction() };
+    transaction
+        .guard(Guard::Room(room("a", 2, 5, fixed)))
+        .guard(Guard::Room(room("b", 0, 5, Window::Held)))
+        .guard(Guard::Room(room("a", 1, 5, fixed)))
+        .write(put("before", "1{}", None))
+        .write(Write::Enqueue(StreamKey::new("q1"), fields("x")))
+        .write(put("after", "1{}", None));
+    bench.commit(&transaction).await.unwrap();
+    let end = START + 10;
+    assert_eq!(bench.text("before").await.unwrap(), format!("v1 - 2:{end},0:0,3:{end} 1{{}}"));
+    assert_eq!(bench.text("after").await.unwrap(), format!("v1 {START}-0 2:{end},0:0,3:{end} 1{{}}"));
+    let taken = bench.store.take(&take(1, 0)).await.unwrap();
+    assert_eq!(taken[0].fields[0], ("d".into(), Bytes::from(format!("2:{end},0:0,3:{end}"))));
+}
+
+#[tokio::test]
+async fn counters_beyond_the_bound_share_one() {
+    let mut bench = Bench::new();
+    let debit = |counter: &str| Guard::Room(room(counter, 1, 1, Window::Total));
+    bench.guard(vec![debit("a"), debit("b"), debit("c")]).await.unwrap();
+    let others = CounterKey::new("limit", "~");
+    assert_eq!(bench.counter(&others).await.unwrap().used, 1);
+    let c = CounterKey::new("limit", "c");
+    let state = CounterState { used: 1, ..CounterState::default() };
+    let conflict = Err(Conflict::Room { counter: c.clone(), state });
+    assert_eq!(bench.guard(vec![debit("c")]).await, conflict);
+    assert_eq!(bench.counter(&c).await, None);
+    bench.write(vec![Write::Add { counter: c.clone(), amount: -3, ends_ms: None }]).await;
+    assert_eq!(bench.counter(&others).await.unwrap().used, 0);
+    // Two debits in one transaction do not overrun it either.
+    assert!(bench.guard(vec![debit("c"), debit("d")]).await.is_err());
+    bench.write(vec![Write::DeleteCounter(CounterKey::new("limit", "a"))]).await;
+    bench.guard(vec![debit("c")]).await.unwrap();
+    assert_eq!(bench.counter(&c).await.unwrap().used, 1);
+}
+
+#[tokio::test]
+async fn shadow_debits_without_room_and_reports_it() {
+    let mut bench = Bench::new();
+    let guard = Guard::Room(Room { shadow: true, ..room("a", 2, 1, Window::Total) });
+    let committed = bench.guard(vec![guard]).await.unwrap();
+    assert_eq!(committed.shadowed, [CounterKey::new("limit", "a")]);
+    assert_eq!(bench.counter(&CounterKey::new("limit", "a")).await.unwrap().used, 2);
+}
+
+#[tokio::test]
+async fn new_turns_wait_behind_the_throttle_queue() {
+    let mut bench = Bench::new();
+    let key = CounterKey::new("limit", "a");
+    let (set, queue_of) = (keys::throttle_queue(&key), Some(key.clone()));
+    let join = Write::Join { set: set.clone(), member: "m".into(), place: 1, queue_of: queue_of.clone() };
+    bench.write(vec![join]).await;
+    let new = Guard::Room(Room { behind_queue: true, ..room("a", 1, 5, Window::Total) });
+    let state = CounterState { queued: true, ..CounterState::default() };
+    assert_eq!(bench.guard(vec![new.clone()]).await, Err(Conflict::Room { counter: key.clone(), state }));
+    bench.guard(vec![Guard::Room(room("a", 1, 5, Window::Total))]).await.unwrap();
+    assert!(bench.counter(&key).await.unwrap().queued);
+    bench.write(vec![Write::Leave { set, member: "m".into(), queue_of }]).await;
+    bench.guard(vec![new]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_window_that_does_not_hold_now_is_a_conflict_of_time() {
+    let mut bench = Bench::new();
+    let fixed = |start_ms, end_ms| Window::Fixed { start_ms, end_ms, length_ms: 10 };
+    let conflict = Err(Conflict::Time { now_ms: START });
+    for window in [fixed(START - 10, START), fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
+        assert_eq!(bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await, conflict, "{window:?}");
+    }
+    bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START, START + 10)))]).await.unwrap();
+    // Also while the counter's own window still runs.
+    bench.clock.step(5);
+    let refused = bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START - 5, START + 5)))]).await;
+    assert_eq!(refused, Err(Conflict::Time { now_ms: START + 5 }));
+}

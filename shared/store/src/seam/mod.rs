@@ -1,0 +1,354 @@
+//! The seam between decisions and a store: `read`, `commit`, `take`, and the upkeep that streams need.
+//!
+//! Two stores implement it: [`memory`] and [`redis`]. Code above the seam does not depend on the choice. A conformance suite
+//! (`tests/conformance.rs`) plays random transactions on both and compares answers and contents.
+//!
+//! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
+
+pub mod memory;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use tickfleet_core::view::{Fields, Undecided};
+use tickfleet_core::{
+    Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, Step, StreamKey, Transaction, Value,
+    Version, View,
+};
+
+use crate::StoreError;
+
+/// The consumer group of every queue.
+pub const GROUP: &str = "workers";
+
+/// The state of a shard, as every commit returns it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ShardState {
+    /// Shard time, ms.
+    pub now_ms: i64,
+    /// Number of the restart epoch.
+    pub epoch: u64,
+    /// When the epoch began, ms; 0 for the first one.
+    pub epoch_began_ms: i64,
+    /// Generation of the policy.
+    pub policy: u64,
+    /// Generation of the run-time settings.
+    pub settings: u64,
+    /// True if memory is short, by the last sample.
+    pub pressure: bool,
+}
+
+/// The result of a batch of transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// The shard's state after the batch.
+    pub shard: ShardState,
+    /// One result for each transaction, in order.
+    pub results: Vec<Result<Committed, Conflict>>,
+}
+
+/// A blocking read of queues.
+#[derive(Debug, Clone)]
+pub struct Take {
+    /// The consumer. It holds the entries until a transaction acknowledges them.
+    pub consumer: Arc<str>,
+    /// The queues, the preferred one first.
+    pub queues: Vec<StreamKey>,
+    /// Maximum number of entries, over all queues.
+    pub count: usize,
+    /// Maximum wait for the first entry, ms; 0 does not wait.
+    pub wait_ms: u64,
+}
+
+/// An entry that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The queue.
+    pub queue: StreamKey,
+    /// The entry.
+    pub entry: EntryId,
+    /// Its fields.
+    pub fields: Fields,
+}
+
+/// The number of entries of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backlog {
+    /// Entries that no consumer has taken.
+    pub waiting: u64,
+    /// Entries that consumers hold.
+    pub held: u64,
+}
+
+/// A consumer of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consumer {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Entries that it holds.
+    pub held: u64,
+}
+
+/// The bounds of a log or inbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Keep {
+    /// Maximum age of entries, ms, by the clock that numbered them; 0 for no bound.
+    pub age_ms: i64,
+    /// Maximum number of entries; the oldest are removed first; 0 for no bound.
+    pub entries: u64,
+    /// Entries up to and including this one are removed, because the readers have confirmed it: `<ms> << 64 | <sequence>`.
+    /// If the stream has never reached this ID, the store has lost entries, and the present ones are new to the readers:
+    /// none is removed.
+    pub read_upto: Option<u128>,
+}
+
+/// A shard of a store.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Answers queries, in order, in one round trip. Reads run no script, and are not isolated from each other: guards
+    /// detect changes in between.
+    async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError>;
+
+    /// Commits a batch in one round trip. Each transaction is atomic, and sees the earlier ones.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is then
+    /// reported as [`Committed::already`].
+    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError>;
+
+    /// Takes entries of queues. They stay with the consumer until a transaction acknowledges them.
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError>;
+
+    /// The shard's state. It also advances the shard's clock.
+    async fn shard(&self) -> Result<ShardState, StoreError> {
+        Ok(self.commit(&[]).await?.shard)
+    }
+
+    /// Creates missing queues and their groups.
+    async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError>;
+
+    /// The number of waiting and held entries of a queue.
+    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError>;
+
+    /// The consumers of a queue, by name. Consumers without entries may be omitted.
+    async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError>;
+
+    /// Removes a consumer without entries. Returns false if it holds some, and true if it does not exist.
+    async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError>;
+
+    /// Trims a log or an inbox. Returns the number of removed entries.
+    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
+
+    /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns bytes in use and the bound
+    /// (0 for none).
+    async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
+
+    /// Records whose keys begin with `prefix`, about `count` at a time, with the cursor of the next page. Cursor 0 begins
+    /// and ends a scan.
+    async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;
+
+    /// Counters of a limit, about `count` at a time, as [`Self::scan`].
+    async fn scan_counters(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
+}
+
+/// Draws versions. They are globally unique, because each process draws a random prefix.
+#[derive(Debug)]
+pub struct Versions {
+    prefix: String,
+    next: AtomicU64,
+}
+
+impl Versions {
+    /// Versions with this prefix. A process draws it at random; tests set it.
+    #[must_use]
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), next: AtomicU64::new(1) }
+    }
+
+    /// The next version.
+    pub fn draw(&self) -> Version {
+        Version::new(format!("{}{:x}", self.prefix, self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// Why a decision has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record cannot be read. Only this decision fails.
+    #[error("record {key} cannot be read: {why}")]
+    Unreadable {
+        /// The record.
+        key: RecordKey,
+        /// Why.
+        why: tickfleet_core::record::Unreadable,
+    },
+    /// The store could not apply the transaction.
+    #[error("the store refused the transaction: {0}")]
+    Failed(String),
+    /// Each attempt conflicted with other commits.
+    #[error("the decision conflicted {0} times")]
+    Contended(usize),
+}
+
+/// Conflicts after which a decision fails.
+const CONFLICTS_MAX: usize = 16;
+/// Reads after which a decision fails. No decision follows this many references.
+const READS_MAX: usize = 32;
+
+/// Reads of an unreadable record before the decision fails.
+const REREADS_MAX: usize = 3;
+
+/// One pending decision of a batch.
+struct Pending<'a, D: Decision> {
+    decision: &'a D,
+    context: Context,
+    conflicts: usize,
+    rereads: usize,
+    outcome: Option<Result<Receipt<D::Output>, RunError>>,
+}
+
+/// Runs a batch: reads, decides and commits until each decision has a result. All commits of a round are one round trip, and
+/// so are all reads. Results are in the order of the decisions.
+///
+/// # Errors
+/// [`StoreError`] if the store failed. Then the outcome of the last batch is unknown, and the same decisions may run again.
+pub async fn run<D: Decision>(
+    store: &dyn Store,
+    versions: &Versions,
+    shard: ShardState,
+    decisions: &[D],
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let mut view = View::default();
+    let hinted: HashSet<Query> = decisions.iter().flat_map(Decision::reads).collect();
+    read_into(store, &mut view, hinted).await?;
+    run_with(store, versions, shard, &mut view, decisions).await
+}
+
+/// As [`run`], with a view that the caller has filled, for example with a record that it has just written.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with<D: Decision>(
+    store: &dyn Store,
+    versions: &Versions,
+    mut shard: ShardState,
+    view: &mut View,
+    decisions: &[D],
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let mut pending: Vec<Pending<'_, D>> = decisions
+        .iter()
+        .map(|decision| Pending {
+            decision,
+            context: Context {
+                now_ms: shard.now_ms,
+                epoch: shard.epoch,
+                epoch_began_ms: shard.epoch_began_ms,
+                version: versions.draw(),
+                conflicts: Vec::new(),
+            },
+            conflicts: 0,
+            rereads: 0,
+            outcome: None,
+        })
+        .collect();
+    loop {
+        let decided = decide_all(store, view, &mut pending).await?;
+        if decided.is_empty() {
+            break;
+        }
+        let (indexes, steps): (Vec<usize>, Vec<(Transaction, D::Output)>) = decided.into_iter().unzip();
+        let (transactions, outputs): (Vec<Transaction>, Vec<D::Output>) = steps.into_iter().unzip();
+        let batch = store.commit(&transactions).await?;
+        shard = batch.shard;
+        let committed = indexes.into_iter().zip(&transactions).zip(outputs);
+        for (((index, transaction), output), result) in committed.zip(batch.results) {
+            let Some(item) = pending.get_mut(index) else { continue };
+            match result {
+                Ok(committed) => {
+                    view.learn_written(transaction);
+                    item.outcome = Some(Ok(Receipt { result: output, committed: Some(committed) }));
+                }
+                Err(conflict) => {
+                    view.learn(&conflict);
+                    item.conflicts += 1;
+                    if let Conflict::Failed { message } = conflict {
+                        item.outcome = Some(Err(RunError::Failed(message)));
+                    } else if item.conflicts >= CONFLICTS_MAX {
+                        item.outcome = Some(Err(RunError::Contended(item.conflicts)));
+                    } else {
+                        item.context.conflicts.push(conflict);
+                    }
+                }
+            }
+        }
+        for item in pending.iter_mut().filter(|item| item.outcome.is_none()) {
+            // A version identifies one content, and the next attempt may write different content.
+            item.context.version = versions.draw();
+            item.context.now_ms = shard.now_ms;
+            item.context.epoch = shard.epoch;
+            item.context.epoch_began_ms = shard.epoch_began_ms;
+        }
+    }
+    let results = pending.into_iter().filter_map(|item| item.outcome).collect();
+    Ok((shard, results))
+}
+
+/// Decides all items without a result, and reads missing values. Returns the transactions to commit, by index.
+async fn decide_all<D: Decision>(
+    store: &dyn Store,
+    view: &mut View,
+    pending: &mut [Pending<'_, D>],
+) -> Result<Vec<(usize, (Transaction, D::Output))>, StoreError> {
+    for reads in 0..=READS_MAX {
+        let (mut steps, mut missing) = (Vec::new(), HashSet::new());
+        for (index, item) in pending.iter_mut().enumerate().filter(|(_, item)| item.outcome.is_none()) {
+            match item.decision.decide(view, &item.context) {
+                Ok(Step::Commit(transaction, output)) => steps.push((index, (transaction, output))),
+                Ok(Step::Return(result)) => item.outcome = Some(Ok(Receipt { result, committed: None })),
+                // Fail only this decision: the others are committed.
+                Err(Undecided::Missing(_)) if reads == READS_MAX => {
+                    item.outcome = Some(Err(RunError::Contended(READS_MAX)));
+                }
+                Err(Undecided::Missing(query)) => {
+                    missing.insert(query);
+                }
+                Err(Undecided::Unreadable { key, why }) if item.rereads >= REREADS_MAX || reads == READS_MAX => {
+                    item.outcome = Some(Err(RunError::Unreadable { key, why }));
+                }
+                // The record may have changed between its read and that of its parts.
+                Err(Undecided::Unreadable { key, .. }) => {
+                    item.rereads += 1;
+                    view.forget(&key);
+                    missing.insert(Query::Record(key));
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(steps);
+        }
+        read_into(store, view, missing).await?;
+    }
+    Ok(Vec::new())
+}
+
+async fn read_into(store: &dyn Store, view: &mut View, queries: HashSet<Query>) -> Result<(), StoreError> {
+    if queries.is_empty() {
+        return Ok(());
+    }
+    let queries: Vec<Query> = queries.into_iter().collect();
+    let values = store.read(&queries).await?;
+    for (query, value) in queries.into_iter().zip(values) {
+        view.insert(query, value);
+    }
+    Ok(())
+}
