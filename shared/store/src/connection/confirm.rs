@@ -59,7 +59,7 @@ impl Connection {
             Some(live) => live,
             None => {
                 let (moves, connection) = (self.moves(), Box::pin(self.dedicated(at_most)).await?);
-                (Live { connection, run_id: std::sync::Arc::default() }, moves)
+                (Live::new(connection), moves)
             }
         };
         let run = self.run_on(&live.0, script, prefix, args);

@@ -18,7 +18,7 @@ pub(crate) mod tls_fault;
 pub(crate) mod url;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
@@ -27,9 +27,9 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
-use crate::script::Script;
+use crate::script::{Function, Script};
 use dial::Dial;
-use error::{StoreError, answer_of, is_of_this_connection, was_not_run};
+use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 use question::Question;
 
 use crate::script::args::Args;
@@ -74,9 +74,15 @@ struct Live {
     /// What the Redis at its other end calls itself, once that was asked. A Redis that restarts takes its connections
     /// with it, so it holds as long as they do.
     run_id: Arc<OnceCell<String>>,
+    /// Whether its user may not use functions, or it knows none.
+    without_functions: Arc<AtomicBool>,
 }
 
 impl Live {
+    fn new(connection: MultiplexedConnection) -> Self {
+        Self { connection, run_id: Arc::default(), without_functions: Arc::default() }
+    }
+
     /// The `run_id` of the Redis at the other end; empty where it does not say: then scripts ask it themselves.
     async fn run_id(&self) -> Result<&str, redis::RedisError> {
         let ask = || async {
@@ -84,6 +90,14 @@ impl Live {
             Ok(run_id_of(&info).to_owned())
         };
         self.run_id.get_or_try_init(ask).await.map(String::as_str)
+    }
+
+    fn refuses_functions(&self) -> bool {
+        self.without_functions.load(Ordering::Relaxed)
+    }
+
+    fn refuse_functions(&self) {
+        self.without_functions.store(true, Ordering::Relaxed);
     }
 }
 
@@ -160,7 +174,7 @@ impl Connection {
         if let Some(live) = current.as_ref() {
             return Ok(live.clone());
         }
-        let made = Live { connection: self.connect(RESPONSE_TIMEOUT).await?, run_id: Arc::default() };
+        let made = Live::new(self.connect(RESPONSE_TIMEOUT).await?);
         *current = Some(made.clone());
         if let Some(Ok(primary)) = self.dial.primary() {
             let before = self.led_to.lock().await.replace(primary.clone());
@@ -294,6 +308,71 @@ impl Connection {
         }
     }
 
+    /// Runs a function; once more if a server only said who runs it, or that nobody does for the moment. `arguments` adds those
+    /// of the call to a command, given what the server calls itself.
+    pub(crate) async fn run_function(
+        &self,
+        function: &Function,
+        arguments: impl Fn(&mut redis::Cmd, &str),
+    ) -> Result<Value, StoreError> {
+        let verb = function.script.verb;
+        let run = async {
+            let (asked, mut backoff) = (Instant::now(), Backoff::default());
+            loop {
+                let live = self.live().await?;
+                let answer = match live.run_id().await {
+                    Err(error) if is_of_this_connection(&error) => self.judge(verb, &live, Err(error)).await,
+                    // A user of Redis who may not ask carries on without.
+                    known => {
+                        let run_id = known.unwrap_or_default();
+                        self.call(&live, function, |command| arguments(command, run_id)).await
+                    }
+                };
+                let pause = match &answer {
+                    Err(StoreError::Verb { source, .. }) if was_not_run(source) => backoff.pause(),
+                    _ => return answer,
+                };
+                if asked.elapsed() + pause > TURNED_AWAY_MAX {
+                    return answer;
+                }
+                tokio::time::sleep(pause).await;
+            }
+        };
+        self.observe(verb, true, run).await
+    }
+
+    /// Calls a function, loading it where Redis does not know it; where it may not be loaded, or called, its text is run as a
+    /// script.
+    async fn call(
+        &self,
+        live: &Live,
+        function: &Function,
+        arguments: impl Fn(&mut redis::Cmd),
+    ) -> Result<Value, StoreError> {
+        let mut connection = live.connection.clone();
+        if !live.refuses_functions() {
+            let mut command = redis::cmd("FCALL");
+            arguments(command.arg(&function.name));
+            let mut answer = command.query_async::<Value>(&mut connection).await;
+            if matches!(&answer, Err(error) if error.detail() == Some("Function not found")) {
+                let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&function.source).to_owned();
+                answer = match load.query_async::<()>(&mut connection).await {
+                    Ok(()) => command.query_async::<Value>(&mut connection).await,
+                    Err(error) => Err(error),
+                };
+            }
+            match answer {
+                // Memory may be there again for the next call.
+                Err(error) if error.code() == Some("OOM") => {}
+                Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
+                answer => return self.judge(function.script.verb, live, answer).await,
+            }
+        }
+        let mut command = redis::cmd("EVALSHA");
+        arguments(command.arg(&function.script.digest));
+        self.evaluate(live, &function.script, &command).await
+    }
+
     async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
         let live = self.live().await?;
         self.run_on(&live, script, prefix, args).await
@@ -312,6 +391,11 @@ impl Connection {
                 known => command.arg(known.unwrap_or_default()),
             };
         }
+        self.evaluate(live, script, &command).await
+    }
+
+    /// Runs a script by the command that names its digest, loading it where Redis does not know it.
+    async fn evaluate(&self, live: &Live, script: &Script, command: &redis::Cmd) -> Result<Value, StoreError> {
         let mut connection = live.connection.clone();
         let mut answer = command.query_async::<Value>(&mut connection).await;
         if matches!(&answer, Err(error) if error.code() == Some("NOSCRIPT")) {

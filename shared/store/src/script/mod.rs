@@ -30,6 +30,28 @@ impl Script {
     }
 }
 
+/// A function of Redis, and the script of the same text: it runs where functions may not be used.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    /// The name of the function and of its library. It has the text's digest: those of several releases stand side by side.
+    pub(crate) name: String,
+    /// The text of the library.
+    pub(crate) source: String,
+    /// The script.
+    pub(crate) script: Script,
+}
+
+impl Function {
+    /// The function of `verb` with this script, which registers itself as `NAME` in a library, and runs otherwise. A library
+    /// has a first line of its own.
+    pub(crate) fn new(verb: &'static str, text: &str) -> Self {
+        let script = Script::new(verb, text.to_owned());
+        let name = format!("tickfleet_{verb}_{}", script.digest);
+        let body = text.split_once('\n').map_or("", |(_, body)| body);
+        Self { source: format!("#!lua name={name}\nlocal NAME = '{name}'\n{body}"), name, script }
+    }
+}
+
 /// The place of a line of a script, among the files that it is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScriptLine {

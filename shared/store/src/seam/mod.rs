@@ -6,6 +6,7 @@
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
 
 pub mod memory;
+pub mod redis;
 
 use std::collections::HashSet;
 use std::sync::Arc;

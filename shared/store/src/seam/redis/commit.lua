@@ -1,0 +1,500 @@
+#!lua flags=allow-oom
+-- Commits a batch of transactions, each as a whole or not at all.
+-- core/src/transaction.rs defines guards and writes. encode.rs writes the arguments, reply.rs reads the reply.
+-- Redis loads the text once, as a library with one function, or runs it as a script.
+--
+-- KEYS   1 the shard's prefix; all keys in the arguments are complete
+-- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease, ms
+--        3 number of counter groups, then for each: key of the limit's counters · number of names · names
+--        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
+--        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
+--        or '' · words of guards and writes, each followed by its own arguments
+--        Arguments name counters and inboxes by their number in these lists, from 1.
+-- Reply  shard time · epoch · its begin · generation of the policy · of the settings · 1 under pressure, else 0, and for each
+--        transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
+--        shadowed counters} · a conflict: {word, …}
+
+-- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
+local call, try, pack, unpack_struct, format, unpack, max_of, min_of, floor
+local ARGV, P, META, TIMERS, BUILT_IN, lease
+local GROUP = 'workers'
+-- Lua passes a limited number of arguments to one command.
+local MANY = 1000
+local function in_parts(command, key, list, from, last)
+  for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
+end
+
+---- The shard. Its clock never steps back; its epoch is one run of the server.
+local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
+-- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
+local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
+local function read_state(text)
+  if text == state then return end
+  state, offset, run_id, epoch, restarted, policy, settings, pressure = text, string.match(text, STATE)
+  offset, epoch, restarted, policy, settings, pressure = offset + 0, epoch + 0, restarted + 0, policy + 0, settings + 0, pressure + 0
+end
+local function write_state()
+  state = format('%d %s %d %d %d %d %d', offset, run_id, epoch, restarted, policy, settings, pressure)
+  call('HSET', META, 'state', state)
+end
+local function read_shard()
+  local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
+  read_state(meta[2] or NEW_STATE)
+  local last_ms, advanced = (meta[1] or 0) + 0, time[1] * 1000 + floor(time[2] / 1000) + offset
+  now = max_of(advanced, last_ms)
+  now_text = format('%d', now)
+  if advanced < last_ms then
+    offset = offset + last_ms - advanced
+    write_state()
+    call('HSET', META, 'step_ms', format('%d', last_ms - advanced))
+    call('HINCRBY', META, 'steps', '1')
+  elseif now > last_ms then
+    call('HSET', META, 'last_ms', now_text)
+  end
+  if run_id == ARGV[1] and run_id ~= '' then return end
+  -- The caller may be wrong, so the server itself is asked.
+  local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  if run_id ~= id then
+    epoch, restarted, run_id = epoch + 1, run_id == '' and 0 or now, id
+    write_state()
+  end
+end
+
+---- Counters. Redis stores four doubles each: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling). A rolling
+-- counter has pairs behind them, ordered by time: when an amount leaves it, and the amount.
+-- A restart may lose the last debits of a window. A longer window is used again nevertheless.
+local LOST_WINDOW_MAX = 60000
+-- Counter · window (0: none) · behind the queue · shadow · amount · max · begin · end · length · counters of the limit at most.
+local ROOM, ROOM_SIZE = '<I4BBBdddddd', 55
+local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
+-- Counter · amount · end of the window that it was debited in, or -1.
+local ADD, ADD_SIZE = '<I4dd', 20
+local NO_BOUND = 2 ^ 53
+-- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
+local counters, counted, present
+-- By the key of a limit's counters: the counter `~` for those beyond its bound, and how many others there are.
+local shared, sizes
+-- Seven values of each counter that the present transaction has changed, from before. Later batches use the list again.
+local before, noted = {}, 0
+local function load_counter(key, name, text)
+  -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
+  local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
+  counted = counted + 1
+  counters[counted] = c
+  if name == '~' then shared[key] = c end
+  if not text then return c end
+  local flags
+  c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
+  c.queued = flags % 2 == 1
+  if flags >= 2 then c.buckets = {} end
+  for at = 33, #text, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
+  return c
+end
+local function shared_counter(key) return shared[key] or load_counter(key, '~', call('HGET', key, '~')) end
+local function size_of(key)
+  if not sizes[key] then sizes[key] = call('HLEN', key) - call('HEXISTS', key, '~') end
+  return sizes[key]
+end
+local function set_exists(c, exists)
+  if c.name ~= '~' and c.key ~= BUILT_IN then sizes[c.key] = size_of(c.key) + (exists and 1 or -1) end
+  c.exists = exists
+end
+-- Notes a counter before its first change in a transaction, and creates it.
+local function change(c)
+  if c.touch ~= present then
+    local n = noted
+    before[n + 1], before[n + 2], before[n + 3], before[n + 4] = c, c.used, c.ends, c.began
+    before[n + 5], before[n + 6], before[n + 7] = c.queued, c.buckets or false, c.exists
+    c.touch, noted = present, n + 7
+    if c.buckets then c.buckets = { unpack(c.buckets) } end
+  end
+  if not c.exists then set_exists(c, true) end
+end
+local function undo_changes()
+  for n = 1, noted, 7 do
+    local c, existed = before[n], before[n + 6]
+    if c.exists ~= existed then set_exists(c, existed) end
+    c.used, c.ends, c.began, c.queued, c.buckets = unpack(before, n + 1, n + 5)
+  end
+end
+-- The counter that a write changes: `~` stands for a counter that the limit does not have.
+local function written(number)
+  local c = counters[number + 0]
+  if c.exists or c.key == BUILT_IN then return c end
+  local others = shared_counter(c.key)
+  return others.exists and others or c
+end
+local function sum_buckets(c)
+  c.used, c.ends, c.began = 0, c.buckets[1] or 0, 0
+  for k = 2, #c.buckets, 2 do c.used = c.used + c.buckets[k] end
+end
+-- Debits a rolling counter. Returns when the amount leaves it.
+local function debit_rolling(c, amount, length)
+  local width = floor((max_of(length, 1) + 7) / 8)
+  local leaves = (floor(now / width) + 1) * width + length
+  if amount == 0 then return leaves end
+  local list, k = c.buckets, 1
+  while list[k] and list[k] < leaves do k = k + 2 end
+  if list[k] ~= leaves then
+    table.insert(list, k, 0)
+    table.insert(list, k, leaves)
+  end
+  list[k + 1] = list[k + 1] + amount
+  sum_buckets(c)
+  return leaves
+end
+-- Opens the window that runs now, if the counter's last one has ended.
+local function open_window(c, window, from, upto, length)
+  if window == ROLLING then
+    c.buckets = c.buckets or {}
+    while c.buckets[1] and c.buckets[1] <= now do c.buckets = { unpack(c.buckets, 3) } end
+    return sum_buckets(c)
+  end
+  -- The limit is of another kind now: its counters start again.
+  if c.buckets or window < ROLLING and c.ends ~= 0 then c.used, c.ends, c.began, c.buckets = 0, 0, 0, false end
+  if window < ROLLING or now < c.ends then return end
+  if c.ends <= from then c.used, c.ends, c.began = 0, upto, from
+  -- The time zone has changed: the day continues.
+  elseif window == DAY then c.ends = upto
+  -- The length has changed: the counter opens once, also for the time up to the next boundary.
+  else c.used, c.ends, c.began = 0, upto + length, now end
+end
+-- Debits the counters of a list of rooms. Returns a conflict or nil, the stamp with the counters' new amounts, and the counters
+-- in shadow mode that had no room.
+local function debit(rooms, stamped, stamp, shadowed)
+  for at = 1, #rooms, ROOM_SIZE do
+    local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
+    if window > ROLLING and (now < from or now >= upto) then return { 'time' } end
+    local c = counters[number]
+    if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
+    change(c)
+    open_window(c, window, from, upto, length)
+    local used, ends = c.used, c.ends
+    -- The restart may have lost debits, and holders have not reported themselves yet.
+    if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
+      used = max_of(used, max)
+    elseif window == HELD and restarted > 0 and now < restarted + lease then
+      used, ends = max_of(used, max), restarted + lease
+    end
+    if amount > max - used or behind == 1 and c.queued then
+      if shadow == 0 then return { 'room', number, pack('<dddd', used, ends, c.began, c.queued and 1 or 0) } end
+      shadowed = shadowed or {}
+      shadowed[#shadowed + 1] = number
+    end
+    local leaves = c.ends
+    if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%.0f:%.0f', c.used, leaves) end
+  end
+  return nil, stamp, shadowed
+end
+-- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
+local function add(amounts)
+  for at = 1, #amounts, ADD_SIZE do
+    local number, amount, ends_ms = unpack_struct(ADD, amounts, at)
+    local c = written(number)
+    if c.buckets then
+      change(c)
+      local list, k = c.buckets, #c.buckets - 1
+      while k > 0 and ends_ms >= 0 and list[k] ~= ends_ms do k = k - 2 end
+      if k > 0 then list[k + 1] = max_of(list[k + 1] + amount, 0) end
+      sum_buckets(c)
+    elseif ends_ms < 0 or c.exists and c.ends == ends_ms then
+      change(c)
+      c.used = max_of(c.used + amount, 0)
+    end
+  end
+end
+
+---- Queues. Entries that the batch has acknowledged, by stream, are deleted together.
+local acknowledged
+-- Above this number, one trim is faster than deletes by name: Redis finds an entry by a walk over its neighbors.
+local FEW = 8
+local function acknowledge(stream, entry)
+  if call('XACK', stream, GROUP, entry) == 0 then return false end
+  local list = acknowledged[stream]
+  if list then list[#list + 1] = entry else acknowledged[stream] = { entry } end
+  return true
+end
+-- The first held entry in a range, of all consumers or of one; nil if there is none.
+local function first_held(stream, from, upto, ...)
+  local found = try('XPENDING', stream, GROUP, from, upto, '1', ...)
+  return not found.err and found[1] or nil
+end
+local function delete_acknowledged(stream)
+  local list, from = acknowledged[stream] or {}, 1
+  acknowledged[stream] = nil
+  if #list > FEW then
+    -- All entries before the first held one are acknowledged; if none is held, all up to the last of the list.
+    local held = first_held(stream, '-', '+')
+    local trimmed = try('XTRIM', stream, 'MINID', held and held[1] or list[#list])
+    if trimmed == #list - (held and 0 or 1) then from = #list end
+  end
+  in_parts('XDEL', stream, list, from, #list)
+end
+
+---- Timers that the batch has set, and cleared. They are written together.
+local due, dues, cleared, clears = {}, 0, {}, 0
+local function write_timers()
+  in_parts('ZADD', TIMERS, due, 1, dues)
+  in_parts('ZREM', TIMERS, cleared, 1, clears)
+  dues, clears = 0, 0
+end
+
+---- Inboxes of the batch, by number.
+local boxes
+local function load_inbox(tenant, name, seq)
+  boxes[#boxes + 1] = { name = name, key = P .. 'replies:' .. tenant .. ':' .. name, known = P .. 'inboxes:' .. tenant,
+    seqs = P .. 'seqs:' .. tenant, seq = seq or 0, used = false }
+end
+-- Adds an inbox to its tenant's. At once, because later transactions of the batch count it.
+local function use_inbox(box)
+  if box.used then return end
+  call('ZADD', box.known, now_text, box.name)
+  box.used = true
+end
+
+---- Rare guards and writes, by word. Each takes the index of its first argument, and returns the number of its arguments; a guard
+-- also returns a conflict or nil.
+local guards, writes = {}, {}
+function guards.present(i) return 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
+function guards.before(i) return 1, now >= ARGV[i] + 0 and { 'time' } or nil end
+function guards.since(i) return 1, now < ARGV[i] + 0 and { 'time' } or nil end
+function guards.calm() return 0, pressure == 1 and { 'pressure' } or nil end
+function guards.member(i) return 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
+function guards.first(i) return 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
+function guards.generation(i)
+  return 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
+end
+function guards.epoch(i)
+  local lasts = restarted == 0 or ARGV[i + 1] == '0' or now >= restarted + ARGV[i + 1]
+  return 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
+end
+function guards.within(i)
+  delete_acknowledged(ARGV[i])
+  return 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
+end
+function guards.fits(i)
+  local full = call('ZCARD', ARGV[i]) >= ARGV[i + 2] + 0 and not call('ZSCORE', ARGV[i], ARGV[i + 1])
+  return 3, full and { 'full' } or nil
+end
+function guards.inbox(i)
+  local box = boxes[ARGV[i] + 0]
+  if call('XLEN', box.key) >= ARGV[i + 1] + 0 then return 3, { 'inbox_full' } end
+  local fits = box.used or call('ZSCORE', box.known, box.name) or call('ZCARD', box.known) < ARGV[i + 2] + 0
+  return 3, not fits and { 'inboxes' } or nil
+end
+function guards.unread(i)
+  delete_acknowledged(ARGV[i])
+  local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
+  return 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
+end
+-- If several entries must be held, all but the last are pending: none is acknowledged if one is not held.
+function guards.pending(i) return 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and { 'not_held' } or nil end
+-- Upkeep removes a consumer that holds nothing.
+function guards.idle(i)
+  if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return 2, { 'not_held' } end
+  try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1])
+  return 2
+end
+function writes.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return 1 end
+function writes.earlier(i) call('ZADD', TIMERS, 'LT', ARGV[i + 1], ARGV[i]) return 2 end
+function writes.wake(i) call('ZADD', TIMERS, 'XX', 'LT', ARGV[i + 1], ARGV[i]) return 2 end
+function writes.expire(i) call('PEXPIRE', ARGV[i], ARGV[i + 1]) return 2 end
+-- A record without a lifetime ends that of its parts.
+function writes.keep(i) call('PERSIST', ARGV[i]) return 1 end
+-- A part has the lifetime of its record.
+function writes.part(i)
+  call('HSET', ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  local ends_ms = call('PEXPIRETIME', ARGV[i])
+  if ends_ms > 0 then call('PEXPIREAT', ARGV[i + 1], format('%d', ends_ms)) end
+  return 4
+end
+function writes.delete_part(i) call('HDEL', ARGV[i], ARGV[i + 1]) return 2 end
+function writes.remove(i)
+  try('XACK', ARGV[i], GROUP, ARGV[i + 1])
+  call('XDEL', ARGV[i], ARGV[i + 1])
+  return 2
+end
+function writes.join(i) call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1]) return 3 end
+function writes.leave(i) call('ZREM', ARGV[i], ARGV[i + 1]) return 2 end
+-- Notes in a counter whether turns wait in its queue.
+function writes.queue(i)
+  local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
+  if not (c.exists or waits) then return 2 end
+  change(c)
+  c.queued = waits
+  return 2
+end
+function writes.delete_counter(i)
+  local c = counters[ARGV[i] + 0]
+  change(c)
+  set_exists(c, false)
+  c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
+  return 1
+end
+-- Sets a generation, or the flag of a memory sample.
+function writes.note(i)
+  local name, value = ARGV[i], ARGV[i + 1] + 0
+  if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
+  write_state()
+  return 2
+end
+
+---- Transactions.
+-- Compares the version of a record, and reads no more of it.
+local last_index = {}
+local function has_version(key, version)
+  local n = #version
+  last_index[n] = last_index[n] or format('%d', n - 1)
+  return call('GETRANGE', key, '0', last_index[n]) == version
+end
+local function refuse(conflict, proof, version)
+  undo_changes()
+  return proof ~= '' and has_version(proof, version) and 2 or conflict
+end
+-- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply. Frequent words come first.
+local function commit(i, stop)
+  local version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  local entry, entries, shadowed
+  local stamp = '-'
+  i = i + 3
+  while i <= stop do
+    local word, a = ARGV[i], ARGV[i + 1]
+    if word == 'held' then
+      if not acknowledge(a, ARGV[i + 2]) then return refuse({ 'not_held' }, proof, version) end
+      i = i + 3
+    elseif word == 'put' then
+      call('SET', a, version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 2])
+      i = i + 3
+    elseif word == 'room' then
+      local conflict
+      conflict, stamp, shadowed = debit(a, stamped, stamp, shadowed)
+      if conflict then return refuse(conflict, proof, version) end
+      i = i + 2
+    elseif word == 'version' then
+      if not has_version(a, ARGV[i + 2]) then return refuse({ 'record', a, call('GET', a) }, proof, version) end
+      i = i + 3
+    elseif word == 'absent' then
+      if call('EXISTS', a) == 1 then return refuse({ 'record', a, call('GET', a) }, proof, version) end
+      i = i + 2
+    elseif word == 'add' then
+      add(a)
+      i = i + 2
+    elseif word == 'enqueue' then
+      local last = i + 2 + ARGV[i + 2]
+      if entry then entries = entries or { entry } end
+      if stamped then entry = call('XADD', a, '*', 'd', stamp, unpack(ARGV, i + 3, last))
+      else entry = call('XADD', a, '*', unpack(ARGV, i + 3, last)) end
+      if entries then entries[#entries + 1] = entry end
+      i = last + 1
+    elseif word == 'timer' then
+      -- A timer that was cleared before is not cleared afterwards.
+      if clears > 0 then write_timers() end
+      due[dues + 1], due[dues + 2], dues = ARGV[i + 2], a, dues + 2
+      i = i + 3
+    elseif word == 'clear' then
+      cleared[clears + 1], clears = a, clears + 1
+      i = i + 2
+    elseif word == 'set_for' then
+      -- The text has the version already: the transaction has enqueued and stamped nothing before.
+      call('SET', a, ARGV[i + 4], 'PX', ARGV[i + 3])
+      call('PEXPIRE', ARGV[i + 2], ARGV[i + 3])
+      i = i + 5
+    elseif word == 'delete' then
+      call('DEL', a, ARGV[i + 2])
+      i = i + 3
+    elseif word == 'reply' then
+      local box = boxes[a + 0]
+      local number = format('%d', box.seq + 1)
+      call('XADD', box.key, '*', 'reply', ARGV[i + 2], 'seq', number)
+      box.seq = number
+      use_inbox(box)
+      i = i + 3
+    elseif word == 'append' then
+      local last = i + 3 + ARGV[i + 3]
+      call('XADD', a, 'MAXLEN', '~', ARGV[i + 2], '*', unpack(ARGV, i + 4, last))
+      i = last + 1
+    elseif word == 'proof' then
+      if has_version(proof, version) then return 2 end
+      i = i + 1
+    elseif writes[word] then
+      write_timers()
+      i = i + 1 + writes[word](i + 1)
+    else
+      write_timers()
+      local n, conflict = guards[word](i + 1)
+      if conflict then return refuse(conflict, proof, version) end
+      i = i + 1 + n
+    end
+  end
+  if entries or shadowed then return { 'committed', entries or { entry }, shadowed or {} } end
+  return entry or 1
+end
+
+---- The batch. A key of another type fails only the transactions that need it.
+-- Reads groups of names, each from one hash. Returns the index behind them.
+local function load_groups(i, prefix, load)
+  local groups = ARGV[i] + 0
+  i = i + 1
+  for _ = 1, groups do
+    local group, n = ARGV[i], ARGV[i + 1] + 0
+    local found = try('HMGET', prefix .. group, unpack(ARGV, i + 2, i + 1 + n))
+    for k = 1, n do load(group, ARGV[i + 1 + k], not found.err and found[k]) end
+    i = i + 2 + n
+  end
+  return i
+end
+-- Names and values that follow each other in one hash go to Redis together.
+local list, size = {}, 0
+local function save(key, name, value, next_key)
+  if value then list[size + 1], list[size + 2], size = name, value, size + 2 end
+  if next_key == key then return end
+  in_parts('HSET', key, list, 1, size)
+  size = 0
+end
+local function save_named()
+  for k = 1, counted do
+    local c, following, text = counters[k], counters[k + 1], nil
+    if c.touch and c.exists then
+      text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
+      for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
+    elseif c.touch then
+      try('HDEL', c.key, c.name)
+    end
+    save(c.key, c.name, text, following and following.key)
+  end
+  for k = 1, #boxes do
+    local box, following = boxes[k], boxes[k + 1]
+    save(box.seqs, box.name, box.used and box.seq ~= 0 and box.seq, following and following.seqs)
+  end
+end
+local function run(keys, args)
+  call, try, pack, unpack_struct, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
+  unpack, max_of, min_of, floor = _G.unpack, math.max, math.min, math.floor
+  ARGV, P = args, keys[1]
+  META, TIMERS, BUILT_IN, lease = P .. 'meta', P .. 'timers', P .. 'counters:_', ARGV[2] + 0
+  counters, counted, present, shared, sizes, noted = {}, 0, 0, {}, {}, 0
+  acknowledged, boxes, dues, clears, size = {}, {}, 0, 0, 0
+  read_shard()
+  local i, last = load_groups(load_groups(3, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
+  local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
+  while i <= last do
+    local stop = i + ARGV[i]
+    present, noted = present + 1, 0
+    local done, result = pcall(commit, i + 1, stop)
+    if not done then
+      undo_changes()
+      result = { 'failed', type(result) == 'table' and result.err or tostring(result) }
+    end
+    n = n + 1
+    results[n], i = result, stop + 1
+  end
+  results[4], results[5], results[6] = policy, settings, pressure
+  for stream in pairs(acknowledged) do delete_acknowledged(stream) end
+  write_timers()
+  save_named()
+  return results
+end
+
+if not redis.register_function then return run(_G.KEYS, _G.ARGV) end
+redis.register_function({ function_name = NAME, callback = run, flags = { 'allow-oom' } })

@@ -1,0 +1,533 @@
+//! Encodes transactions as the flat arguments of `commit.lua`, which documents their order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_core::record::RecordText;
+use tickfleet_core::view::Fields;
+use tickfleet_core::{
+    CounterKey, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+};
+
+/// A list of byte strings in one buffer.
+#[derive(Debug, Default)]
+pub(super) struct Arguments {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Arguments {
+    /// All of them, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let mut from = 0;
+        self.ends.iter().map(move |end| {
+            let argument = self.bytes.get(from..*end).unwrap_or_default();
+            from = *end;
+            argument
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn push(&mut self, argument: impl AsRef<[u8]>) -> &mut Self {
+        self.join(&[argument.as_ref()])
+    }
+
+    fn join(&mut self, parts: &[&[u8]]) -> &mut Self {
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.ends.push(self.bytes.len());
+        self
+    }
+
+    fn show(&mut self, value: impl std::fmt::Display) -> &mut Self {
+        use std::io::Write as _;
+        // Writing to memory cannot fail.
+        let _ = write!(self.bytes, "{value}");
+        self.ends.push(self.bytes.len());
+        self
+    }
+
+    fn append(&mut self, other: &Self) {
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.ends.extend(other.ends.iter().map(|end| from + end));
+    }
+}
+
+/// The hash of the counters of all built-in limits. Its size is not bounded.
+const BUILT_IN: &str = "_";
+
+/// The hash of a limit's counters. Built-in limits share one.
+pub(super) fn hash_of(limit: &str) -> &str {
+    if limit.starts_with(BUILT_IN) { BUILT_IN } else { limit }
+}
+
+/// The field of a counter in its hash.
+pub(super) fn field_of(counter: &CounterKey) -> String {
+    field_before(&counter.limit).concat() + &counter.counter
+}
+
+/// The prefix of the counter's name in the field.
+pub(super) fn field_before(limit: &str) -> [&str; 2] {
+    if limit.starts_with(BUILT_IN) { [limit, ":"] } else { ["", ""] }
+}
+
+/// Names in groups: counters by hash, inboxes by tenant. They are numbered from 1, in the order of the groups.
+struct Numbered<'a> {
+    groups: Vec<(&'a str, Vec<Name<'a>>)>,
+    numbers: HashMap<Name<'a>, u32>,
+}
+
+/// Limit and counter, or tenant and inbox.
+type Name<'a> = (&'a str, &'a str);
+
+/// Maximum number of names in a group: the most that Lua passes to one command.
+const GROUP_MAX: usize = 1_000;
+
+impl<'a> Numbered<'a> {
+    fn new(names: impl Iterator<Item = Name<'a>>, group_of: fn(&str) -> &str) -> Self {
+        let (mut groups, mut numbers) = (Vec::<(&str, Vec<Name<'_>>)>::new(), HashMap::new());
+        let mut last: HashMap<&str, usize> = HashMap::new();
+        for name in names {
+            if numbers.insert(name, 0).is_some() {
+                continue;
+            }
+            let group = group_of(name.0);
+            let place = last.entry(group).or_insert(usize::MAX);
+            match groups.get_mut(*place) {
+                Some((_, members)) if members.len() < GROUP_MAX => members.push(name),
+                _ => {
+                    *place = groups.len();
+                    groups.push((group, vec![name]));
+                }
+            }
+        }
+        let all = groups.iter().flat_map(|(_, names)| names);
+        all.zip(1..).for_each(|(name, number)| {
+            numbers.insert(*name, number);
+        });
+        Self { groups, numbers }
+    }
+
+    fn number(&self, group: &str, name: &str) -> u32 {
+        self.numbers.get(&(group, name)).copied().unwrap_or_default()
+    }
+
+    /// `before` is the prefix of each group, `before_name` that of each name.
+    fn put(&self, before: &[&str], before_name: fn(&str) -> [&str; 2], arguments: &mut Arguments) {
+        let before = before.concat();
+        arguments.show(self.groups.len());
+        for (group, names) in &self.groups {
+            arguments.join(&[before.as_bytes(), group.as_bytes()]).show(names.len());
+            for (of, name) in names {
+                let [first, second] = before_name(of);
+                arguments.join(&[first.as_bytes(), second.as_bytes(), name.as_bytes()]);
+            }
+        }
+    }
+}
+
+/// A batch as the arguments of `commit.lua`.
+pub(super) struct Encoded {
+    /// The arguments after run ID and lease.
+    pub(super) arguments: Arguments,
+    /// The counters, by their number less 1.
+    pub(super) counters: Vec<CounterKey>,
+}
+
+/// Encodes a batch.
+pub(super) fn encode(prefix: &str, batch: &[Transaction]) -> Encoded {
+    let counters = Numbered::new(batch.iter().flat_map(counters_of), hash_of);
+    let inboxes = Numbered::new(batch.iter().flat_map(inboxes_of), |tenant| tenant);
+    let mut arguments = Arguments::default();
+    counters.put(&[prefix, "counters:"], field_before, &mut arguments);
+    inboxes.put(&[], |_| ["", ""], &mut arguments);
+    let mut encoder =
+        Encoder { prefix, counters: &counters, inboxes: &inboxes, words: Arguments::default(), packed: Vec::new() };
+    for transaction in batch {
+        encoder.transaction(transaction);
+        arguments.show(encoder.words.len());
+        arguments.append(&encoder.words);
+        encoder.words = Arguments::default();
+    }
+    let keys = counters.groups.iter().flat_map(|(_, names)| names).map(|(limit, name)| CounterKey::new(limit, name));
+    Encoded { counters: keys.collect(), arguments }
+}
+
+/// The arguments that remove an idle consumer.
+pub(super) fn encode_idle(prefix: &str, queue: &StreamKey, consumer: &str) -> Encoded {
+    encode_word("idle", format!("{prefix}{queue}"), consumer)
+}
+
+/// The arguments that store whether memory is short. Redis would refuse a plain command in this case.
+pub(super) fn encode_pressure(short: bool) -> Encoded {
+    encode_word("note", "pressure", if short { "1" } else { "0" })
+}
+
+/// A transaction with one command that [`Transaction`] does not have.
+fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
+    let mut arguments = Arguments::default();
+    // No counters, no inboxes, six words: version, proof, stamp, and these.
+    arguments.push("0").push("0").push("6").push("- ").push("").push("");
+    arguments.push(word).push(first).push(second);
+    Encoded { arguments, counters: Vec::new() }
+}
+
+fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
+    let guards = transaction.guards.iter().filter_map(|guard| match guard {
+        Guard::Room(room) => Some(&room.counter),
+        _ => None,
+    });
+    let writes = transaction.writes.iter().filter_map(|write| match write {
+        Write::Add { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
+        Write::Join { queue_of, .. } | Write::Leave { queue_of, .. } => queue_of.as_ref(),
+        _ => None,
+    });
+    guards.chain(writes).map(|counter| (&*counter.limit, &*counter.counter))
+}
+
+fn inboxes_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> {
+    let guards = transaction.guards.iter().filter_map(|guard| match guard {
+        Guard::Inbox { inbox, .. } => Some(inbox),
+        _ => None,
+    });
+    let writes = transaction.writes.iter().filter_map(|write| match write {
+        Write::Reply(inbox, _) => Some(inbox),
+        _ => None,
+    });
+    guards.chain(writes).map(|inbox| (&*inbox.tenant, &*inbox.inbox))
+}
+
+/// A number as Lua holds it. Amounts beyond 2^53 are unreachable bounds.
+#[allow(clippy::cast_precision_loss, reason = "bounds beyond 2^53 are not reached")]
+const fn double(number: u64) -> f64 {
+    number as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "times and amounts are below 2^53")]
+const fn signed(number: i64) -> f64 {
+    number as f64
+}
+
+struct Encoder<'a> {
+    prefix: &'a str,
+    counters: &'a Numbered<'a>,
+    inboxes: &'a Numbered<'a>,
+    /// The words of the current transaction.
+    words: Arguments,
+    /// Consecutive rooms or amounts, packed into one argument.
+    packed: Vec<u8>,
+}
+
+impl Encoder<'_> {
+    fn transaction(&mut self, transaction: &Transaction) {
+        let proof = transaction.proof.as_ref();
+        self.words.join(&[transaction.version.as_str().as_bytes(), b" "]);
+        match proof {
+            Some(key) => self.key(key.as_str()),
+            None => self.words.push(""),
+        };
+        self.words.push(if transaction.stamped { "1" } else { "" });
+        if proof.is_some_and(|proof| !tells_a_repetition(transaction, proof)) {
+            self.words.push("proof");
+        }
+        self.guards(transaction);
+        self.writes(transaction);
+    }
+
+    fn key(&mut self, key: &str) -> &mut Arguments {
+        self.words.join(&[self.prefix.as_bytes(), key.as_bytes()])
+    }
+
+    fn parts_key(&mut self, key: &RecordKey) -> &mut Arguments {
+        self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
+    }
+
+    fn guards(&mut self, transaction: &Transaction) {
+        let mut guards = transaction.guards.iter().filter(|guard| !matches!(guard, Guard::Held(..))).peekable();
+        while let Some(guard) = guards.next() {
+            if let Guard::Room(room) = guard {
+                self.pack_room(room);
+                if !matches!(guards.peek(), Some(Guard::Room(_))) {
+                    self.packed_word("room");
+                }
+            } else {
+                self.guard(guard);
+            }
+        }
+        let held: Vec<_> = transaction.guards.iter().filter_map(held).collect();
+        let Some(((stream, entry), others)) = held.split_last() else { return };
+        for (stream, entry) in others {
+            self.words.push("pending");
+            self.key(stream.as_str()).push(entry.as_str());
+        }
+        self.words.push("held");
+        self.key(stream.as_str()).push(entry.as_str());
+        for (stream, entry) in others {
+            self.words.push("remove");
+            self.key(stream.as_str()).push(entry.as_str());
+        }
+    }
+
+    fn guard(&mut self, guard: &Guard) {
+        match guard {
+            Guard::Version(key, version) => {
+                self.words.push("version");
+                self.key(key.as_str()).join(&[version.as_str().as_bytes(), b" "])
+            }
+            Guard::Absent(key) => {
+                self.words.push("absent");
+                self.key(key.as_str())
+            }
+            Guard::Present(key) => {
+                self.words.push("present");
+                self.key(key.as_str())
+            }
+            Guard::Before(ms) => self.words.push("before").show(ms),
+            Guard::Since(ms) => self.words.push("since").show(ms),
+            Guard::Generation { policy, settings } => self.words.push("generation").show(policy).show(settings),
+            Guard::Epoch { number, lease_ms } => self.words.push("epoch").show(number).show(lease_ms),
+            Guard::Within(stream, max) => {
+                self.words.push("within");
+                self.key(stream.as_str()).show(max)
+            }
+            Guard::Fits { set, member, max } => {
+                self.words.push("fits");
+                self.key(set.as_str()).push(member.as_bytes()).show(max)
+            }
+            Guard::Member(set, member) => {
+                self.words.push("member");
+                self.key(set.as_str()).push(member.as_bytes())
+            }
+            Guard::First(set, member) => {
+                self.words.push("first");
+                self.key(set.as_str()).push(member.as_bytes())
+            }
+            Guard::Calm => self.words.push("calm"),
+            Guard::Inbox { inbox, unread_max, inboxes_max } => {
+                let number = self.inbox(inbox);
+                self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
+            }
+            Guard::Unread(stream, entry) => {
+                self.words.push("unread");
+                self.key(stream.as_str()).push(entry.as_str())
+            }
+            Guard::Room(_) | Guard::Held(..) => &mut self.words,
+        };
+    }
+
+    fn writes(&mut self, transaction: &Transaction) {
+        for guard in &transaction.guards {
+            if let Guard::Inbox { inbox, .. } = guard {
+                let number = self.inbox(inbox);
+                self.words.push("use_inbox").show(number);
+            }
+        }
+        let mut writes = transaction.writes.iter().enumerate().peekable();
+        while let Some((at, write)) = writes.next() {
+            match write {
+                Write::Add { counter, amount, ends_ms } => {
+                    self.pack_amount(counter, *amount, *ends_ms);
+                    if !matches!(writes.peek(), Some((_, Write::Add { .. }))) {
+                        self.packed_word("add");
+                    }
+                }
+                Write::Put { key, content, ttl_ms } => {
+                    let before = transaction.writes.get(..at).unwrap_or_default();
+                    self.put(transaction, before, key, content, *ttl_ms);
+                }
+                _ => self.write(write),
+            }
+        }
+    }
+
+    /// `before` has the earlier writes of the transaction.
+    fn put(
+        &mut self,
+        transaction: &Transaction,
+        before: &[Write],
+        key: &RecordKey,
+        content: &Bytes,
+        ttl_ms: Option<i64>,
+    ) {
+        let fresh = is_fresh(transaction, before, key);
+        // Only the script can fill in the entry and the rooms of the record.
+        let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
+        let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
+        if let (Some(ttl_ms), false) = (ttl_ms, framed) {
+            self.words.push("set_for");
+            self.key(key.as_str());
+            let text = RecordText::render(&transaction.version, None, &[], content);
+            self.parts_key(key).show(ttl_ms).push(text);
+            return;
+        }
+        self.words.push("put");
+        self.key(key.as_str()).push(content);
+        if let Some(ttl_ms) = ttl_ms {
+            self.words.push("expire");
+            self.key(key.as_str()).show(ttl_ms);
+            self.words.push("expire");
+            self.parts_key(key).show(ttl_ms);
+        } else if !fresh {
+            self.words.push("keep");
+            self.parts_key(key);
+        }
+    }
+
+    fn write(&mut self, write: &Write) {
+        match write {
+            Write::PutPart(key, name, value) => {
+                self.words.push("part");
+                self.key(key.as_str());
+                self.parts_key(key).push(name.as_bytes()).push(value);
+            }
+            Write::DeleteParts(key, names) => names.iter().for_each(|name| {
+                self.words.push("delete_part");
+                self.parts_key(key).push(name.as_bytes());
+            }),
+            Write::Delete(key) => {
+                self.words.push("delete");
+                self.key(key.as_str());
+                self.parts_key(key);
+            }
+            Write::Enqueue(stream, fields) => {
+                self.words.push("enqueue");
+                self.key(stream.as_str());
+                self.fields(fields);
+            }
+            Write::Remove(stream, entry) => {
+                self.words.push("remove");
+                self.key(stream.as_str()).push(entry.as_str());
+            }
+            Write::Append { log, fields, max_entries } => {
+                // 0 is no bound: no stream has as many entries.
+                let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
+                self.words.push("append");
+                self.key(log.as_str()).show(max_entries);
+                self.fields(fields);
+            }
+            Write::Timer { name, due_ms, rule } => {
+                let word = match rule {
+                    TimerRule::Set => "timer",
+                    TimerRule::Earlier => "earlier",
+                    TimerRule::Wake => "wake",
+                };
+                self.words.push(word).push(name.as_bytes()).show(due_ms.max(&0));
+            }
+            Write::ClearTimer(name) => {
+                self.words.push("clear").push(name.as_bytes());
+            }
+            Write::Reply(inbox, message) => {
+                let number = self.inbox(inbox);
+                self.words.push("reply").show(number).push(message);
+            }
+            Write::Join { set, member, place, queue_of } => {
+                self.words.push("join");
+                self.key(set.as_str()).push(member.as_bytes()).show(place);
+                self.queue_of(set, queue_of.as_ref());
+            }
+            Write::Leave { set, member, queue_of } => {
+                self.words.push("leave");
+                self.key(set.as_str()).push(member.as_bytes());
+                self.queue_of(set, queue_of.as_ref());
+            }
+            Write::DeleteCounter(counter) => {
+                let number = self.counter(counter);
+                self.words.push("delete_counter").show(number);
+            }
+            Write::PolicyGeneration(generation) => {
+                self.words.push("note").push("policy").show(generation);
+            }
+            Write::SettingsGeneration(generation) => {
+                self.words.push("note").push("settings").show(generation);
+            }
+            Write::Put { .. } | Write::Add { .. } => {}
+        }
+    }
+
+    fn fields(&mut self, fields: &Fields) {
+        self.words.show(fields.len() * 2);
+        for (name, value) in fields {
+            self.words.push(name.as_bytes()).push(value);
+        }
+    }
+
+    fn queue_of(&mut self, set: &SetKey, counter: Option<&CounterKey>) {
+        let Some(counter) = counter else { return };
+        let number = self.counter(counter);
+        self.words.push("queue");
+        self.key(set.as_str()).show(number);
+    }
+
+    fn counter(&self, counter: &CounterKey) -> u32 {
+        self.counters.number(&counter.limit, &counter.counter)
+    }
+
+    fn inbox(&self, inbox: &InboxKey) -> u32 {
+        self.inboxes.number(&inbox.tenant, &inbox.inbox)
+    }
+
+    fn packed_word(&mut self, word: &str) {
+        self.words.push(word).push(&self.packed);
+        self.packed.clear();
+    }
+
+    fn pack_room(&mut self, room: &Room) {
+        let (window, from, upto, length) = match room.window {
+            Window::Total => (0, 0, 0, 0),
+            Window::Held => (1, 0, 0, 0),
+            Window::Rolling { length_ms } => (2, 0, 0, length_ms),
+            Window::Fixed { start_ms, end_ms, length_ms } => (3, start_ms, end_ms, length_ms),
+            Window::Day { start_ms, end_ms } => (4, start_ms, end_ms, 0),
+        };
+        let number = self.counter(&room.counter);
+        self.packed.extend_from_slice(&number.to_le_bytes());
+        self.packed.extend_from_slice(&[window, u8::from(room.behind_queue), u8::from(room.shadow)]);
+        let numbers = [
+            double(room.amount),
+            double(room.max),
+            signed(from),
+            signed(upto),
+            signed(length),
+            double(room.counters_max),
+        ];
+        numbers.iter().for_each(|number| self.packed.extend_from_slice(&number.to_le_bytes()));
+    }
+
+    fn pack_amount(&mut self, counter: &CounterKey, amount: i64, ends_ms: Option<i64>) {
+        let number = self.counter(counter);
+        self.packed.extend_from_slice(&number.to_le_bytes());
+        self.packed.extend_from_slice(&signed(amount).to_le_bytes());
+        self.packed.extend_from_slice(&signed(ends_ms.unwrap_or(-1)).to_le_bytes());
+    }
+}
+
+fn held(guard: &Guard) -> Option<(&StreamKey, &tickfleet_core::EntryId)> {
+    match guard {
+        Guard::Held(stream, entry) => Some((stream, entry)),
+        _ => None,
+    }
+}
+
+/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure.
+fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
+    transaction.guards.iter().any(|guard| match guard {
+        Guard::Absent(key) => key == proof,
+        Guard::Version(key, version) => key == proof && *version != transaction.version,
+        _ => false,
+    })
+}
+
+/// True if this write creates the record, so that there is no lifetime to share with its parts.
+fn is_fresh(transaction: &Transaction, before: &[Write], key: &RecordKey) -> bool {
+    let absent = transaction.guards.iter().any(|guard| matches!(guard, Guard::Absent(of) if of == key));
+    absent && !before.iter().any(|write| matches!(write, Write::Put { key: of, .. } if of == key))
+}
+
+/// A name of a stream's field.
+pub(super) fn name_of(name: &[u8]) -> Arc<str> {
+    String::from_utf8_lossy(name).into()
+}

@@ -1,0 +1,170 @@
+//! The store on Redis, 7.0 or later.
+//!
+//! Commits call one Redis function, `commit.lua`. `encode` writes its arguments, and `reply` reads its reply. Reads are
+//! plain commands in one pipeline. All keys of a shard begin with its prefix, which is their hash tag:
+//!
+//! | Key | Content |
+//! |---|---|
+//! | `<record>` | string: `<version> <entry> <rooms> <content>` |
+//! | `parts:<record>` | hash: parts of the record by name |
+//! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if it is rolling |
+//! | `counters:_` | the same for all built-in limits, whose names begin with `_`: counters by `<limit>:<counter>` |
+//! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
+//! | `<stream>` | stream; a queue has the consumer group `workers` |
+//! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
+//! | `seqs:<tenant>` | hash: number of the last reply by inbox |
+//! | `meta` | hash: clock, restart epoch, generations, memory flag |
+//!
+//! # The function
+//!
+//! A function is compiled once, when its library is loaded, whereas Redis sets up a script again for each call. The first
+//! client that finds the library missing loads it, on the server that has the shard: each primary of a cluster has its own
+//! libraries. Redis saves and replicates libraries, so they survive a restart or a failover. The name includes the text's
+//! digest, so several versions coexist during a rolling upgrade. Remove old ones with `FUNCTION DELETE`.
+//!
+//! The Redis user needs `+fcall` and `+function|load`. If the server has no functions, refuses these commands, or lacks the
+//! memory to load the library, the same text runs as a script. This needs `+evalsha` and `+script|load`.
+
+mod encode;
+mod read;
+mod reply;
+mod take;
+mod upkeep;
+
+use std::sync::{Arc, LazyLock};
+
+use async_trait::async_trait;
+use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+
+use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use crate::connection::Connection;
+use crate::connection::dial::Dial;
+use crate::connection::question::Question;
+use crate::connection::url::target_of;
+use crate::script::Function;
+use crate::{Keys, Observer, StoreError};
+use encode::{Encoded, encode};
+use reply::COMMIT;
+
+static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, include_str!("commit.lua")));
+
+/// A shard on Redis. Connects on first use.
+pub struct RedisStore {
+    connection: Connection,
+    prefix: Arc<str>,
+    lease_ms: i64,
+    idle: take::Idle,
+}
+
+impl std::fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RedisStore({} at {:?})", self.prefix, self.connection)
+    }
+}
+
+impl RedisStore {
+    /// Shard `shard` of the Redis at `url`: one server, a primary behind sentinels, or a cluster. After a restart of the
+    /// server, no permit of [`tickfleet_core::Window::Held`] is granted for `lease_ms`.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`].
+    pub fn open(url: &str, shard: u32, namespace: &str, lease_ms: i64) -> Result<Self, StoreError> {
+        let dial = target_of(url)?.dial(Some(Keys::new(namespace, shard).prefix()));
+        Ok(Self::over(dial, shard, namespace, lease_ms))
+    }
+
+    /// Shard `shard` of the Redis that `dial` connects to. For simulations.
+    #[must_use]
+    pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
+        let prefix = Keys::new(namespace, shard).prefix().into();
+        Self { connection: Connection::over(dial), prefix, lease_ms, idle: take::Idle::default() }
+    }
+
+    /// The same shard, with an observer of all commands.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.connection = self.connection.observed_by(observer);
+        self
+    }
+
+    /// The prefix of the shard's keys.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn key(&self, stream: &StreamKey) -> String {
+        format!("{}{stream}", self.prefix)
+    }
+
+    async fn commit_encoded(&self, encoded: &Encoded) -> Result<Batch, StoreError> {
+        let arguments = |command: &mut redis::Cmd, run_id: &str| {
+            command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);
+            for argument in encoded.arguments.iter() {
+                command.arg(argument);
+            }
+        };
+        let reply = self.connection.run_function(&FUNCTION, arguments).await?;
+        reply::read(&self.prefix, encoded, reply)
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        if queries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for query in queries {
+            pipe.add_command(read::command(&self.prefix, query));
+        }
+        let answers = self.connection.answers(Question::Read, &pipe).await?;
+        Ok(queries.iter().zip(answers).map(|(query, reply)| read::answer(query, reply)).collect())
+    }
+
+    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        self.commit_encoded(&encode(&self.prefix, batch)).await
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+        self.take_entries(take).await
+    }
+
+    async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
+        self.make_queues(queues).await
+    }
+
+    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+        Ok(self.backlogs(std::slice::from_ref(queue)).await?.pop().unwrap_or_default())
+    }
+
+    async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
+        self.consumers_of(queue).await
+    }
+
+    async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
+        self.remove_idle(queue, consumer).await
+    }
+
+    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+        self.trim_log(log, keep).await
+    }
+
+    async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
+        self.sample().await
+    }
+
+    async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
+        self.scan_records(prefix, cursor, count).await
+    }
+
+    async fn scan_counters(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
+        self.scan_limit(limit, cursor, count).await
+    }
+}

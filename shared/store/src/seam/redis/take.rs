@@ -1,0 +1,171 @@
+//! Takes entries of queues. A take that waits has its own connection.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Value, cmd};
+use tickfleet_core::StreamKey;
+
+use super::RedisStore;
+use super::read::{list, taken_entries};
+use crate::connection::question::Question;
+use crate::script::reply::number_of;
+use crate::seam::{GROUP, Take, Taken};
+use crate::{Connection, StoreError};
+
+/// Idle blocking connections.
+pub(super) type Idle = std::sync::Mutex<Vec<Blocking>>;
+
+/// A connection for blocking reads.
+pub(super) struct Blocking {
+    connection: MultiplexedConnection,
+    /// Maximum wait of its reads.
+    wait: Duration,
+    /// The known moves of the primary when it was opened. A connection to a replaced primary is not reused.
+    moves: u64,
+}
+
+impl RedisStore {
+    pub(super) async fn take_entries(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+        if take.queues.is_empty() || take.count == 0 {
+            return Ok(Vec::new());
+        }
+        let wait = (take.wait_ms > 0).then(|| Duration::from_millis(take.wait_ms));
+        if let [_] = take.queues.as_slice() {
+            return self.read_made(take, &take.queues, take.count, wait).await;
+        }
+        let mut taken = Vec::new();
+        for (queue, count) in self.waiting(take).await? {
+            match self.read_made(take, &[queue], count, None).await {
+                Ok(more) => taken.extend(more),
+                // The consumer already holds earlier entries, so they must be returned.
+                Err(error) if taken.is_empty() => return Err(error),
+                Err(_) => return Ok(taken),
+            }
+        }
+        if taken.is_empty() && wait.is_some() {
+            // Share the count between the queues, because entries may arrive in several at once.
+            let each = (take.count / take.queues.len()).max(1);
+            taken = self.read_made(take, &take.queues, each, wait).await?;
+        }
+        Ok(taken)
+    }
+
+    /// As [`Self::read_queues`], but creates missing queues.
+    async fn read_made(
+        &self,
+        take: &Take,
+        queues: &[StreamKey],
+        count: usize,
+        wait: Option<Duration>,
+    ) -> Result<Vec<Taken>, StoreError> {
+        match self.read_queues(take, queues, count, wait).await {
+            Err(StoreError::StateLost(_)) => {
+                self.make_queues(queues).await?;
+                self.read_queues(take, queues, count, wait).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// The queues with waiting entries, the preferred one first, and the number of entries to take of each.
+    async fn waiting(&self, take: &Take) -> Result<Vec<(StreamKey, usize)>, StoreError> {
+        let mut left = take.count;
+        let mut shares = Vec::new();
+        for (queue, backlog) in take.queues.iter().zip(self.backlogs(&take.queues).await?) {
+            let share = usize::try_from(backlog.waiting).unwrap_or(usize::MAX).min(left);
+            if share > 0 {
+                shares.push((queue.clone(), share));
+                left -= share;
+            }
+        }
+        Ok(shares)
+    }
+
+    async fn read_queues(
+        &self,
+        take: &Take,
+        queues: &[StreamKey],
+        count: usize,
+        wait: Option<Duration>,
+    ) -> Result<Vec<Taken>, StoreError> {
+        let mut command = cmd("XREADGROUP");
+        command.arg("GROUP").arg(GROUP).arg(take.consumer.as_bytes()).arg("COUNT").arg(count);
+        if let Some(wait) = wait {
+            command.arg("BLOCK").arg(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        }
+        command.arg("STREAMS");
+        for queue in queues {
+            command.arg(self.key(queue));
+        }
+        for _ in queues {
+            command.arg(">");
+        }
+        let reply = match wait {
+            Some(wait) => self.connection.observe("read", false, self.block(&command, wait)).await?,
+            None => self.connection.query::<Value>(Question::Read, &command).await?,
+        };
+        let by_queue = taken_entries(&self.prefix, reply);
+        let taken = |(queue, entries): (StreamKey, Vec<_>)| {
+            entries.into_iter().map(move |(entry, fields)| Taken { queue: queue.clone(), entry, fields })
+        };
+        Ok(by_queue.into_iter().flat_map(taken).collect())
+    }
+
+    /// Runs a command on its own connection. If the caller is dropped, so is the connection: otherwise Redis would deliver
+    /// entries to a caller that is gone.
+    async fn block(&self, command: &Cmd, wait: Duration) -> Result<Value, StoreError> {
+        let mut blocking = match self.idle(wait) {
+            Some(blocking) => blocking,
+            None => dial(&self.connection, wait).await?,
+        };
+        match command.query_async::<Value>(&mut blocking.connection).await {
+            Ok(value) => {
+                self.lock_idle().push(blocking);
+                Ok(value)
+            }
+            Err(error) => {
+                let moved = match error.code() {
+                    Some("NOGROUP") => self.connection.is_on_its_way(&mut blocking.connection).await,
+                    _ => None,
+                };
+                let error = moved.unwrap_or(error);
+                self.connection.heard_by_a_reader(&error).await;
+                Err(StoreError::verb("read", error))
+            }
+        }
+    }
+
+    fn idle(&self, wait: Duration) -> Option<Blocking> {
+        let moves = self.connection.moves();
+        let mut idle = self.lock_idle();
+        idle.retain(|blocking| blocking.moves == moves);
+        let at = idle.iter().position(|blocking| blocking.wait >= wait)?;
+        Some(idle.swap_remove(at))
+    }
+
+    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<Blocking>> {
+        self.idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+async fn dial(connection: &Connection, wait: Duration) -> Result<Blocking, StoreError> {
+    let moves = connection.moves();
+    Ok(Blocking { connection: connection.dedicated(wait).await?, wait, moves })
+}
+
+/// A number by its name, from a reply to XINFO.
+pub(super) fn field(reply: &[Value], name: &str) -> Option<Value> {
+    let is_it = |value: &Value| matches!(value, Value::BulkString(bytes) if bytes == name.as_bytes());
+    let at = reply.iter().step_by(2).position(is_it)?;
+    reply.get(at * 2 + 1).cloned()
+}
+
+/// The number of entries that our group holds, from XINFO GROUPS.
+pub(super) fn held_by_group(reply: Value) -> u64 {
+    let groups = list(reply).into_iter().map(list);
+    let ours =
+        |group: &Vec<Value>| matches!(field(group, "name"), Some(Value::BulkString(name)) if name == GROUP.as_bytes());
+    let held = groups.into_iter().find(ours).and_then(|group| field(&group, "pending"));
+    held.as_ref().and_then(number_of).and_then(|held| u64::try_from(held).ok()).unwrap_or_default()
+}

@@ -1,0 +1,169 @@
+//! Upkeep of streams, memory and listings, beside commits.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value, cmd, pipe};
+use tickfleet_core::{CounterState, RecordKey, StreamKey};
+
+use super::RedisStore;
+use super::encode::{encode_idle, encode_pressure, field_before, hash_of};
+use super::read::list;
+use super::reply::{bytes, counter_state};
+use super::take::{field, held_by_group};
+use crate::StoreError;
+use crate::connection::question::Question;
+use crate::reads::memory::memory_of;
+use crate::script::reply::{into_text, number_of};
+use crate::seam::{Backlog, Consumer, GROUP, Keep};
+
+impl RedisStore {
+    pub(super) async fn make_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
+        if queues.is_empty() {
+            return Ok(());
+        }
+        let mut make = pipe();
+        for queue in queues {
+            make.cmd("XGROUP").arg("CREATE").arg(self.key(queue)).arg(GROUP).arg("0").arg("MKSTREAM");
+        }
+        for answer in self.connection.answers(Question::Housekeep, &make).await? {
+            match answer {
+                Err(error) if error.code() != Some("BUSYGROUP") => {
+                    return Err(StoreError::verb("ensure_queues", error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The backlogs of queues, in their order. Acknowledged entries are removed, so entries without a holder are unread.
+    pub(super) async fn backlogs(&self, queues: &[StreamKey]) -> Result<Vec<Backlog>, StoreError> {
+        let mut ask = pipe();
+        for queue in queues {
+            ask.cmd("XLEN").arg(self.key(queue));
+            ask.cmd("XINFO").arg("GROUPS").arg(self.key(queue));
+        }
+        let mut answers = self.connection.answers(Question::Backlog, &ask).await?.into_iter();
+        let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
+        let backlog = |_| {
+            let (length, held) = (next(), held_by_group(next()));
+            let length = number_of(&length).and_then(|length| u64::try_from(length).ok()).unwrap_or_default();
+            Backlog { waiting: length.saturating_sub(held), held }
+        };
+        Ok(queues.iter().map(backlog).collect())
+    }
+
+    pub(super) async fn consumers_of(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("CONSUMERS").arg(self.key(queue)).arg(GROUP);
+        // Without a stream or group there are no consumers.
+        let reply = self.connection.answers(Question::Held, &ask).await?.pop().and_then(Result::ok);
+        let consumer = |about: Vec<Value>| {
+            let held = field(&about, "pending").as_ref().and_then(number_of)?;
+            let name = field(&about, "name").and_then(into_text)?;
+            Some(Consumer { name: name.into(), held: u64::try_from(held).ok()? })
+        };
+        let mut consumers: Vec<Consumer> =
+            list(reply.unwrap_or(Value::Nil)).into_iter().map(list).filter_map(consumer).collect();
+        consumers.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(consumers)
+    }
+
+    /// Runs atomically on the server. Otherwise entries that the consumer takes meanwhile would be lost with it.
+    pub(super) async fn remove_idle(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
+        let batch = self.commit_encoded(&encode_idle(&self.prefix, queue, consumer)).await?;
+        Ok(batch.results.first().is_some_and(Result::is_ok))
+    }
+
+    pub(super) async fn trim_log(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+        let key = self.key(log);
+        let mut trim = pipe();
+        if keep.age_ms > 0 {
+            let (seconds, micros): (i64, i64) = self.connection.query(Question::Now, &cmd("TIME")).await?;
+            let oldest_ms = (seconds * 1_000 + micros / 1_000 - keep.age_ms).max(0);
+            trim.cmd("XTRIM").arg(&key).arg("MINID").arg(oldest_ms);
+        }
+        if let Some(read) = keep.read_upto
+            && self.newest(&key).await? >= read
+        {
+            let next = read.saturating_add(1);
+            trim.cmd("XTRIM").arg(&key).arg("MINID").arg(format!("{}-{}", next >> 64, next & u128::from(u64::MAX)));
+        }
+        if keep.entries > 0 {
+            trim.cmd("XTRIM").arg(&key).arg("MAXLEN").arg(keep.entries);
+        }
+        if trim.is_empty() {
+            return Ok(0);
+        }
+        let went: Vec<u64> = self.connection.pipeline(Question::Housekeep, &trim).await?;
+        Ok(went.into_iter().sum())
+    }
+
+    /// The newest ID that a stream has ever had, as a number. A reader with a later position has read entries that the
+    /// server lost, so all present entries are new to it.
+    async fn newest(&self, key: &str) -> Result<u128, StoreError> {
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("STREAM").arg(key);
+        let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
+        let newest = field(&list(reply.unwrap_or(Value::Nil)), "last-generated-id").and_then(into_text);
+        let number = |id: String| {
+            let (ms, seq) = id.split_once('-')?;
+            Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(seq.parse::<u64>().ok()?))
+        };
+        Ok(newest.and_then(number).unwrap_or_default())
+    }
+
+    pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
+        let info: String = self.connection.query(Question::Probe, cmd("INFO").arg("memory")).await?;
+        let memory = memory_of(&info);
+        self.commit_encoded(&encode_pressure(memory.is_tight())).await?;
+        Ok((memory.used, memory.max))
+    }
+
+    pub(super) async fn scan_records(
+        &self,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<RecordKey>, u64), StoreError> {
+        let pattern = escaped(&format!("{}{prefix}", self.prefix)) + "*";
+        let mut scan = cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(count.max(1)).arg("TYPE").arg("string");
+        let (next, keys): (u64, Vec<String>) = self.connection.query(Question::Sweep, &scan).await?;
+        let keys = keys.iter().filter_map(|key| key.strip_prefix(&*self.prefix)).map(RecordKey::new).collect();
+        Ok((keys, next))
+    }
+
+    pub(super) async fn scan_limit(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
+        let before = field_before(limit).concat();
+        let mut scan: Cmd = cmd("HSCAN");
+        scan.arg(format!("{}counters:{}", self.prefix, hash_of(limit))).arg(cursor);
+        scan.arg("MATCH").arg(escaped(&before) + "*").arg("COUNT").arg(count.max(1));
+        let (next, values): (u64, Vec<Value>) = self.connection.query(Question::Sweep, &scan).await?;
+        let mut values = values.into_iter();
+        let mut counters = Vec::new();
+        while let (Some(name), Some(value)) = (values.next(), values.next()) {
+            let state = bytes(value).as_deref().and_then(counter_state);
+            let name = into_text(name).and_then(|name| name.strip_prefix(&before).map(Arc::from));
+            counters.extend(name.zip(state));
+        }
+        Ok((counters, next))
+    }
+}
+
+/// Escapes a text as a pattern that matches only this text.
+fn escaped(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}

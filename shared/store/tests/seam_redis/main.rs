@@ -1,0 +1,145 @@
+//! The Redis store behind the seam, on real servers: each guard, each write, batches, repetitions, clock and epoch.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+mod counters;
+mod guards;
+mod server;
+mod shard;
+mod writes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+use tickfleet_core::{
+    Committed, Conflict, CounterKey, EntryId, Guard, InboxKey, Query, RecordKey, Room, SetKey, StreamKey, Transaction,
+    Value, Version, Window, Write,
+};
+use tickfleet_store::seam::redis::RedisStore;
+use tickfleet_store::seam::{Store as _, Take};
+
+use server::Server;
+
+pub struct Bench {
+    pub server: Server,
+    pub store: RedisStore,
+    pub raw: MultiplexedConnection,
+}
+
+/// Runs a test on each server.
+pub async fn on_each<F: Future<Output = ()>>(persists: bool, test: impl Fn(Bench) -> F) {
+    for program in server::programs() {
+        let server = Server::start(&program, persists).await;
+        let (store, raw) = (server.store(), server.connection().await);
+        test(Bench { server, store, raw }).await;
+    }
+}
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+pub fn transaction() -> Transaction {
+    Transaction::new(Version::new(format!("t{}", NEXT.fetch_add(1, Ordering::Relaxed))))
+}
+
+pub fn with(guards: Vec<Guard>, writes: Vec<Write>) -> Transaction {
+    Transaction { guards, writes, ..transaction() }
+}
+
+pub fn key(name: &str) -> RecordKey {
+    RecordKey::new(name)
+}
+
+pub fn put(name: &str, content: &'static str) -> Write {
+    Write::Put { key: key(name), content: Bytes::from_static(content.as_bytes()), ttl_ms: None }
+}
+
+pub fn queue(name: &str) -> StreamKey {
+    StreamKey::new(name)
+}
+
+pub fn enqueue(name: &str, value: &'static str) -> Write {
+    Write::Enqueue(queue(name), vec![("f".into(), Bytes::from_static(value.as_bytes()))])
+}
+
+pub fn counter(name: &str) -> CounterKey {
+    CounterKey::new("tick", name)
+}
+
+pub fn room(name: &str, amount: u64, max: u64) -> Room {
+    Room {
+        counter: counter(name),
+        amount,
+        max,
+        window: Window::Total,
+        behind_queue: false,
+        shadow: false,
+        counters_max: 100,
+    }
+}
+
+pub fn inbox(name: &str) -> InboxKey {
+    InboxKey { tenant: "acme".into(), inbox: name.into() }
+}
+
+pub fn set(name: &str) -> SetKey {
+    SetKey::new(name)
+}
+
+pub fn join(name: &str, member: &str, place: u64) -> Write {
+    Write::Join { set: set(name), member: member.into(), place, queue_of: None }
+}
+
+impl Bench {
+    pub async fn commit(&self, transaction: Transaction) -> Result<Committed, Conflict> {
+        self.store.commit(&[transaction]).await.unwrap().results.pop().unwrap()
+    }
+
+    pub async fn commit_all(&self, batch: &[Transaction]) -> Vec<Result<Committed, Conflict>> {
+        self.store.commit(batch).await.unwrap().results
+    }
+
+    pub async fn read(&self, query: Query) -> Value {
+        self.store.read(&[query]).await.unwrap().pop().unwrap()
+    }
+
+    pub async fn record(&self, name: &str) -> Option<String> {
+        match self.read(Query::Record(key(name))).await {
+            Value::Record(stored) => stored.map(|stored| String::from_utf8(stored.to_vec()).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn used(&self, name: &str) -> Option<u64> {
+        match self.read(Query::Counter(counter(name))).await {
+            Value::Counter(state) => state.map(|state| state.used),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Puts an entry on a queue and takes it.
+    pub async fn held(&self, name: &str) -> EntryId {
+        self.commit(with(vec![], vec![enqueue(name, "x")])).await.unwrap();
+        self.take(name, 1).await.pop().unwrap()
+    }
+
+    pub async fn take(&self, name: &str, count: usize) -> Vec<EntryId> {
+        let take = Take { consumer: "c".into(), queues: vec![queue(name)], count, wait_ms: 0 };
+        self.store.take(&take).await.unwrap().into_iter().map(|taken| taken.entry).collect()
+    }
+
+    pub async fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut self.raw.clone()).await.unwrap()
+    }
+
+    pub fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.store.prefix())
+    }
+}
+
+pub fn arc(text: &str) -> Arc<str> {
+    text.into()
+}

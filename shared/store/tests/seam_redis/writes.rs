@@ -1,0 +1,214 @@
+//! Each write, queues, logs and inboxes.
+
+use super::*;
+use tickfleet_core::TimerRule;
+use tickfleet_store::seam::{Backlog, Keep};
+
+fn put_for(name: &str, ttl_ms: i64) -> Write {
+    Write::Put { key: key(name), content: Bytes::from_static(b"1{}"), ttl_ms: Some(ttl_ms) }
+}
+
+fn part(name: &str, part: &str) -> Write {
+    Write::PutPart(key(name), part.into(), Bytes::from_static(b"p"))
+}
+
+#[tokio::test]
+async fn records_and_parts_live_and_expire_together() {
+    on_each(false, async |b| {
+        b.commit(with(vec![], vec![part("r", "a"), part("r", "b"), part("r", "c"), put("r", "1{}")])).await.unwrap();
+        b.commit(with(vec![], vec![Write::DeleteParts(key("r"), vec!["a".into(), "z".into()])])).await.unwrap();
+        let p = Bytes::from_static(b"p");
+        assert_eq!(
+            b.read(Query::AllParts(key("r"))).await,
+            Value::AllParts(vec![(arc("b"), p.clone()), (arc("c"), p.clone())])
+        );
+        let parts = Query::Parts(key("r"), vec!["c".into(), "a".into()]);
+        assert_eq!(b.read(parts).await, Value::Parts(vec![Some(p), None]));
+        let lives = async |name: &str| {
+            let (record, parts) = (b.full(name), b.full(&format!("parts:{name}")));
+            (b.command::<i64>(&["PTTL", &record]).await, b.command::<i64>(&["PTTL", &parts]).await)
+        };
+        assert_eq!(lives("r").await, (-1, -1));
+        b.commit(with(vec![], vec![put_for("r", 50_000)])).await.unwrap();
+        let (record, parts) = lives("r").await;
+        assert!(record > 0 && parts > 0);
+        b.commit(with(vec![], vec![put("r", "1{}")])).await.unwrap();
+        assert_eq!(lives("r").await, (-1, -1));
+        b.commit(with(vec![], vec![put_for("s", 50_000)])).await.unwrap();
+        b.commit(with(vec![], vec![part("s", "late")])).await.unwrap();
+        assert!(lives("s").await.1 > 0);
+        b.commit(with(vec![], vec![Write::Delete(key("r"))])).await.unwrap();
+        assert_eq!(lives("r").await, (-2, -2));
+        b.commit(with(vec![], vec![put_for("s", 1)])).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert_eq!((b.record("s").await, lives("s").await), (None, (-2, -2)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn timers_and_sets_are_ordered_by_place() {
+    on_each(false, async |b| {
+        let mut t = transaction();
+        t.timer("a", 50, TimerRule::Set).timer("b", 20, TimerRule::Set).timer("none", 1, TimerRule::Wake);
+        t.timer("a", 70, TimerRule::Earlier).timer("a", 60, TimerRule::Wake).timer("c", 9, TimerRule::Earlier);
+        t.timer("b", 10, TimerRule::Wake).timer("d", -5, TimerRule::Set).timer("a", 90, TimerRule::Set);
+        t.write(Write::ClearTimer("d".into())).timer("e", 0, TimerRule::Set);
+        b.commit(t).await.unwrap();
+        let first = |upto, count| Query::First { set: set("timers"), upto, count };
+        let member = |name: &str, place| (arc(name), place);
+        assert_eq!(
+            b.read(first(None, 9)).await,
+            Value::Members(vec![member("e", 0), member("c", 9), member("b", 10), member("a", 90)])
+        );
+        assert_eq!(b.read(first(Some(10), 2)).await, Value::Members(vec![member("e", 0), member("c", 9)]));
+        assert_eq!(b.read(Query::Place(set("timers"), "a".into())).await, Value::Place(Some(90)));
+        assert_eq!(b.read(Query::Place(set("timers"), "d".into())).await, Value::Place(None));
+        let far = 1 << 53;
+        b.commit(with(vec![], vec![join("s", "x", far), join("s", "y", 3), join("s", "x", far - 1)])).await.unwrap();
+        assert_eq!(b.read(Query::Place(set("s"), "x".into())).await, Value::Place(Some(far - 1)));
+        let leave = Write::Leave { set: set("s"), member: "y".into(), queue_of: None };
+        b.commit(with(vec![], vec![leave])).await.unwrap();
+        assert_eq!(b.read(Query::Size(set("s"))).await, Value::Size(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_record_names_the_slice_that_was_enqueued_last() {
+    on_each(false, async |b| {
+        let t = with(vec![], vec![put("a", "1{}"), enqueue("q", "1"), enqueue("p", "2"), put("b", "1{}")]);
+        let version = t.version.clone();
+        let entries = b.commit(t).await.unwrap().entries;
+        assert_eq!(entries.len(), 2);
+        assert_eq!(b.record("a").await, Some(format!("{version} - - 1{{}}")));
+        assert_eq!(b.record("b").await, Some(format!("{version} {} - 1{{}}", entries[1])));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn queues_are_taken_in_order_of_preference() {
+    on_each(false, async |b| {
+        let batch = vec![enqueue("low", "1"), enqueue("low", "2"), enqueue("high", "3"), enqueue("high", "4")];
+        b.commit(with(vec![], batch)).await.unwrap();
+        let take =
+            |count, wait_ms| Take { consumer: "w".into(), queues: vec![queue("high"), queue("low")], count, wait_ms };
+        let taken = b.store.take(&take(3, 0)).await.unwrap();
+        let values: Vec<_> = taken.iter().map(|taken| (taken.queue.as_str(), taken.fields[0].1.clone())).collect();
+        let value = |text: &'static str| Bytes::from_static(text.as_bytes());
+        assert_eq!(values, vec![("high", value("3")), ("high", value("4")), ("low", value("1"))]);
+        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), Backlog { waiting: 1, held: 1 });
+        let holds = Query::Holds { stream: queue("high"), consumer: "w".into(), count: 9 };
+        assert_eq!(b.read(holds).await, Value::Holds(vec![taken[0].entry.clone(), taken[1].entry.clone()]));
+        assert_eq!(b.read(Query::Holder(queue("low"), taken[2].entry.clone())).await, Value::Holder(Some("w".into())));
+        assert_eq!(b.store.take(&take(9, 0)).await.unwrap().len(), 1);
+        // A blocked read receives the new entry.
+        let waiting = take(9, 5_000);
+        let (taken, ()) = tokio::join!(b.store.take(&waiting), async {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            b.commit(with(vec![], vec![enqueue("low", "5")])).await.unwrap();
+        });
+        assert_eq!(taken.unwrap().len(), 1);
+        assert_eq!(b.store.take(&take(9, 20)).await.unwrap(), vec![]);
+        let consumers = b.store.consumers(&queue("low")).await.unwrap();
+        assert_eq!(consumers.iter().map(|one| (&*one.name, one.held)).collect::<Vec<_>>(), vec![("w", 3)]);
+        assert!(!b.store.remove_consumer(&queue("low"), "w").await.unwrap());
+        assert!(b.store.remove_consumer(&queue("low"), "nobody").await.unwrap());
+        let Value::Holds(held) = b.read(Query::Holds { stream: queue("low"), consumer: "w".into(), count: 9 }).await
+        else {
+            panic!()
+        };
+        let removed = held.into_iter().map(|entry| Write::Remove(queue("low"), entry)).collect();
+        b.commit(with(vec![], removed)).await.unwrap();
+        assert_eq!(b.store.backlog(&queue("low")).await.unwrap(), Backlog::default());
+        assert!(b.store.remove_consumer(&queue("low"), "w").await.unwrap());
+        assert_eq!(b.store.consumers(&queue("low")).await.unwrap(), vec![]);
+        assert_eq!(b.store.consumers(&queue("none")).await.unwrap(), vec![]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn logs_are_appended_and_trimmed() {
+    on_each(false, async |b| {
+        let append = |max_entries| Write::Append {
+            log: queue("audit"),
+            fields: vec![("audit".into(), Bytes::from_static(b"{}")), ("v".into(), Bytes::from_static(b"1"))],
+            max_entries,
+        };
+        b.commit(with(vec![], (0..10).map(|_| append(0)).collect())).await.unwrap();
+        let Value::Entries(all) = b.read(Query::Entries { stream: queue("audit"), after: None, count: 100 }).await
+        else {
+            panic!()
+        };
+        assert_eq!(all.len(), 10);
+        let after = Query::Entries { stream: queue("audit"), after: Some(all[3].0.clone()), count: 2 };
+        assert_eq!(b.read(after).await, Value::Entries(all[4..6].to_vec()));
+        let packed = |id: &EntryId| {
+            let (ms, seq) = id.as_str().split_once('-').unwrap();
+            ms.parse::<u128>().unwrap() << 64 | seq.parse::<u128>().unwrap()
+        };
+        let keep = Keep { read_upto: Some(packed(&all[1].0)), ..Keep::default() };
+        assert_eq!(b.store.trim(&queue("audit"), keep).await.unwrap(), 2);
+        let ahead = Keep { read_upto: Some(packed(&all[9].0) + 1), ..Keep::default() };
+        assert_eq!(b.store.trim(&queue("audit"), ahead).await.unwrap(), 0);
+        assert_eq!(b.store.trim(&queue("audit"), Keep { entries: 3, ..Keep::default() }).await.unwrap(), 5);
+        assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 60_000, ..Keep::default() }).await.unwrap(), 0);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 5, ..Keep::default() }).await.unwrap(), 3);
+        b.commit(with(vec![], (0..2_000).map(|_| append(100)).collect())).await.unwrap();
+        assert!(b.command::<u64>(&["XLEN", &b.full("audit")]).await <= 300);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn replies_are_numbered_by_inbox() {
+    on_each(false, async |b| {
+        let reply = |name: &str| with(vec![], vec![Write::Reply(inbox(name), Bytes::from_static(b"r"))]);
+        let now = b.store.shard().await.unwrap().now_ms;
+        b.commit_all(&[reply("a"), reply("b"), reply("a")]).await;
+        b.commit_all(&[reply("a")]).await;
+        for (name, numbers) in [("a", vec!["1", "2", "3"]), ("b", vec!["1"])] {
+            let stream = queue(&format!("replies:acme:{name}"));
+            let Value::Entries(all) = b.read(Query::Entries { stream, after: None, count: 9 }).await else { panic!() };
+            let found: Vec<_> =
+                all.iter().map(|(_, fields)| String::from_utf8(fields[1].1.to_vec()).unwrap()).collect();
+            assert_eq!(found, numbers);
+            assert_eq!(all[0].1[0], (arc("reply"), Bytes::from_static(b"r")));
+        }
+        let Value::Place(Some(used)) = b.read(Query::Place(set("inboxes:acme"), "a".into())).await else { panic!() };
+        assert!(used >= now.unsigned_abs());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn records_and_counters_are_listed() {
+    on_each(false, async |b| {
+        let mut t = transaction();
+        for at in 0..50 {
+            t.write(put(&format!("turn:[{at}]"), "1{}"));
+            t.write(Write::Add { counter: counter(&format!("c{at}")), amount: 1, ends_ms: None });
+        }
+        t.write(put("other", "1{}")).write(join("turn:[set", "m", 1));
+        b.commit(t).await.unwrap();
+        let (mut cursor, mut found) = (0, Vec::new());
+        loop {
+            let (keys, next) = b.store.scan("turn:[", cursor, 10).await.unwrap();
+            found.extend(keys);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), 50);
+        let (counters, _) = b.store.scan_counters("tick", 0, 1_000).await.unwrap();
+        assert_eq!(counters.len(), 50);
+        assert!(counters.iter().all(|(_, state)| state.used == 1));
+    })
+    .await;
+}
