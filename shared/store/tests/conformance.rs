@@ -1,0 +1,205 @@
+//! One suite for both stores: plays random transactions on the store in memory and on a real server, and compares every
+//! answer and all contents.
+//!
+//! A game is a plan ([`plan`]) over few names ([`universe`]). During the game, versions, entries and times are filled in
+//! ([`resolve`]), and both stores get the same calls ([`play`]). The game sets the server's wall clock ([`server`]), so that
+//! entry IDs and times agree exactly.
+//!
+//! Environment: `TICKFLEET_CONFORMANCE_GAMES` is the number of games, `TICKFLEET_CONFORMANCE_SEED` repeats a run, and
+//! `TICKFLEET_REDIS_SERVER` names another server.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod conformance {
+    pub mod dice;
+    pub mod plan;
+    pub mod play;
+    pub mod resolve;
+    pub mod server;
+    pub mod subjects;
+    pub mod universe;
+}
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
+
+use tickfleet_core::{Committed, StreamKey, Transaction, Version, Write};
+use tickfleet_store::seam::Take;
+use tokio::sync::Mutex;
+
+use conformance::dice::Games;
+use conformance::plan::Step;
+use conformance::play::{Differs, Seen, Subject, Table};
+use conformance::server::Server;
+use conformance::subjects::{InMemory, OnRedis};
+
+/// Games of a run in CI: about 20 s on two processors.
+const GAMES: u32 = 400;
+/// Minimum count of each expected event in a run of [`GAMES`] games.
+const OFTEN: usize = 10;
+/// Maximum number of steps of a game.
+const STEPS: usize = 40;
+/// Start time of a game, ms.
+const BEGIN_MS: i64 = 1_700_000_000_000;
+
+/// Events that must occur in a run of [`GAMES`] games. Otherwise the suite does not compare them.
+const EXPECTED: &[&str] = &[
+    "is committed",
+    "is refused",
+    "is already",
+    "is shadowed",
+    "is taken",
+    "held Version",
+    "held Absent",
+    "held Present",
+    "held Room",
+    "held Before",
+    "held Since",
+    "held Generation",
+    "held Epoch",
+    "held Within",
+    "held Fits",
+    "held Member",
+    "held First",
+    "held Calm",
+    "held Inbox",
+    "held Unread",
+    "held Held",
+    "wrote Put",
+    "wrote PutPart",
+    "wrote DeleteParts",
+    "wrote Delete",
+    "wrote Enqueue",
+    "wrote Remove",
+    "wrote Timer",
+    "wrote ClearTimer",
+    "wrote Join",
+    "wrote Leave",
+    "wrote Add",
+    "wrote DeleteCounter",
+    "wrote Append",
+    "wrote Reply",
+    "wrote PolicyGeneration",
+    "wrote SettingsGeneration",
+    "conflict Record",
+    "conflict Room",
+    "conflict Time",
+    "conflict Generation",
+    "conflict Epoch",
+    "conflict Full",
+    "conflict NoMember",
+    "conflict Pressure",
+    "conflict InboxFull",
+    "conflict TooManyInboxes",
+    "conflict Read",
+    "conflict NotHeld",
+];
+
+/// Plays games until two stores differ.
+fn play_games(games: u32, play: impl Fn(&[Step]) -> (Seen, Result<(), Differs>)) {
+    let seed = number("TICKFLEET_CONFORMANCE_SEED").unwrap_or_else(|| RandomState::new().hash_one("seed"));
+    let games = number("TICKFLEET_CONFORMANCE_GAMES").and_then(|games| games.try_into().ok()).unwrap_or(games);
+    let config = Config {
+        cases: games,
+        rng_seed: RngSeed::Fixed(seed),
+        failure_persistence: None,
+        max_shrink_iters: 4_000,
+        ..Config::default()
+    };
+    // Counts events up to and including the first failed game.
+    let (seen, played, has_failed) = (RefCell::new(Seen::default()), Cell::new(0), Cell::new(false));
+    let result = TestRunner::new(config).run(&Games(STEPS), |steps| {
+        let (happened, outcome) = play(&steps);
+        if !has_failed.get() {
+            played.set(played.get() + 1);
+            seen.borrow_mut().add(&happened);
+            has_failed.set(outcome.is_err());
+        }
+        outcome.map_err(TestCaseError::fail)
+    });
+    let seen = seen.into_inner();
+    eprintln!("{} games with seed {seed}: {seen:#?}", played.get());
+    if let Err(error) = result {
+        match error {
+            TestError::Fail(why, steps) => {
+                panic!("TICKFLEET_CONFORMANCE_SEED={seed} repeats this game:\n{steps:#?}\n{why}")
+            }
+            TestError::Abort(why) => panic!("{why}"),
+        }
+    }
+    if games >= GAMES {
+        for what in EXPECTED {
+            assert!(
+                seen.of(what) >= OFTEN,
+                "{what} happened {} times only: the suite does not compare it",
+                seen.of(what)
+            );
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    #[allow(clippy::disallowed_methods, reason = "how long a test plays is the environment's to say")]
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn stores_on_disk_and_in_memory_agree() {
+    let runtime = runtime();
+    play_games(GAMES, |steps| {
+        runtime.block_on(play(steps, &mut InMemory::on_disk(BEGIN_MS), &mut InMemory::new(BEGIN_MS)))
+    });
+}
+
+#[test]
+fn stores_on_redis_and_in_memory_agree() {
+    let runtime = runtime();
+    let server = Mutex::new(runtime.block_on(Server::start(BEGIN_MS)));
+    play_games(GAMES, |steps| {
+        runtime.block_on(async {
+            let mut server = server.lock().await;
+            let mut redis = OnRedis::new(&mut server, BEGIN_MS).await;
+            play(steps, &mut InMemory::new(BEGIN_MS), &mut redis).await
+        })
+    });
+}
+
+#[tokio::test]
+async fn a_take_that_waits_gets_what_comes_on_any_queue() {
+    let mut server = Server::start(BEGIN_MS).await;
+    waits(&InMemory::new(BEGIN_MS)).await;
+    waits(&OnRedis::new(&mut server, BEGIN_MS).await).await;
+}
+
+async fn waits(subject: &impl Subject) {
+    let store = subject.store();
+    let queues = vec![StreamKey::new("preferred"), StreamKey::new("other")];
+    let take = Take { consumer: "worker".into(), queues, count: 3, wait_ms: 60_000 };
+    let mut transaction = Transaction::new(Version::new("v1"));
+    transaction.write(Write::Enqueue(StreamKey::new("other"), vec![("t".into(), "1".into())]));
+    let enqueue = async {
+        // Lets the take wait before an entry arrives.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        store.commit(&[transaction]).await.unwrap()
+    };
+    let both = async { tokio::join!(store.take(&take), enqueue) };
+    let (taken, batch) = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the take is woken");
+    let [taken] = taken.unwrap().try_into().expect("one entry");
+    assert_eq!(
+        batch.results,
+        [Ok(Committed { now_ms: BEGIN_MS, already: false, entries: vec![taken.entry.clone()], shadowed: Vec::new() })]
+    );
+    assert_eq!(taken.queue, StreamKey::new("other"));
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+async fn play(steps: &[Step], first: &mut impl Subject, second: &mut impl Subject) -> (Seen, Result<(), Differs>) {
+    let mut table = Table::new(first, second, BEGIN_MS);
+    let outcome = table.play(steps).await;
+    (table.seen, outcome)
+}

@@ -1,0 +1,349 @@
+//! Plays a game on two stores, and compares all answers.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tickfleet_core::keys::timers;
+use tickfleet_core::{Committed, Conflict, Guard, Query, RecordKey, Transaction, Version, Write};
+use tickfleet_store::StoreError;
+use tickfleet_store::seam::{Batch, Consumer, Keep, Store, Take};
+
+use super::plan::{Age, Memory, Pick, ReadUpto, Step};
+use super::resolve::{Known, number};
+use super::universe::{
+    CONSUMERS, COUNTERS, LIMITS, PREFIXES, QUEUES, RECORDS, SETS, STREAMS, counter, queue, record, set, stream,
+};
+
+/// A store whose clock, memory and restarts a game controls.
+#[async_trait(?Send)]
+pub trait Subject {
+    /// The store.
+    fn store(&self) -> &dyn Store;
+    /// Sets the wall clock, ms.
+    async fn set_clock(&mut self, now_ms: i64);
+    /// Restarts the store. Its contents stay.
+    async fn restart(&mut self);
+    /// Samples the memory. Afterwards memory is not short.
+    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError>;
+}
+
+/// A difference between two stores.
+pub type Differs = String;
+
+/// A game on two stores.
+pub struct Table<'a, A, B> {
+    pub first: &'a mut A,
+    pub second: &'a mut B,
+    clock_ms: i64,
+    known: Known,
+    /// Committed batches, for repetition.
+    batches: Vec<Vec<Transaction>>,
+    /// The events so far.
+    pub seen: Seen,
+}
+
+/// Counts of events: `Put` was committed, `Room` held, `Full` was the conflict.
+#[derive(Debug, Default)]
+pub struct Seen(BTreeMap<String, usize>);
+
+impl Seen {
+    /// Counts one event of `kind`, for example `wrote Put`.
+    fn count(&mut self, kind: &str, of: &impl Debug) {
+        let text = format!("{of:?}");
+        let name = text.trim_matches('"').split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+        *self.0.entry(format!("{kind} {name}")).or_default() += 1;
+    }
+
+    /// Adds the counts of another game.
+    pub fn add(&mut self, other: &Self) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what.clone()).or_default() += count;
+        }
+    }
+
+    /// The count of an event.
+    pub fn of(&self, what: &str) -> usize {
+        self.0.get(what).copied().unwrap_or_default()
+    }
+}
+
+/// Calls both stores, and compares the answers. Fails if a store fails.
+macro_rules! both {
+    ($table:expr, $what:expr, $store:ident => $call:expr) => {{
+        let first = {
+            let $store = $table.first.store();
+            $call.await
+        };
+        let second = {
+            let $store = $table.second.store();
+            $call.await
+        };
+        match (first, second) {
+            (Ok(first), Ok(second)) if first == second => first,
+            (first, second) => return Err(format!("{}\n   first: {first:?}\n  second: {second:?}", $what)),
+        }
+    }};
+}
+
+impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
+    /// Two empty stores whose clocks are at `clock_ms`.
+    pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
+        let (known, batches) = (Known::default(), Vec::new());
+        Self { first, second, clock_ms, known, batches, seen: Seen::default() }
+    }
+
+    /// Plays a game to its end.
+    pub async fn play(&mut self, steps: &[Step]) -> Result<(), Differs> {
+        let queues: Vec<_> = (0..QUEUES.len()).map(queue).collect();
+        both!(self, "ensure_queues", store => store.ensure_queues(&queues[..2]));
+        // Fills the memory, so that it can be short.
+        let mut ballast = Transaction::new(Version::new("ballast"));
+        ballast.write(Write::Put { key: RecordKey::new("ballast"), content: Bytes::from_static(b"1{}"), ttl_ms: None });
+        self.commit(vec![ballast]).await?;
+        for (index, step) in steps.iter().enumerate() {
+            self.step(step).await.map_err(|differs| format!("step {index}: {differs}"))?;
+            self.compare_contents().await.map_err(|differs| format!("after step {index}: {differs}"))?;
+        }
+        self.compare_lists().await.map_err(|differs| format!("at the end: {differs}"))?;
+        // Ends all lifetimes and windows.
+        for ahead in [50, 500, 10_000] {
+            self.clock(ahead).await?;
+            self.compare_contents().await.map_err(|differs| format!("{ahead} ms after the end: {differs}"))?;
+        }
+        self.compare_lists().await.map_err(|differs| format!("after all lifetimes: {differs}"))
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), Differs> {
+        match step {
+            Step::Commit(drafts) => {
+                self.known.look(self.first.store()).await;
+                let batch = self.known.transactions(drafts);
+                self.commit(batch).await
+            }
+            Step::Repeat(back) => match self.batches.iter().rev().nth(*back).cloned() {
+                Some(batch) => self.commit(batch).await,
+                None => Ok(()),
+            },
+            Step::Take { consumer, queues, count } => self.take(*consumer, queues, *count).await,
+            Step::Read(questions) => {
+                self.known.look(self.first.store()).await;
+                let queries: Vec<Query> = questions.iter().map(|question| self.known.query(question)).collect();
+                self.read(&queries).await
+            }
+            Step::Clock(by_ms) => self.clock(*by_ms).await,
+            Step::ClockToEnd(number) => {
+                self.known.look(self.first.store()).await;
+                let left_ms = self.known.end_of_window(*number).map_or(0, |end_ms| end_ms - self.known.shard.now_ms);
+                self.clock(left_ms / 2 * 2).await
+            }
+            Step::Restart => {
+                self.first.restart().await;
+                self.second.restart().await;
+                self.commit(Vec::new()).await
+            }
+            Step::Sample(memory) => {
+                let first = self.first.sample_memory(*memory).await;
+                let second = self.second.sample_memory(*memory).await;
+                if first.is_err() || second.is_err() {
+                    return Err(format!("sample_memory\n   first: {first:?}\n  second: {second:?}"));
+                }
+                self.commit(Vec::new()).await
+            }
+            Step::Trim { stream: index, age, entries, read_upto } => {
+                self.known.look(self.first.store()).await;
+                let log = stream(*index);
+                let age_ms = age.map_or(0, |age| match age {
+                    Age::Ms(age_ms) => age_ms,
+                    Age::OfEntry(back, more_ms) => {
+                        let entry = number(&self.known.entry(&log, Pick::Known(back)));
+                        (self.clock_ms - i64::try_from(entry >> 64).unwrap() + more_ms).max(0)
+                    }
+                });
+                let read_upto = read_upto.map(|upto| match upto {
+                    ReadUpto::Entry(pick) => number(&self.known.entry(&log, pick)),
+                    ReadUpto::Lost => u128::from(self.clock_ms.unsigned_abs() + 1_000) << 64,
+                });
+                let keep = Keep { age_ms, entries: *entries, read_upto };
+                both!(self, format!("trim {log} {keep:?}"), store => store.trim(&log, keep));
+                Ok(())
+            }
+            Step::Backlog => self.compare_queues().await,
+            Step::RemoveConsumer { queue: index, consumer } => {
+                both!(self, "remove_consumer", store => store.remove_consumer(&queue(*index), CONSUMERS[*consumer]));
+                Ok(())
+            }
+            Step::Ensure(queues) => {
+                let queues: Vec<_> = queues.iter().map(|index| queue(*index)).collect();
+                both!(self, "ensure_queues", store => store.ensure_queues(&queues));
+                Ok(())
+            }
+            Step::Scan { prefix, count } => self.scan(PREFIXES[*prefix], *count).await,
+            Step::ScanCounters { limit, count } => self.scan_counters(LIMITS[*limit], *count).await,
+        }
+    }
+
+    async fn clock(&mut self, by_ms: i64) -> Result<(), Differs> {
+        self.clock_ms += by_ms;
+        self.first.set_clock(self.clock_ms).await;
+        self.second.set_clock(self.clock_ms).await;
+        // A scan removes expired records, so that they stay removed if the clock steps back.
+        self.scan("", 100).await?;
+        self.commit(Vec::new()).await
+    }
+
+    async fn commit(&mut self, batch: Vec<Transaction>) -> Result<(), Differs> {
+        let first = self.first.store().commit(&batch).await;
+        let second = self.second.store().commit(&batch).await;
+        let answer = match (&first, &second) {
+            (Ok(first), Ok(second)) if comparable(first) == comparable(second) => first,
+            _ => return Err(format!("commit {batch:#?}\n   first: {first:?}\n  second: {second:?}")),
+        };
+        self.known.shard = answer.shard;
+        for (transaction, result) in batch.iter().zip(&answer.results) {
+            self.learn(transaction, result);
+        }
+        if !batch.is_empty() {
+            self.batches.push(batch);
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, transaction: &Transaction, result: &Result<Committed, Conflict>) {
+        match result {
+            Ok(committed) if committed.already => self.seen.count("is", &"already"),
+            Ok(committed) => {
+                self.seen.count("is", &"committed");
+                transaction.guards.iter().for_each(|guard| self.seen.count("held", guard));
+                transaction.writes.iter().for_each(|write| self.seen.count("wrote", write));
+                committed.shadowed.iter().for_each(|_| self.seen.count("is", &"shadowed"));
+            }
+            Err(conflict) => {
+                self.seen.count("is", &"refused");
+                self.seen.count("conflict", conflict);
+            }
+        }
+        for guard in transaction.guards.iter().filter(|_| result.is_ok()) {
+            if let Guard::Held(queue, entry) = guard
+                && let Some(held) = self.known.held.get_mut(queue)
+                && held.len() > 2
+            {
+                // Keep some acknowledged entries, so that the game acknowledges them again.
+                held.retain(|other| other != entry);
+            }
+        }
+    }
+
+    async fn take(&mut self, consumer: usize, queues: &[usize], count: usize) -> Result<(), Differs> {
+        let mut queues: Vec<_> = queues.iter().map(|index| queue(*index)).collect();
+        let mut listed = HashSet::new();
+        queues.retain(|queue| listed.insert(queue.clone()));
+        let take = Take { consumer: CONSUMERS[consumer].into(), queues, count, wait_ms: 0 };
+        let taken = both!(self, format!("{take:?}"), store => store.take(&take));
+        for taken in taken {
+            self.seen.count("is", &"taken");
+            self.known.held.entry(taken.queue).or_default().push(taken.entry);
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, queries: &[Query]) -> Result<(), Differs> {
+        let first = self.first.store().read(queries).await;
+        let second = self.second.store().read(queries).await;
+        let (Ok(first), Ok(second)) = (&first, &second) else {
+            return Err(format!("{queries:?}\n   first: {first:?}\n  second: {second:?}"));
+        };
+        let differing = (0..queries.len()).find(|index| first.get(*index) != second.get(*index));
+        if let Some(index) = differing {
+            let (first, second) = (first.get(index), second.get(index));
+            return Err(format!("{:?}\n   first: {first:?}\n  second: {second:?}", queries[index]));
+        }
+        Ok(())
+    }
+
+    async fn scan(&mut self, prefix: &str, count: usize) -> Result<(), Differs> {
+        both!(self, format!("scan {prefix:?}"), store => async {
+            let (mut found, mut cursor) = (Vec::new(), 0);
+            loop {
+                let (page, next) = store.scan(prefix, cursor, count).await?;
+                found.extend(page);
+                cursor = next;
+                if cursor == 0 { break; }
+            }
+            found.sort();
+            Ok::<_, StoreError>(found)
+        });
+        Ok(())
+    }
+
+    async fn scan_counters(&mut self, limit: &str, count: usize) -> Result<(), Differs> {
+        both!(self, format!("scan_counters {limit}"), store => async {
+            let (mut found, mut cursor) = (Vec::new(), 0);
+            loop {
+                let (page, next) = store.scan_counters(limit, cursor, count).await?;
+                found.extend(page);
+                cursor = next;
+                if cursor == 0 { break; }
+            }
+            found.sort_by(|one, other| one.0.cmp(&other.0));
+            Ok::<_, StoreError>(found)
+        });
+        Ok(())
+    }
+
+    async fn compare_queues(&mut self) -> Result<(), Differs> {
+        for queue in (0..QUEUES.len()).map(queue) {
+            both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
+            both!(self, format!("consumers of {queue}"), store => async {
+                // Stores may list a consumer without entries or omit it.
+                Ok::<_, StoreError>(store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0).collect::<Vec<Consumer>>())
+            });
+        }
+        Ok(())
+    }
+
+    /// Compares everything that one round trip can read.
+    async fn compare_contents(&mut self) -> Result<(), Differs> {
+        let mut queries = Vec::new();
+        for key in (0..RECORDS.len()).map(record) {
+            queries.extend([Query::Record(key.clone()), Query::AllParts(key)]);
+        }
+        for limit in 0..LIMITS.len() {
+            queries.extend((0..COUNTERS.len()).map(|index| Query::Counter(counter(limit, index))));
+        }
+        for set in (0..SETS).map(|index| set(index).0).chain([timers()]) {
+            queries.extend([Query::First { set: set.clone(), upto: None, count: 10_000 }, Query::Size(set)]);
+        }
+        for index in 0..STREAMS {
+            let stream = stream(index);
+            if index < QUEUES.len() {
+                for consumer in CONSUMERS {
+                    queries.push(Query::Holds { stream: stream.clone(), consumer: consumer.into(), count: 10_000 });
+                }
+            }
+            queries.push(Query::Entries { stream, after: None, count: 10_000 });
+        }
+        self.read(&queries).await
+    }
+
+    /// Compares lists that take several round trips.
+    async fn compare_lists(&mut self) -> Result<(), Differs> {
+        self.compare_queues().await?;
+        for limit in LIMITS {
+            self.scan_counters(limit, 100).await?;
+        }
+        self.scan("", 3).await
+    }
+}
+
+/// A batch without store-specific texts.
+fn comparable(batch: &Batch) -> Batch {
+    let mut batch = batch.clone();
+    for result in &mut batch.results {
+        if let Err(Conflict::Failed { message }) = result {
+            message.clear();
+        }
+    }
+    batch
+}

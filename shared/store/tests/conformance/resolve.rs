@@ -1,0 +1,289 @@
+//! Resolves a plan to transactions and queries: fills in versions, entries and times from the game's knowledge.
+
+use std::collections::HashMap;
+
+use tickfleet_core::keys::timers;
+use tickfleet_core::record::RecordText;
+use tickfleet_core::{
+    CounterKey, CounterState, EntryId, Guard, Query, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Value,
+    Version, Window, Write,
+};
+use tickfleet_store::seam::{ShardState, Store};
+
+use super::plan::{Belief, Draft, GuardDraft, Pick, Question, RoomDraft, WriteDraft};
+use super::universe::{
+    COUNTERS, LIMITS, LOGS, QUEUES, RECORDS, STREAMS, TIMERS, content, counter, fields, inbox, member, part, queue,
+    record, set, stream,
+};
+
+/// The game's knowledge of the stores.
+#[derive(Default)]
+pub struct Known {
+    /// The shard's state, as the last batch reported it.
+    pub shard: ShardState,
+    /// Entries that were enqueued, by queue, in order.
+    pub enqueued: HashMap<StreamKey, Vec<EntryId>>,
+    /// Entries that were taken and not acknowledged, by queue.
+    pub held: HashMap<StreamKey, Vec<EntryId>>,
+    /// Versions that were drawn.
+    pub drawn: usize,
+    /// Versions of the records.
+    versions: HashMap<RecordKey, Version>,
+    /// Contents of the counters.
+    counters: HashMap<CounterKey, CounterState>,
+}
+
+impl Known {
+    /// Reads the state that plans refer to: versions, counters, entries of logs and inboxes.
+    pub async fn look(&mut self, store: &dyn Store) {
+        let records = (0..RECORDS.len()).map(record);
+        let counters: Vec<_> =
+            (0..LIMITS.len()).flat_map(|limit| (0..COUNTERS.len()).map(move |index| counter(limit, index))).collect();
+        let mut queries: Vec<Query> = records.map(Query::Record).collect();
+        queries.extend(counters.into_iter().map(Query::Counter));
+        queries.extend((0..STREAMS).map(|index| Query::Entries { stream: stream(index), after: None, count: 10_000 }));
+        let values = store.read(&queries).await.unwrap_or_default();
+        self.versions.clear();
+        self.counters.clear();
+        for (query, value) in queries.into_iter().zip(values) {
+            match (query, value) {
+                (Query::Record(key), Value::Record(Some(stored))) => {
+                    self.versions.insert(key, RecordText::parse(&stored).expect("a record's frame").version);
+                }
+                (Query::Counter(key), Value::Counter(Some(state))) => {
+                    self.counters.insert(key, state);
+                }
+                (Query::Entries { stream, .. }, Value::Entries(entries)) if !entries.is_empty() => {
+                    // Removed entries stay in the list.
+                    let known = self.enqueued.entry(stream).or_default();
+                    known.extend(entries.into_iter().map(|(entry, _)| entry));
+                    known.sort_by_key(number);
+                    known.dedup();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The end of a running window, ms.
+    pub fn end_of_window(&self, number: usize) -> Option<i64> {
+        let ends = self.counters.values().map(|state| state.ends_ms);
+        let mut ends: Vec<i64> = ends.filter(|end_ms| *end_ms > self.shard.now_ms).collect();
+        ends.sort_unstable();
+        ends.get(number.checked_rem(ends.len())?).copied()
+    }
+
+    /// The end of a counter's window, ms; 0 without a window.
+    fn ends_ms(&self, counter: &CounterKey) -> i64 {
+        self.counters.get(counter).map_or(0, |state| state.ends_ms)
+    }
+
+    /// The transactions of a batch. Later ones assume that the earlier ones are committed.
+    pub fn transactions(&mut self, drafts: &[Draft]) -> Vec<Transaction> {
+        drafts.iter().map(|draft| self.transaction(draft)).collect()
+    }
+
+    fn transaction(&mut self, draft: &Draft) -> Transaction {
+        self.drawn += 1;
+        let mut transaction = Transaction::new(Version::new(format!("v{}", self.drawn)));
+        transaction.stamped = draft.stamped;
+        let mut guards: Vec<Guard> = draft.guards.iter().map(|guard| self.guard(guard)).collect();
+        guards.sort_by_key(|guard| matches!(guard, Guard::Held(..)));
+        transaction.guards = guards;
+        transaction.writes = draft.writes.iter().map(|write| self.write(write)).collect();
+        for write in &transaction.writes {
+            match write {
+                Write::Put { key, .. } => {
+                    self.versions.insert(key.clone(), transaction.version.clone());
+                    if draft.proof && transaction.proof.is_none() {
+                        transaction.proof = Some(key.clone());
+                    }
+                }
+                Write::Delete(key) => {
+                    self.versions.remove(key);
+                }
+                _ => {}
+            }
+        }
+        transaction
+    }
+
+    fn guard(&self, guard: &GuardDraft) -> Guard {
+        let now = self.shard.now_ms;
+        match guard {
+            GuardDraft::Record(index, belief) => {
+                let present = self.versions.get(&record(*index));
+                let text = present.map_or("other", Version::as_str);
+                let version = match (belief, present) {
+                    (Belief::Absent, _) | (Belief::Right, None) => return Guard::Absent(record(*index)),
+                    (Belief::Right, Some(version)) => version.clone(),
+                    (Belief::Shorter, _) => Version::new(&text[..text.len() - 1]),
+                    (Belief::Longer, _) => Version::new(format!("{text}0")),
+                };
+                Guard::Version(record(*index), version)
+            }
+            GuardDraft::Present(index) => Guard::Present(record(*index)),
+            GuardDraft::Room(room) => Guard::Room(self.room(room)),
+            GuardDraft::Before(delta) => Guard::Before(now + delta),
+            GuardDraft::Since(delta) => Guard::Since(now + delta),
+            GuardDraft::Generation { policy, settings } => Guard::Generation {
+                policy: self.shard.policy.saturating_add_signed(*policy),
+                settings: self.shard.settings.saturating_add_signed(*settings),
+            },
+            GuardDraft::Epoch { number, lease_ms } => {
+                Guard::Epoch { number: self.shard.epoch.saturating_add_signed(*number), lease_ms: *lease_ms }
+            }
+            GuardDraft::Within(index, max) => Guard::Within(stream(*index), *max),
+            GuardDraft::Fits { set: index, member: of, max } => {
+                Guard::Fits { set: set(*index).0, member: member(*of), max: *max }
+            }
+            GuardDraft::Member(index, of) => Guard::Member(set(*index).0, member(*of)),
+            GuardDraft::First(index, of) => Guard::First(set(*index).0, member(*of)),
+            GuardDraft::Calm => Guard::Calm,
+            GuardDraft::Inbox { inbox: index, unread_max, inboxes_max } => {
+                Guard::Inbox { inbox: inbox(*index), unread_max: *unread_max, inboxes_max: *inboxes_max }
+            }
+            GuardDraft::Unread(index, entry) => Guard::Unread(queue(*index), self.entry(&queue(*index), *entry)),
+            GuardDraft::Held(index, entry) => {
+                // A held entry of any queue, if one exists.
+                let queue = (*index..index + QUEUES.len())
+                    .map(|index| queue(index % QUEUES.len()))
+                    .find(|queue| matches!(entry, Pick::Held(back) if self.held.get(queue).is_some_and(|held| held.len() > *back)))
+                    .unwrap_or_else(|| queue(*index));
+                let entry = self.entry(&queue, *entry);
+                Guard::Held(queue, entry)
+            }
+        }
+    }
+
+    fn room(&self, draft: &RoomDraft) -> Room {
+        let now = self.shard.now_ms;
+        let window = |lengths: [i64; 3]| {
+            let length = lengths[draft.length];
+            let start = (now - draft.phase).div_euclid(length) * length + draft.phase + draft.shift * length;
+            (start, start + length, length)
+        };
+        let window = match draft.kind {
+            0 => {
+                let (start_ms, end_ms, length_ms) = window([100, 250, 120_000]);
+                Window::Fixed { start_ms, end_ms, length_ms }
+            }
+            1 => {
+                let (start_ms, end_ms, _) = window([600, 500, 86_400_000]);
+                Window::Day { start_ms, end_ms }
+            }
+            2 => Window::Rolling { length_ms: [160, 333, 5][draft.length] },
+            3 => Window::Held,
+            _ => Window::Total,
+        };
+        Room {
+            counter: counter(draft.limit, draft.counter),
+            amount: draft.amount,
+            max: draft.max,
+            window,
+            behind_queue: draft.behind_queue,
+            shadow: draft.shadow,
+            counters_max: draft.counters_max,
+        }
+    }
+
+    fn write(&self, write: &WriteDraft) -> Write {
+        match write {
+            WriteDraft::Put { record: index, content: of, ttl_ms } => {
+                Write::Put { key: record(*index), content: content(*of), ttl_ms: *ttl_ms }
+            }
+            WriteDraft::PutPart { record: index, part: name, content: of } => {
+                Write::PutPart(record(*index), part(*name), content(*of))
+            }
+            WriteDraft::DeleteParts(index, parts) => {
+                Write::DeleteParts(record(*index), parts.iter().map(|index| part(*index)).collect())
+            }
+            WriteDraft::Delete(index) => Write::Delete(record(*index)),
+            WriteDraft::Enqueue(index, of) => Write::Enqueue(queue(*index), fields(*of)),
+            WriteDraft::Remove(index, entry) => Write::Remove(queue(*index), self.entry(&queue(*index), *entry)),
+            WriteDraft::Timer { timer, due, rule } => Write::Timer {
+                name: TIMERS[*timer].into(),
+                due_ms: self.shard.now_ms + due,
+                rule: [TimerRule::Set, TimerRule::Earlier, TimerRule::Wake][*rule],
+            },
+            WriteDraft::ClearTimer(timer) => Write::ClearTimer(TIMERS[*timer].into()),
+            WriteDraft::Join { set: index, member: of, place } => {
+                let (set, queue_of) = set(*index);
+                Write::Join { set, member: member(*of), place: *place, queue_of }
+            }
+            WriteDraft::Leave { set: index, member: of } => {
+                let (set, queue_of) = set(*index);
+                Write::Leave { set, member: member(*of), queue_of }
+            }
+            WriteDraft::Add { limit, counter: index, amount, window } => {
+                let counter = counter(*limit, *index);
+                let ends_ms = self.ends_ms(&counter);
+                let ends_ms = [None, Some(ends_ms), Some(ends_ms + 20)][*window];
+                Write::Add { counter, amount: *amount, ends_ms }
+            }
+            WriteDraft::DeleteCounter { limit, counter: index } => Write::DeleteCounter(counter(*limit, *index)),
+            WriteDraft::Append { log, fields: of, max_entries } => {
+                Write::Append { log: StreamKey::new(LOGS[*log]), fields: fields(*of), max_entries: *max_entries }
+            }
+            WriteDraft::Reply { inbox: index, content: of } => Write::Reply(inbox(*index), content(*of)),
+            WriteDraft::PolicyGeneration(delta) => {
+                Write::PolicyGeneration(self.shard.policy.saturating_add_signed(*delta))
+            }
+            WriteDraft::SettingsGeneration(delta) => {
+                Write::SettingsGeneration(self.shard.settings.saturating_add_signed(*delta))
+            }
+        }
+    }
+
+    /// The query of a question.
+    pub fn query(&self, question: &Question) -> Query {
+        let set_of = |index: &Option<usize>| index.map_or_else(timers, |index| set(index).0);
+        match question {
+            Question::Record(index) => Query::Record(record(*index)),
+            Question::Parts(index, parts) => {
+                Query::Parts(record(*index), parts.iter().map(|index| part(*index)).collect())
+            }
+            Question::AllParts(index) => Query::AllParts(record(*index)),
+            Question::Counter(limit, index) => Query::Counter(counter(*limit, *index)),
+            Question::First { set: index, upto, count } => {
+                let now = if index.is_none() { self.shard.now_ms } else { 0 };
+                let upto = upto.map(|upto| u64::try_from(now + upto).unwrap_or_default());
+                Query::First { set: set_of(index), upto, count: *count }
+            }
+            Question::Place(Some(index), of) => Query::Place(set(*index).0, member(*of)),
+            Question::Place(None, timer) => Query::Place(SetKey::new("timers"), TIMERS[*timer].into()),
+            Question::Size(index) => Query::Size(set_of(index)),
+            Question::Entry(index, entry) => Query::Entry(stream(*index), self.entry(&stream(*index), *entry)),
+            Question::Holder(index, entry) => Query::Holder(queue(*index), self.entry(&queue(*index), *entry)),
+            Question::Holds { queue: index, consumer, count } => Query::Holds {
+                stream: queue(*index),
+                consumer: super::universe::CONSUMERS[*consumer].into(),
+                count: *count,
+            },
+            Question::Entries { stream: index, after, count } => Query::Entries {
+                stream: stream(*index),
+                after: after.map(|after| self.entry(&stream(*index), after)),
+                count: *count,
+            },
+        }
+    }
+
+    /// An entry of a stream. If the game knows no matching entry, an entry that does not exist.
+    pub fn entry(&self, stream: &StreamKey, pick: Pick) -> EntryId {
+        let newest = |entries: &HashMap<StreamKey, Vec<EntryId>>, back: usize| {
+            entries.get(stream).and_then(|entries| entries.iter().rev().nth(back)).cloned()
+        };
+        let found = match pick {
+            Pick::Held(back) => newest(&self.held, back),
+            Pick::Known(back) => newest(&self.enqueued, back),
+            Pick::Foreign => None,
+        };
+        found.unwrap_or_else(|| EntryId::new("1600000000000-7"))
+    }
+}
+
+/// An entry's number: `<ms> << 64 | <sequence>`.
+pub fn number(entry: &EntryId) -> u128 {
+    let (ms, sequence) = entry.as_str().split_once('-').expect("an entry's ID");
+    ms.parse::<u128>().unwrap() << 64 | sequence.parse::<u128>().unwrap()
+}

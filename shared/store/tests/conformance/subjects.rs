@@ -1,0 +1,145 @@
+//! The stores under test.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+use tickfleet_store::StoreError;
+use tickfleet_store::seam::Store;
+use tickfleet_store::seam::memory::{FsyncPolicy, ManualClock, MemoryOptions, MemoryStore};
+use tickfleet_store::seam::redis::RedisStore;
+
+use super::plan::Memory;
+use super::play::Subject;
+use super::server::Server;
+
+/// The lease of the fleet, ms.
+pub const LEASE_MS: i64 = 700;
+
+/// A store in memory, optionally with a directory.
+pub struct InMemory {
+    store: MemoryStore,
+    clock: Arc<ManualClock>,
+    dir: Option<TempDir>,
+}
+
+impl InMemory {
+    /// An empty store.
+    pub fn new(now_ms: i64) -> Self {
+        let clock = Arc::new(ManualClock::new(now_ms));
+        Self { store: MemoryStore::new(options(&clock)), clock, dir: None }
+    }
+
+    /// An empty store that reloads its directory after a restart.
+    pub fn on_disk(now_ms: i64) -> Self {
+        let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder");
+        let clock = Arc::new(ManualClock::new(now_ms));
+        Self { store: open(&dir, &clock), clock, dir: Some(dir) }
+    }
+}
+
+fn options(clock: &Arc<ManualClock>) -> MemoryOptions {
+    MemoryOptions { clock: Arc::<ManualClock>::clone(clock), lease_ms: LEASE_MS, bytes_max: 0 }
+}
+
+fn open(dir: &TempDir, clock: &Arc<ManualClock>) -> MemoryStore {
+    loop {
+        match MemoryStore::open_dir(dir.path(), FsyncPolicy::Never, options(clock)) {
+            Ok(store) => return store,
+            // A server that another test forks at this moment inherits the lock until its exec.
+            Err(StoreError::DataInUse(_)) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for InMemory {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn set_clock(&mut self, now_ms: i64) {
+        self.clock.set(now_ms);
+    }
+
+    async fn restart(&mut self) {
+        let Some(dir) = &self.dir else { return self.store.restart().await.unwrap() };
+        // The directory has one owner, so drop the old store first.
+        self.store = MemoryStore::default();
+        self.store = open(dir, &self.clock);
+    }
+
+    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+        let (used, _) = self.store.sample_memory().await?;
+        let bytes_max = match memory {
+            Memory::Plenty => 0,
+            Memory::Short => used + used / 8,
+            Memory::Full => used / 2,
+        };
+        self.store.set_bytes_max(bytes_max);
+        let sampled = self.store.sample_memory().await;
+        self.store.set_bytes_max(0);
+        sampled.map(|_| ())
+    }
+}
+
+/// A store on a server.
+pub struct OnRedis<'a> {
+    store: RedisStore,
+    server: &'a mut Server,
+    connection: MultiplexedConnection,
+}
+
+impl<'a> OnRedis<'a> {
+    /// An empty store. Removes all data of the server.
+    pub async fn new(server: &'a mut Server, now_ms: i64) -> Self {
+        server.set_clock(now_ms).await;
+        let mut connection = server.connection();
+        let () = redis::cmd("FLUSHALL").query_async(&mut connection).await.unwrap();
+        let store = RedisStore::open(&server.url(), 0, "conformance", LEASE_MS).unwrap();
+        Self { store, server, connection }
+    }
+
+    async fn set_memory_max(&mut self, bytes: u64) {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(bytes);
+        let () = set.query_async(&mut self.connection).await.unwrap();
+    }
+}
+
+#[async_trait(?Send)]
+impl Subject for OnRedis<'_> {
+    fn store(&self) -> &dyn Store {
+        &self.store
+    }
+
+    async fn set_clock(&mut self, now_ms: i64) {
+        self.server.set_clock(now_ms).await;
+    }
+
+    async fn restart(&mut self) {
+        self.server.restart().await;
+        self.connection = self.server.connection();
+        // The first command finds the old connection closed.
+        for _ in 0..100 {
+            if self.store.shard().await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    async fn sample_memory(&mut self, memory: Memory) -> Result<(), StoreError> {
+        let (used, _) = self.store.sample_memory().await?;
+        let bytes_max = match memory {
+            Memory::Plenty => 0,
+            Memory::Short => used + used / 8,
+            Memory::Full => used / 2,
+        };
+        self.set_memory_max(bytes_max).await;
+        let sampled = self.store.sample_memory().await;
+        self.set_memory_max(0).await;
+        sampled.map(|_| ())
+    }
+}
