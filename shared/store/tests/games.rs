@@ -1,0 +1,236 @@
+//! Games: a whole fleet on the store in memory, with crashes at every await, paused holders, lost replies and lost writes.
+//! An oracle that observes only the seam and the tools checks the guarantees.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "knobs of the games, documented beside them, and the time that they take"
+)]
+
+#[path = "games/executor.rs"]
+mod executor;
+#[path = "games/fleet.rs"]
+mod fleet;
+#[path = "games/governed.rs"]
+mod governed;
+#[path = "games/oracle.rs"]
+mod oracle;
+#[path = "games/watched.rs"]
+mod watched;
+#[path = "games/worker.rs"]
+mod worker;
+
+use fleet::{Game, Plan};
+
+fn play(seeds: std::ops::Range<u64>, plan: Plan) {
+    let (mut polls, mut commits, mut conflicts, mut crashes, mut losses, mut excused) = (0, 0, 0, 0, 0, 0);
+    let mut words = std::collections::BTreeMap::<String, u64>::new();
+    let began = std::time::Instant::now();
+    for seed in seeds {
+        let mut game = Game::new(seed, plan);
+        game.play();
+        let violations = game.violations();
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+        let oracle = game.oracle.lock().unwrap();
+        polls += game.executor.polls;
+        commits += oracle.commits;
+        conflicts += oracle.conflicts;
+        crashes += game.executor.crashes;
+        losses += oracle.losses.len();
+        excused += game.excused;
+        for (word, count) in &game.words {
+            *words.entry(word.clone()).or_default() += count;
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    println!(
+        "{polls} steps, {commits} transactions, {conflicts} conflicts, {crashes} crashes, {losses} losses ({excused} excused) in \
+         {seconds:.1} s: {:.0} steps/s; {words:?}",
+        polls as f64 / seconds
+    );
+}
+
+/// Games per test. `TICKFLEET_GAMES` overrides it.
+fn games(usual: u64) -> u64 {
+    std::env::var("TICKFLEET_GAMES").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// A fleet without faults.
+fn calm() -> Plan {
+    Plan::calm()
+}
+
+/// Processes crash and pause.
+fn crashes() -> Plan {
+    Plan { crash: 30, pause: 60, ..calm() }
+}
+
+/// Turns are canceled at any time.
+fn cancels() -> Plan {
+    Plan { turns: 30, crash: 10, pause: 60, cancel_later: 60, ..calm() }
+}
+
+/// The store does not answer.
+fn answers() -> Plan {
+    Plan { crash: 10, pause: 20, refused: 20, unanswered: 20, ..calm() }
+}
+
+/// The store restarts without its last writes.
+fn losses() -> Plan {
+    Plan { crash: 3, pause: 20, lose: 10, ..calm() }
+}
+
+/// The store's clock steps, and its memory becomes short.
+fn clocks() -> Plan {
+    Plan { crash: 10, pause: 30, step: 10, short: 10, ..calm() }
+}
+
+/// Facts, claims and approvals govern calls.
+fn governed() -> Plan {
+    Plan { turns: 20, crash: 20, pause: 60, governed: true, ..calm() }
+}
+
+#[test]
+fn a_calm_fleet_keeps_its_promises() {
+    play(0..games(20), calm());
+}
+
+#[test]
+fn a_fleet_that_crashes_keeps_its_promises() {
+    play(1_000..1_000 + games(20), crashes());
+}
+
+#[test]
+fn a_fleet_whose_turns_are_canceled_keeps_its_promises() {
+    play(0..games(15), cancels());
+}
+
+#[test]
+fn a_fleet_whose_store_loses_answers_keeps_its_promises() {
+    play(2_000..2_000 + games(8), answers());
+}
+
+#[test]
+fn a_fleet_whose_store_loses_its_last_writes_keeps_its_promises() {
+    play(0..games(20), losses());
+}
+
+#[test]
+fn a_fleet_whose_store_has_a_bad_clock_and_little_memory_keeps_its_promises() {
+    play(4_000..4_000 + games(20), clocks());
+}
+
+#[test]
+fn a_fleet_keeps_its_promises_about_governed_calls() {
+    play(5_000..5_000 + games(20), governed());
+}
+
+#[test]
+#[ignore = "finds seeds"]
+fn find() {
+    let var = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let plan = match std::env::var("PLAN").unwrap().as_str() {
+        "answers" => answers(),
+        "crashes" => crashes(),
+        "losses" => losses(),
+        "clocks" => clocks(),
+        "cancels" => cancels(),
+        "governed" => governed(),
+        "wild" => Plan { cancel_later: 60, turns: 20, ..losses() },
+        _ => calm(),
+    };
+    let began = std::time::Instant::now();
+    let mut polls = 0;
+    for seed in var("FROM").unwrap()..var("UPTO").unwrap() {
+        let mut game = Game::new(seed, plan);
+        game.play();
+        polls += game.executor.polls;
+        let violations = game.violations();
+        if !violations.is_empty() {
+            println!("SEED {seed} polls {} {:#?} {}", game.executor.polls, violations, game.left());
+        }
+    }
+    println!("SPEED {polls} polls in {:.1} s", began.elapsed().as_secs_f64());
+}
+
+#[test]
+#[ignore = "finds the games of each mutant"]
+fn find_mutants() {
+    let names = std::env::var("MUTANTS").unwrap();
+    std::panic::set_hook(Box::new(|_| {}));
+    for name in names.split(',') {
+        let name: &'static str = name.to_owned().leak();
+        let plans = [
+            ("crashes", crashes()),
+            ("losses", losses()),
+            ("calm", calm()),
+            ("answers", answers()),
+            ("clocks", clocks()),
+            ("governed", governed()),
+            ("cancels", cancels()),
+        ];
+        let wanted = std::env::var("PLANS").unwrap();
+        for (word, plan) in plans.into_iter().filter(|(word, _)| wanted.contains(word)) {
+            let found = (0..40).find(|seed| is_detected(name, *seed, plan));
+            println!("MUTANT {name} {word} {found:?}");
+            if found.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+/// Maximum number of games to detect that a guard is missing.
+const DETECTED_WITHIN: u64 = 40;
+
+/// A guard of the core, a plan, and the seed of the first game that fails without the guard.
+type Detected = (&'static str, fn() -> Plan, u64);
+
+/// Guards, the plan whose games fail without them, and the seed of the first such game. The seed changes with every change
+/// of a decision; `find_mutants` finds it.
+const MUTANTS: &[Detected] = &[
+    ("limits_guard_the_room", crashes, 0),
+    ("due_guards_the_version", crashes, 0),
+    ("release_guards_the_version", cancels, 0),
+    ("submit_knows_the_id", losses, 0),
+    ("reap_acknowledges_the_old_entry", crashes, 2),
+    ("holder_guards_the_version", crashes, 6),
+    ("begin_writes_the_intent_record", crashes, 12),
+    ("begin_respects_the_intent_record", crashes, 12),
+    ("advance_looks_at_marks", losses, 17),
+    ("claim_guards_its_record", governed, 11),
+    ("end_calls_guards_the_session", governed, 29),
+];
+
+#[test]
+fn games_detect_each_guard_that_is_missing() {
+    let hook = std::panic::take_hook();
+    // A game without a guard may also fail by a panic.
+    std::panic::set_hook(Box::new(|_| {}));
+    let undetected: Vec<&str> = MUTANTS
+        .iter()
+        .filter(|(mutant, plan, first)| {
+            !(*first..*first + DETECTED_WITHIN).any(|seed| is_detected(mutant, seed, plan()))
+        })
+        .map(|(mutant, ..)| *mutant)
+        .collect();
+    std::panic::set_hook(hook);
+    assert_eq!(undetected, Vec::<&str>::new());
+}
+
+/// True if the game fails without the guard.
+fn is_detected(mutant: &'static str, seed: u64, plan: Plan) -> bool {
+    let played = || {
+        let mut game = Game::new(seed, plan);
+        game.play();
+        !game.violations().is_empty()
+    };
+    tickfleet_core::mutants::with(mutant, || {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(played)).unwrap_or(true)
+    })
+}

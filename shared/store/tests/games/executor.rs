@@ -1,0 +1,126 @@
+//! A deterministic executor: polls one actor at a time, chosen by a seeded generator. A crash drops an actor at its current
+//! await; a pause leaves it there while the others run.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Suspends an actor once, so that others run in between.
+pub struct Yield(bool);
+
+/// The future of [`Yield`].
+pub fn yield_now() -> Yield {
+    Yield(false)
+}
+
+impl Future for Yield {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if self.0 {
+            return Poll::Ready(());
+        }
+        self.0 = true;
+        Poll::Pending
+    }
+}
+
+/// The clock that all actors and stores of a game share, ms.
+#[derive(Clone, Default)]
+pub struct VirtualClock(Arc<AtomicI64>);
+
+impl VirtualClock {
+    pub fn now_ms(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    pub fn set(&self, ms: i64) {
+        self.0.store(ms, Ordering::SeqCst);
+    }
+
+    pub fn advance(&self, ms: i64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+type Body = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Starts an actor; `incarnation` counts its starts.
+pub type Start = Box<dyn Fn(u32) -> Body>;
+
+struct Actor {
+    start: Start,
+    body: Option<Body>,
+    incarnation: u32,
+    /// It is not polled before this time, ms.
+    paused_until_ms: i64,
+    can_crash: bool,
+}
+
+/// Probabilities of events, in 10,000 polls.
+#[derive(Debug, Clone, Copy)]
+pub struct Chances {
+    pub crash: u32,
+    pub pause: u32,
+    pub pause_max_ms: i64,
+    pub advance: u32,
+    pub advance_max_ms: i64,
+}
+
+/// The actors of a game.
+pub struct Executor {
+    actors: Vec<Actor>,
+    pub rng: StdRng,
+    pub clock: VirtualClock,
+    pub polls: u64,
+    pub crashes: u64,
+}
+
+impl Executor {
+    pub fn new(seed: u64, clock: VirtualClock) -> Self {
+        Self { actors: Vec::new(), rng: StdRng::seed_from_u64(seed), clock, polls: 0, crashes: 0 }
+    }
+
+    pub fn add(&mut self, can_crash: bool, start: Start) {
+        let body = Some(start(0));
+        self.actors.push(Actor { start, body, incarnation: 0, paused_until_ms: 0, can_crash });
+    }
+
+    /// Polls one actor. An actor that has returned starts again.
+    pub fn step(&mut self, chances: Chances) {
+        self.polls += 1;
+        if self.rng.random_range(0..10_000) < chances.advance {
+            self.clock.advance(self.rng.random_range(1..=chances.advance_max_ms));
+        }
+        let now_ms = self.clock.now_ms();
+        let index = self.rng.random_range(0..self.actors.len());
+        let Some(actor) = self.actors.get_mut(index) else { return };
+        if actor.paused_until_ms > now_ms {
+            return;
+        }
+        if actor.can_crash && self.rng.random_range(0..10_000) < chances.crash {
+            actor.body = None;
+            self.crashes += 1;
+        } else if actor.can_crash && self.rng.random_range(0..10_000) < chances.pause {
+            // Half of the pauses are short: views become stale, but no lease ends.
+            let most_ms = chances.pause_max_ms / if self.rng.random_range(0..2) == 0 { 16 } else { 1 };
+            actor.paused_until_ms = now_ms + self.rng.random_range(1..=most_ms.max(1));
+            return;
+        }
+        let body = match &mut actor.body {
+            Some(body) => body,
+            None => {
+                actor.incarnation += 1;
+                actor.body.insert((actor.start)(actor.incarnation))
+            }
+        };
+        if body.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            actor.body = None;
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The invariants of every game, checked from traffic over the seam and from tools, independently of the decisions' views.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use tickfleet_core::turn::Slice;
+use tickfleet_core::{Committed, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
+
+/// One committed debit.
+pub struct Debit {
+    at_ms: i64,
+    amount: u64,
+    max: u64,
+    window: Window,
+}
+
+/// One execution of a tool.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    pub number: u64,
+    /// The worker that ran it.
+    pub by: String,
+    pub tool: String,
+    pub agent: String,
+    pub at_ms: i64,
+    pub completed: bool,
+}
+
+/// A restart of the store that lost its last writes.
+pub struct Loss {
+    pub at_ms: i64,
+    lost_ms: i64,
+    /// Workers that reported their journal within a lease.
+    reported: BTreeSet<String>,
+}
+
+#[derive(Default)]
+pub struct Oracle {
+    pub losses: Vec<Loss>,
+    number: u64,
+    pub people: crate::governed::People,
+    known: BTreeSet<(String, usize)>,
+    /// Each call's first dispatch to a queue, with its agent and tool.
+    dispatches: Vec<(i64, String, String)>,
+    pub commits: u64,
+    pub conflicts: u64,
+    pub debits: HashMap<CounterKey, Vec<Debit>>,
+    /// By turn and position.
+    pub executions: BTreeMap<(String, usize), Vec<Execution>>,
+    /// Turns that were reported as accepted to a producer, with their number of calls.
+    pub accepted: BTreeMap<String, usize>,
+    pub violations: Vec<String>,
+}
+
+impl Oracle {
+    pub fn see(&mut self, transaction: &Transaction, committed: &Committed) {
+        for write in &transaction.writes {
+            if let Write::Enqueue(queue, fields) = write
+                && let Ok(slice) = Slice::read(queue.clone(), EntryId::new("0-0"), fields)
+            {
+                self.dispatched(&slice, committed.now_ms);
+            }
+        }
+        for guard in &transaction.guards {
+            let Guard::Room(room) = guard else { continue };
+            if room.amount == 0 || room.shadow || &*room.counter.counter == Room::OTHERS {
+                continue;
+            }
+            self.debits.entry(room.counter.clone()).or_default().push(Debit {
+                at_ms: committed.now_ms,
+                amount: room.amount,
+                max: room.max,
+                window: room.window,
+            });
+        }
+    }
+
+    /// Records that a producer's turn was accepted. `losses` is the number of restarts of the store at the request.
+    pub fn accepted(&mut self, turn: String, calls: usize, losses: usize) {
+        if losses == self.losses.len() {
+            self.accepted.insert(turn, calls);
+        }
+    }
+
+    /// Records a restart of the store. Accepted turns may be lost, so producers submit them again.
+    pub fn lost(&mut self, at_ms: i64, lost_ms: i64) {
+        self.accepted.clear();
+        self.losses.push(Loss { at_ms, lost_ms, reported: BTreeSet::new() });
+    }
+
+    /// Records that a worker has reported its journal. `losses` is the number of restarts of the store.
+    pub fn reported(&mut self, by: &str, losses: usize, at_ms: i64) {
+        let Some(at) = losses.checked_sub(1) else { return };
+        for loss in self.losses.iter_mut().take(at + 1).skip(at) {
+            if at_ms < loss.at_ms + crate::fleet::LEASE_MS {
+                loss.reported.insert(by.to_owned());
+            }
+        }
+    }
+
+    /// Executions that began during a loss of writes, or later before their worker noticed it, and that no worker reported.
+    pub fn excused(&self) -> BTreeSet<u64> {
+        let is_excused = |one: &&Execution| {
+            self.losses.iter().any(|loss| {
+                let around = loss.at_ms - loss.lost_ms - crate::fleet::LEASE_MS..loss.at_ms + crate::fleet::LEASE_MS;
+                around.contains(&one.at_ms) && !loss.reported.contains(&one.by)
+            })
+        };
+        self.executions.values().flatten().filter(is_excused).map(|one| one.number).collect()
+    }
+
+    /// Records the first dispatch of calls to a queue.
+    fn dispatched(&mut self, slice: &Slice, at_ms: i64) {
+        for (position, call) in (slice.turn.position..).zip(&slice.calls) {
+            if self.known.insert((slice.name.turn.to_string(), position)) {
+                self.dispatches.push((at_ms, slice.turn.head.agent.to_string(), call.tool.clone()));
+            }
+        }
+    }
+
+    /// Checks caps by the dispatches: within the length of a tick, at most the calls of two ticks; within the length of the
+    /// payment limit, at most its number of payments.
+    fn check_dispatches(&mut self) {
+        for (at_ms, agent, tool) in &self.dispatches {
+            let within = |length_ms: i64| {
+                let all = self.dispatches.iter();
+                all.filter(move |one| (*at_ms..*at_ms + length_ms).contains(&one.0))
+            };
+            let of_agent = within(crate::fleet::TICK_MS).filter(|one| one.1 == *agent).count();
+            if of_agent > 2 * crate::fleet::CALLS_PER_TICK as usize {
+                self.violations.push(format!("{of_agent} calls of {agent} within a tick from {at_ms}"));
+            }
+            let payments = within(crate::fleet::PAYMENTS_MS).filter(|one| one.2 == "pay").count();
+            if tool == "pay" && self.losses.is_empty() && payments > crate::fleet::PAYMENTS_MAX as usize {
+                self.violations.push(format!("{payments} payments from {at_ms}"));
+            }
+        }
+    }
+
+    /// Checks that no fixed window, day or rolling length has more debits than its bound.
+    pub fn check_caps(&mut self) {
+        self.check_dispatches();
+        for (counter, debits) in &self.debits {
+            for debit in debits {
+                let (from, to) = match debit.window {
+                    Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => (start_ms, end_ms),
+                    // A restart only blocks windows of at most 60 s.
+                    Window::Rolling { .. } if !self.losses.is_empty() => continue,
+                    Window::Rolling { length_ms } => (debit.at_ms - length_ms + 1, debit.at_ms + 1),
+                    Window::Held | Window::Total => continue,
+                };
+                let within = debits.iter().filter(|one| (from..to).contains(&one.at_ms));
+                let sum: u64 = within.map(|one| one.amount).sum();
+                if sum > debit.max {
+                    let text = format!("{counter:?}: {sum} of {} in [{from}, {to})", debit.max);
+                    if !self.violations.contains(&text) {
+                        self.violations.push(text);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn executed(&mut self, turn: &str, position: usize, tool: &str, agent: &str, by: &str, at_ms: i64) -> usize {
+        self.number += 1;
+        let number = self.number;
+        let executions = self.executions.entry((turn.to_owned(), position)).or_default();
+        executions.push(Execution {
+            number,
+            by: by.to_owned(),
+            tool: tool.to_owned(),
+            agent: agent.to_owned(),
+            at_ms,
+            completed: false,
+        });
+        executions.len() - 1
+    }
+
+    /// All executions in order: turn, position, tool, agent.
+    pub fn in_order(&self) -> Vec<(String, usize, String, String)> {
+        let all = self.executions.iter().flat_map(|(call, all)| all.iter().map(move |one| (one.number, call, one)));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|(number, ..)| *number);
+        all.into_iter().map(|(_, (turn, at), one)| (turn.clone(), *at, one.tool.clone(), one.agent.clone())).collect()
+    }
+
+    pub fn completed(&mut self, turn: &str, position: usize, execution: usize) {
+        if let Some(one) = self.executions.get_mut(&(turn.to_owned(), position)).and_then(|all| all.get_mut(execution))
+        {
+            one.completed = true;
+        }
+    }
+
+    pub fn violate(&mut self, text: String) {
+        self.violations.push(text);
+    }
+}
+
+/// The oracle that all actors share.
+pub type SharedOracle = Arc<std::sync::Mutex<Oracle>>;

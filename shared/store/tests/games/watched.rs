@@ -1,0 +1,90 @@
+//! A store that yields to other actors at every await, and passes each committed transaction to the oracle.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_store::StoreError;
+use tickfleet_store::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+
+use crate::executor::yield_now;
+use crate::oracle::Oracle;
+
+pub struct Watched<S> {
+    pub inner: S,
+    pub oracle: Arc<Mutex<Oracle>>,
+}
+
+#[async_trait]
+impl<S: Store> Store for Watched<S> {
+    async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        yield_now().await;
+        let values = self.inner.read(queries).await;
+        yield_now().await;
+        values
+    }
+
+    async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        yield_now().await;
+        let answer = self.inner.commit(batch).await;
+        if let Ok(answer) = &answer {
+            let mut oracle = self.oracle.lock().unwrap();
+            for (transaction, result) in batch.iter().zip(&answer.results) {
+                oracle.commits += 1;
+                match result {
+                    Ok(committed) if !committed.already => oracle.see(transaction, committed),
+                    Ok(_) => {}
+                    Err(_) => oracle.conflicts += 1,
+                }
+            }
+        }
+        yield_now().await;
+        answer
+    }
+
+    async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
+        yield_now().await;
+        let taken = self.inner.take(&Take { wait_ms: 0, ..take.clone() }).await;
+        yield_now().await;
+        taken
+    }
+
+    async fn ensure_queues(&self, queues: &[StreamKey]) -> Result<(), StoreError> {
+        self.inner.ensure_queues(queues).await
+    }
+
+    async fn backlog(&self, queue: &StreamKey) -> Result<Backlog, StoreError> {
+        self.inner.backlog(queue).await
+    }
+
+    async fn consumers(&self, queue: &StreamKey) -> Result<Vec<Consumer>, StoreError> {
+        yield_now().await;
+        self.inner.consumers(queue).await
+    }
+
+    async fn remove_consumer(&self, queue: &StreamKey, consumer: &str) -> Result<bool, StoreError> {
+        yield_now().await;
+        self.inner.remove_consumer(queue, consumer).await
+    }
+
+    async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
+        self.inner.trim(log, keep).await
+    }
+
+    async fn sample_memory(&self) -> Result<(u64, u64), StoreError> {
+        self.inner.sample_memory().await
+    }
+
+    async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
+        self.inner.scan(prefix, cursor, count).await
+    }
+
+    async fn scan_counters(
+        &self,
+        limit: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
+        self.inner.scan_counters(limit, cursor, count).await
+    }
+}

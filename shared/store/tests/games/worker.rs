@@ -1,0 +1,357 @@
+//! Workers: they send heartbeats, take slices, begin calls, run tools and settle. They keep one journal, and report it after
+//! a restart of the store.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use tickfleet_core::Section;
+use tickfleet_core::call::begin::{Begin, BeginResult};
+use tickfleet_core::call::claim::{Claimant, EffectEnd, EndClaim};
+use tickfleet_core::keys;
+use tickfleet_core::recovery::journal::{JournalCall, Report};
+use tickfleet_core::turn::end::{EndedCall, Render, RenderedCall};
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{HandBack, HandBackReason, Park, ParkReason, Parked, Settle, Settled, Slice, WaitReason};
+use tickfleet_model::{Call, Priority};
+use tickfleet_store::seam::{Store, Take};
+
+use crate::executor::yield_now;
+use crate::fleet::{DEADLINE_MS, LEASE_MS, Over, Process, Shared, Words, is_once, rendered};
+use crate::governed::{Governed, unreported};
+
+/// A worker. If it loses its lease or its store, it continues under another name, with its journal.
+pub async fn work(shared: Arc<Shared>, index: usize, incarnation: u32, seed: u64) {
+    let mut process = Process::new(&shared, "w", index, incarnation, seed);
+    for again in 1.. {
+        while process.work_once().await.is_ok() {}
+        let next = Process::new(&shared, &format!("w{again}"), index, incarnation, seed);
+        let before = std::mem::replace(&mut process, next);
+        (process.journal, process.epoch, process.shard) = (before.journal, before.epoch, before.shard);
+        yield_now().await;
+    }
+}
+
+/// The next step for a call that a worker wants to run.
+enum Next {
+    Run(Box<Slice>),
+    /// The result, and whether the call ran; `None` if unknown.
+    Result(RenderedCall, Option<bool>),
+    Waits(WaitReason),
+    /// An equal call ended without effect.
+    Again(Option<Claimant>),
+    Ends(EndReason),
+    Hold,
+    Stale,
+}
+
+impl Process {
+    async fn work_once(&mut self) -> Result<(), Over> {
+        self.beat(true).await?;
+        self.report().await?;
+        if !self.is_leased() {
+            return Err(Over);
+        }
+        self.journal.forget(self.shard.now_ms);
+        let queues = vec![keys::suspect(Priority::Normal), keys::ready(Priority::Normal)];
+        let count = self.rng.random_range(1..=2);
+        let take = Take { consumer: self.consumer.as_str().into(), queues, count, wait_ms: 0 };
+        for taken in self.shared.store.take(&take).await? {
+            let slice = Slice::read(taken.queue, taken.entry, &taken.fields).unwrap();
+            self.run_slice(slice).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports the journal to a restarted store.
+    async fn report(&mut self) -> Result<(), Over> {
+        while self.epoch != self.shard.epoch {
+            let epoch = self.shard.epoch;
+            let reports: Vec<Report<()>> = self.journal.reports(self.shard.now_ms).collect();
+            for report in reports {
+                let Report::Call(assert) = report else { continue };
+                self.decide(assert).await?.ok_or(Over)?;
+            }
+            self.epoch = epoch;
+            let losses = usize::try_from(epoch).unwrap_or(1) - 1;
+            let worker = self.worker();
+            self.shared.oracle.lock().unwrap().reported(&worker, losses, self.shared.clock.now_ms());
+        }
+        Ok(())
+    }
+
+    /// The process name. The process has several consumer names over time.
+    fn worker(&self) -> String {
+        self.consumer.split_once('-').unwrap_or_default().1.to_owned()
+    }
+
+    async fn run_slice(&mut self, mut slice: Slice) -> Result<(), Over> {
+        let mut results: Vec<RenderedCall> = Vec::new();
+        let taken_epoch = self.epoch;
+        let mut nothing: Option<Claimant> = None;
+        while results.len() < slice.calls.len() {
+            let canceled = self.beat(true).await?;
+            self.report().await?;
+            if canceled.contains(&slice.name) {
+                return self.end(slice, results, EndReason::Canceled).await;
+            }
+            if !self.is_leased() {
+                // Uncommitted results are repeatable: the reaper redelivers the slice.
+                return Err(Over);
+            }
+            if self.epoch != taken_epoch {
+                // The store may have lost the take, so another worker may have the slice, too.
+                if !results.is_empty() && self.settle(&slice, &results, None).await?.is_none() {
+                    return Ok(());
+                }
+                if results.is_empty() {
+                    self.decide(HandBack { slice: &slice, reason: &HandBackReason::Beside }).await?;
+                }
+                return Ok(());
+            }
+            let position = slice.turn.position + results.len();
+            let call = slice.calls[results.len()].clone();
+            let once = is_once(&call.tool);
+            if once && !results.is_empty() {
+                // Commits earlier results before a `once` call begins.
+                let Some(next) = self.settle(&slice, &results, None).await? else { return Ok(()) };
+                slice = next;
+                results.clear();
+                continue;
+            }
+            let mut governed = Governed::of(&slice, position, &call);
+            if let Some(claim) = &mut governed.claim {
+                claim.nothing = nothing.take();
+            }
+            match self.begin(&slice, position, once, &governed).await? {
+                Next::Run(begun) => slice = *begun,
+                Next::Result(result, ran) => {
+                    let text = String::from_utf8_lossy(&result.result).into_owned();
+                    results.push(result);
+                    if once {
+                        let ends = governed.ends(&slice, ran, &text);
+                        let Some(next) = self.settle_with(&slice, &results, None, &ends).await? else { return Ok(()) };
+                        slice = next;
+                        results.clear();
+                    }
+                    continue;
+                }
+                Next::Waits(reason) => {
+                    if self.wait(&slice, &governed, reason).await? == Parked::Canceled {
+                        return self.end(slice, results, EndReason::Canceled).await;
+                    }
+                    return Ok(());
+                }
+                Next::Again(claimant) => {
+                    nothing = claimant;
+                    continue;
+                }
+                Next::Ends(why) => return self.end(slice, results, why).await,
+                Next::Hold => {
+                    self.shard = self.shared.store.shard().await?;
+                    continue;
+                }
+                Next::Stale => return Ok(()),
+            }
+            if !self.is_leased() {
+                self.journal.undo(&slice.name, position);
+                return Err(Over);
+            }
+            if !self.execute(&slice, position, &call).await {
+                // The payment was refused before it took place.
+                self.journal.undo(&slice.name, position);
+                return self.retry(&slice, &results, &governed).await;
+            }
+            results.push(rendered("ok", false));
+            self.journal.end(&slice.name, position, rendered("ok", false));
+            if once {
+                let ends = governed.ends(&slice, Some(true), "\"ok\"");
+                let Some(next) = self.settle_with(&slice, &results, None, &ends).await? else { return Ok(()) };
+                slice = next;
+                results.clear();
+            }
+        }
+        if !results.is_empty() {
+            self.settle(&slice, &results, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a call. The journal records it before, for any effect type. Otherwise a read that ran would be reported as not
+    /// run if the store lost its result.
+    /// lost, would be reported as not run.
+    async fn begin(&mut self, slice: &Slice, position: usize, once: bool, governed: &Governed) -> Result<Next, Over> {
+        let by = self.versions.draw().to_string();
+        let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
+        let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
+        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), until_ms });
+        let begin = Begin {
+            slice,
+            position,
+            by: &by,
+            once,
+            epoch: self.epoch,
+            lease_ms: LEASE_MS,
+            streak: None,
+            facts: governed.facts.clone(),
+            consent: governed.consent.clone(),
+            claim: governed.claim.clone(),
+            cache: None,
+        };
+        let begun = self.decide(begin).await;
+        let next = match begun {
+            Ok(Some(BeginResult::Started(started))) => {
+                let mut next = slice.clone();
+                next.version = started.version;
+                next.turn = started.turn;
+                return Ok(Next::Run(Box::new(next)));
+            }
+            Ok(Some(BeginResult::Unknown)) => Ok(Next::Result(rendered("may_have_run", true), None)),
+            Ok(Some(BeginResult::Reported { call })) => Ok(Next::Result(call, Some(true))),
+            Ok(Some(BeginResult::Waits(reason))) => Ok(Next::Waits(reason)),
+            Ok(Some(BeginResult::Asks { .. })) => {
+                let approval = governed.consent.as_ref().map(|consent| consent.uses.id.clone()).unwrap_or_default();
+                Ok(Next::Waits(WaitReason::Approval { approval }))
+            }
+            Ok(Some(BeginResult::Refused(_))) => Ok(Next::Result(rendered("refused", true), Some(false))),
+            Ok(Some(BeginResult::AnsweredBy { .. })) => Ok(Next::Result(rendered("same", false), Some(false))),
+            Ok(Some(BeginResult::Abandoned { by, result })) => self.take_over(governed, by, result).await,
+            Ok(Some(BeginResult::Canceled { .. })) => Ok(Next::Ends(EndReason::Canceled)),
+            Ok(Some(BeginResult::Expired)) => Ok(Next::Ends(EndReason::Expired)),
+            Ok(Some(BeginResult::Hold)) => Ok(Next::Hold),
+            Ok(Some(BeginResult::Stale)) => Ok(Next::Stale),
+            Ok(Some(other)) => panic!("a begin ends as {}", other.word()),
+            Ok(None) => Err(Over),
+            Err(Over) => Err(Over),
+        };
+        self.journal.undo(&slice.name, position);
+        self.journal.confirm(&slice.name, position + 1, self.shard.now_ms);
+        next
+    }
+
+    /// Handles the end of an equal call. If it may have taken effect, this call ends with its result.
+    async fn take_over(&mut self, governed: &Governed, by: Claimant, result: Option<String>) -> Result<Next, Over> {
+        let did_nothing =
+            result.as_deref().is_some_and(|word| ["not_run", "tried", "failed"].contains(&word.trim_matches('"')));
+        if did_nothing {
+            return Ok(Next::Again(Some(by)));
+        }
+        let Some(claim) = &governed.claim else { return Ok(Next::Again(None)) };
+        let end = EffectEnd::Unknown(result.unwrap_or_else(|| "\"may_have_run\"".to_owned()));
+        self.decide(EndClaim { effect: claim.effect.clone(), by, end, window_ms: claim.window_ms }).await?;
+        Ok(Next::Again(None))
+    }
+
+    /// Runs the tool. Returns false if it failed and certainly did nothing.
+    async fn execute(&mut self, slice: &Slice, position: usize, call: &Call) -> bool {
+        yield_now().await;
+        if self.rng.random_range(0..100) < 15 {
+            return false;
+        }
+        let turn = slice.name.turn.as_str();
+        let at_ms = self.shared.clock.now_ms();
+        let worker = self.worker();
+        let one = self.shared.oracle.lock().unwrap().executed(
+            turn,
+            position,
+            &call.tool,
+            slice.turn.head.agent.as_str(),
+            &worker,
+            at_ms,
+        );
+        yield_now().await;
+        self.shared.oracle.lock().unwrap().completed(turn, position, one);
+        true
+    }
+
+    async fn retry(&mut self, slice: &Slice, results: &[RenderedCall], governed: &Governed) -> Result<(), Over> {
+        let mut slice = slice.clone();
+        if !results.is_empty() {
+            let Some(next) = self.settle(&slice, results, None).await? else { return Ok(()) };
+            slice = next;
+        }
+        let attempts = slice.turn.attempts + 1;
+        if attempts >= 4 {
+            let ends = governed.ends(&slice, Some(false), "\"failed\"");
+            self.settle_with(&slice, &[rendered("failed", true)], None, &ends).await?;
+            return Ok(());
+        }
+        let (delay_ms, cause) = (30, "it failed".to_owned());
+        let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
+        let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
+        if let Some(Parked::Canceled) = self.decide(park).await? {
+            let word = if attempts > 1 { "tried" } else { "not_run" };
+            return self.end(slice, vec![rendered(word, true)], EndReason::Canceled).await;
+        }
+        Ok(())
+    }
+
+    /// Settles the calls that ran, and ends the others.
+    async fn end(&mut self, slice: Slice, mut results: Vec<RenderedCall>, why: EndReason) -> Result<(), Over> {
+        let calls = slice.turn.head.calls;
+        while slice.turn.position + results.len() < calls {
+            let position = slice.turn.position + results.len();
+            let ended = EndedCall {
+                name: &slice.name,
+                turn: &slice.turn,
+                position,
+                call: None,
+                reason: &why,
+                fate: slice.turn.fate(position),
+                now_ms: self.shard.now_ms,
+            };
+            results.push(Words.ended(&ended));
+        }
+        let ends = unreported(&slice);
+        self.settle_with(&slice, &results, Some(&why), &ends).await?;
+        Ok(())
+    }
+
+    async fn settle(
+        &mut self,
+        slice: &Slice,
+        results: &[RenderedCall],
+        reason: Option<&EndReason>,
+    ) -> Result<Option<Slice>, Over> {
+        self.settle_with(slice, results, reason, &[]).await
+    }
+
+    /// Settles results until the store reports their outcome. Returns the remaining slice.
+    async fn settle_with(
+        &mut self,
+        slice: &Slice,
+        results: &[RenderedCall],
+        reason: Option<&EndReason>,
+        ends: &[Box<dyn Section>],
+    ) -> Result<Option<Slice>, Over> {
+        let shared = Arc::clone(&self.shared);
+        let frame = Words.frame(&slice.name, &slice.turn.head);
+        let canceled = reason.filter(|why| **why == EndReason::Canceled).map(|_| "enough");
+        let sections: Vec<&dyn Section> = ends.iter().map(AsRef::as_ref).collect();
+        let upto = slice.turn.position + results.len();
+        loop {
+            let settle =
+                Settle { slice, results, frame: &frame, sections: &sections, reason, canceled, bounds: &shared.bounds };
+            match self.decide(settle).await {
+                Ok(Some(Settled::Continues { version, turn })) => {
+                    self.journal.confirm(&slice.name, upto, self.shard.now_ms);
+                    let mut next = slice.clone();
+                    next.advance(version, *turn);
+                    return Ok(Some(next));
+                }
+                Ok(Some(Settled::Ended | Settled::Throttled)) => {
+                    self.journal.confirm(&slice.name, upto, self.shard.now_ms);
+                    return Ok(None);
+                }
+                Ok(Some(Settled::Stale)) => {
+                    self.journal.confirm(&slice.name, usize::MAX, self.shard.now_ms);
+                    return Ok(None);
+                }
+                Ok(None) => return Err(Over),
+                Err(Over) => {
+                    // The store failed: settle the same results again.
+                    yield_now().await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Intake: submit, admit, release and reject on the store in memory, with schedulers that have stale views.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "intake/fleet.rs"]
+mod fleet;
+#[path = "intake/games.rs"]
+mod games;
+#[path = "intake/outcomes.rs"]
+mod outcomes;
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}

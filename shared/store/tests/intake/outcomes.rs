@@ -1,0 +1,755 @@
+//! The outcomes of each transition, and the guards that they need.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tickfleet_core::keys::{self, limits};
+use tickfleet_core::mutants;
+use tickfleet_core::turn::admit::Admitted;
+use tickfleet_core::turn::advance::Advanced;
+use tickfleet_core::turn::end::return_permits;
+use tickfleet_core::turn::limit::{Generations, Rules, WindowKind};
+use tickfleet_core::turn::reject::{Reject, Rejected, RejectedTenant};
+use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, Released};
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::submit::{Inbound, Submitted};
+use tickfleet_core::turn::throttle::throttle;
+use tickfleet_core::turn::{Cancellation, Head, State, Turn};
+use tickfleet_core::{CounterKey, EntryId, Query, Record, RecordKey, StreamKey, Transaction, View, Write};
+use tickfleet_model::day::Tz;
+use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::{Call, DayCapAction, InboxName, RejectionCode, TenantId};
+use tickfleet_store::seam::{Store, run_with};
+
+use crate::block_on;
+use crate::fleet::{BEGIN_MS, Fleet, TICK_MS, Table, Words, call, ended, head, turn_name};
+use crate::games::row;
+
+const LATER_MS: i64 = BEGIN_MS + 1_000_000_000;
+const FIXED: WindowKind = WindowKind::Fixed { length_ms: 60_000 };
+
+fn kelly() -> Head {
+    head("kelly", LATER_MS)
+}
+
+fn others(calls: usize) -> Vec<Call> {
+    vec![call("other", ""); calls]
+}
+
+async fn inbound(fleet: &mut Fleet) -> EntryId {
+    assert_eq!(fleet.submit(None, "{}").await, Submitted::Accepted);
+    fleet.take(0, 1).await.remove(0)
+}
+
+/// Submits a turn of these calls.
+async fn arrive(fleet: &mut Fleet, head: Head, calls: Vec<Call>) -> (tickfleet_core::keys::TurnName, Admitted) {
+    let entry = inbound(fleet).await;
+    let name = turn_name(&format!("t{entry}"));
+    (name, fleet.admit(0, &[(entry, head, calls)]).await.remove(0))
+}
+
+fn dispatched(calls: usize) -> Admitted {
+    Admitted::Advanced(Advanced::Dispatched { calls, resumed: false })
+}
+
+/// The counter that the turn waits for.
+fn waits_for(admitted: &Admitted) -> &str {
+    match admitted {
+        Admitted::Advanced(Advanced::Throttled { counter, .. }) => &counter.limit,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn reply(fleet: &Fleet, name: &tickfleet_core::keys::TurnName) -> String {
+    fleet.finished(name).await.expect("it has not ended").reply
+}
+
+fn accepted_ids_are_known() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        fleet.bounds.turns_max = 1;
+        assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Accepted);
+        assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate, "although the stream is full");
+        assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Conflict);
+        assert_eq!(fleet.submit(Some(("b", "d")), "{}").await, Submitted::QueueFull);
+        let entry = fleet.take(0, 1).await.remove(0);
+        assert_eq!(fleet.admit_as(0, &[(entry, kelly(), others(1))], Some("a")).await, [dispatched(1)]);
+        assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate);
+        fleet.work(1).await;
+        assert_eq!(fleet.submit(Some(("a", "d")), "{}").await, Submitted::Duplicate);
+        assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Conflict);
+    });
+}
+
+#[test]
+fn an_accepted_id_is_never_refused() {
+    accepted_ids_are_known();
+}
+
+#[test]
+fn a_submit_is_bounded() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        fleet.bounds.tenant_bytes_max = 3;
+        assert_eq!(fleet.submit(None, "{   }").await, Submitted::QueueFull);
+        fleet.bounds.tenant_bytes_max = 1_000;
+        fleet.bounds.inboxes_max = 0;
+        assert_eq!(fleet.submit(None, "{}").await, Submitted::TooManyInboxes);
+        fleet.bounds.inboxes_max = 1;
+        fleet.bounds.inbox_unread_max = 0;
+        assert_eq!(fleet.submit(None, "{}").await, Submitted::InboxFull);
+    });
+}
+
+fn an_entry_is_admitted_once() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let entry = inbound(&mut fleet).await;
+        let turn = (entry, kelly(), others(1));
+        assert_eq!(fleet.admit(0, std::slice::from_ref(&turn)).await, [dispatched(1)]);
+        assert_eq!(fleet.admit(1, std::slice::from_ref(&turn)).await, [Admitted::Refused(RejectionCode::Conflict)]);
+        fleet.work(1).await;
+        assert_eq!(fleet.admit(1, &[turn]).await, [Admitted::NotHeld]);
+    });
+}
+
+#[test]
+fn the_entry_fences_a_scheduler_that_was_slow() {
+    an_entry_is_admitted_once();
+}
+
+#[test]
+fn a_second_message_under_an_id_is_a_duplicate_or_a_conflict() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let first = inbound(&mut fleet).await;
+        assert_eq!(fleet.admit_as(0, &[(first, kelly(), others(1))], Some("a")).await, [dispatched(1)]);
+        let second = inbound(&mut fleet).await;
+        assert_eq!(fleet.admit_as(0, &[(second, kelly(), others(1))], Some("a")).await, [Admitted::Duplicate]);
+        let third = inbound(&mut fleet).await;
+        let other = Head { digest: "other".into(), ..kelly() };
+        let admitted = fleet.admit_as(0, &[(third, other, others(1))], Some("a")).await;
+        assert_eq!(admitted, [Admitted::Refused(RejectionCode::Conflict)]);
+        let backlog = fleet.store.backlog(&keys::turns()).await.unwrap();
+        assert_eq!((backlog.waiting, backlog.held), (0, 1), "the conflict alone is to be rejected");
+    });
+}
+
+fn a_cancel_may_come_first() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let entry = inbound(&mut fleet).await;
+        let name = turn_name(&format!("t{entry}"));
+        let cancel = Cancellation { reason: "no longer needed".into(), admitted_ms: None };
+        fleet.write(vec![Write::Put { key: name.cancellation(), content: cancel.encode(), ttl_ms: None }]).await;
+        let admitted = fleet.admit(0, &[(entry, kelly(), others(2))]).await.remove(0);
+        assert_eq!(ended(&admitted), Some(&EndReason::Canceled));
+        let finished = fleet.finished(&name).await.unwrap();
+        assert_eq!(finished.canceled.as_deref(), Some("no longer needed"));
+        assert_eq!(finished.reply.matches("Canceled").count(), 2);
+        assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 0);
+        assert_eq!(fleet.counter(limits::UNFINISHED, "acme").await.used, 0);
+    });
+}
+
+#[test]
+fn a_turn_that_was_canceled_before_it_came_ends_at_once() {
+    a_cancel_may_come_first();
+}
+
+fn what_has_expired_does_not_go_out() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let entry = inbound(&mut fleet).await;
+        // The scheduler's view predates the deadline.
+        fleet.clock.step(20);
+        let turn = (entry, head("kelly", BEGIN_MS + 10), others(1));
+        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        assert_eq!(ended(&admitted), Some(&EndReason::Expired));
+    });
+}
+
+#[test]
+fn an_expired_turn_ends_at_once() {
+    what_has_expired_does_not_go_out();
+}
+
+fn nothing_ends_within_the_lease_after_a_restart() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let entry = inbound(&mut fleet).await;
+        fleet.clock.step(1);
+        // The scheduler's view predates the restart.
+        fleet.store.restart().await.unwrap();
+        let turn = (entry.clone(), head("kelly", BEGIN_MS), others(1));
+        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        assert_eq!(ended(&admitted), Some(&EndReason::Expired));
+        let turn = fleet.turn(&turn_name(&format!("t{entry}"))).await.map(|turn| turn.state);
+        let due_ms = BEGIN_MS + 1 + fleet.bounds.lease_ms;
+        assert_eq!(turn, Some(State::Ending { reason: EndReason::Expired, due_ms }));
+    });
+}
+
+#[test]
+fn no_call_is_refused_within_the_lease_after_a_restart() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        let mut fleet = Fleet::new(table).await;
+        let entry = inbound(&mut fleet).await;
+        fleet.clock.step(1);
+        // The scheduler's view predates the restart.
+        fleet.store.restart().await.unwrap();
+        let turn = (entry.clone(), kelly(), vec![call("pay", "much"), call("other", "")]);
+        let admitted = fleet.admit(0, &[turn]).await.remove(0);
+        assert_eq!(waits_for(&admitted), "pay");
+        let name = turn_name(&format!("t{entry}"));
+        assert_eq!(fleet.turn(&name).await.map(|turn| turn.position), Some(0), "a worker may report that it ran");
+        fleet.clock.step(fleet.bounds.lease_ms);
+        fleet.release(0).await;
+        assert_eq!(fleet.turn(&name).await.map(|turn| turn.position), Some(1));
+        assert_eq!(fleet.dispatched.len(), 1, "the second call");
+    });
+}
+
+#[test]
+fn a_worker_may_report_what_it_ran_before_a_turn_ends_after_a_restart() {
+    nothing_ends_within_the_lease_after_a_restart();
+}
+
+#[test]
+fn ticks_and_permits_are_closed_after_a_restart() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("browse", 2, WindowKind::Held, OnReach::Wait)];
+        let mut fleet = Fleet::new(table).await;
+        arrive(&mut fleet, kelly(), others(1)).await;
+        fleet.clock.step(1);
+        fleet.store.restart().await.unwrap();
+        let (_, admitted) = arrive(&mut fleet, kelly(), others(1)).await;
+        assert_eq!(waits_for(&admitted), limits::TICK);
+        fleet.clock.step(TICK_MS);
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 2, "the next tick is open");
+        let (_, admitted) = arrive(&mut fleet, head("robin", LATER_MS), vec![call("browse", "")]).await;
+        assert_eq!(waits_for(&admitted), "browse");
+        fleet.clock.step(fleet.bounds.lease_ms);
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 3);
+    });
+}
+
+fn a_stale_policy_decides_nothing() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.generations = Generations { policy: 4, settings: 0 };
+        let mut fleet = Fleet::new(table).await;
+        fleet.write(vec![Write::PolicyGeneration(5)]).await;
+        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, Admitted::PolicyStale);
+    });
+}
+
+#[test]
+fn a_newer_policy_stops_a_scheduler() {
+    a_stale_policy_decides_nothing();
+}
+
+fn a_tenant_has_bounds() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        fleet.bounds.tenant_turns_max = 1;
+        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, dispatched(1));
+        let full = Admitted::Refused(RejectionCode::TenantQueueFull);
+        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, full);
+        fleet.bounds.tenant_turns_max = 9;
+        fleet.bounds.tenant_bytes_max = fleet.counter(limits::BYTES, "acme").await.used + 2;
+        assert_eq!(arrive(&mut fleet, kelly(), others(1)).await.1, full);
+    });
+}
+
+#[test]
+fn a_tenant_does_not_exceed_its_bounds() {
+    a_tenant_has_bounds();
+}
+
+fn a_stale_release_does_not_repeat_calls() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(2, 100)).await;
+        let (name, admitted) = arrive(&mut fleet, kelly(), others(6)).await;
+        assert_eq!(admitted, dispatched(2));
+        fleet.work(1).await;
+        let mut stale = View::default();
+        let parts = (2..6).map(tickfleet_core::turn::end::parts::call).collect();
+        for query in [Query::Record(name.record()), Query::Parts(name.record(), parts)] {
+            stale.insert(query.clone(), fleet.query(query).await);
+        }
+        fleet.clock.step(TICK_MS);
+        fleet.release(0).await;
+        fleet.work(1).await;
+        fleet.clock.step(TICK_MS);
+        let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
+        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let release =
+            Release { counter, name: name.clone(), policy: &*table, render: &Words, sections: &[], bounds: &bounds };
+        run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &[release]).await.unwrap();
+        assert_eq!(fleet.turn(&name).await.unwrap().position, 4);
+    });
+}
+
+#[test]
+fn a_release_by_an_old_record_is_detected() {
+    a_stale_release_does_not_repeat_calls();
+}
+
+#[test]
+fn a_turn_without_calls_ends_at_once() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let (name, admitted) = arrive(&mut fleet, head("kelly", 0), Vec::new()).await;
+        assert_eq!(admitted, Admitted::Advanced(Advanced::Ended { reason: None }));
+        assert!(reply(&fleet, &name).await.ends_with("\"results\":[]}"));
+    });
+}
+
+#[test]
+fn calls_beyond_a_tick_wait_for_the_next_one_in_order() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(3, 100)).await;
+        let (first, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
+        assert_eq!(admitted, dispatched(2));
+        assert_eq!(arrive(&mut fleet, kelly(), others(2)).await.1, dispatched(1));
+        assert_eq!(waits_for(&arrive(&mut fleet, kelly(), others(1)).await.1), limits::TICK);
+        assert_eq!(arrive(&mut fleet, head("robin", LATER_MS), others(1)).await.1, dispatched(1), "another agent");
+        fleet.work(9).await;
+        assert!(fleet.finished(&first).await.is_some());
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 3, "nothing more in this tick");
+        fleet.clock.step(TICK_MS);
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 5);
+    });
+}
+
+#[test]
+fn a_day_that_is_used_up_ends_calls_or_defers_them() {
+    block_on(async {
+        for (action, ends) in [(DayCapAction::Reject, true), (DayCapAction::Defer, false)] {
+            let mut table = Table::new(10, 3);
+            table.caps.on_day_cap = action;
+            let mut fleet = Fleet::new(table).await;
+            assert_eq!(arrive(&mut fleet, kelly(), others(3)).await.1, dispatched(3));
+            let (name, admitted) = arrive(&mut fleet, kelly(), others(2)).await;
+            let (_, day_ends_ms) = tickfleet_model::day::day_bounds(BEGIN_MS, Tz::UTC);
+            if ends {
+                assert_eq!(ended(&admitted), Some(&EndReason::DailyCapReached { resets_ms: day_ends_ms }));
+                assert_eq!(reply(&fleet, &name).await.matches("DailyCapReached").count(), 2);
+                continue;
+            }
+            assert_eq!(waits_for(&admitted), limits::DAY);
+            fleet.clock.set(day_ends_ms);
+            fleet.release(0).await;
+            assert_eq!(fleet.dispatched.len(), 2);
+        }
+    });
+}
+
+#[test]
+fn a_tenant_day_counts_the_calls_of_all_agents() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.caps.tenant_calls_per_day = Some(3);
+        let mut fleet = Fleet::new(table).await;
+        assert_eq!(arrive(&mut fleet, kelly(), others(2)).await.1, dispatched(2));
+        assert_eq!(arrive(&mut fleet, head("robin", LATER_MS), others(2)).await.1, dispatched(1));
+        let (_, admitted) = arrive(&mut fleet, kelly(), others(1)).await;
+        assert!(matches!(ended(&admitted), Some(EndReason::DailyCapReached { .. })));
+    });
+}
+
+#[test]
+fn a_limit_that_rejects_ends_its_calls_and_the_others_go_on() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("mail", 1, FIXED, OnReach::Reject)];
+        let mut fleet = Fleet::new(table).await;
+        let calls = vec![call("mail", ""), call("mail", ""), call("other", "")];
+        let (name, admitted) = arrive(&mut fleet, kelly(), calls.clone()).await;
+        assert_eq!(admitted, dispatched(1));
+        fleet.work(1).await;
+        fleet.release(0).await;
+        fleet.work(1).await;
+        let reply_text = reply(&fleet, &name).await;
+        assert!(
+            reply_text.contains("[\"ok 0\",\"LimitReached") && reply_text.contains(" 1\",\"ok 2\"]"),
+            "{reply_text}"
+        );
+        // For a new turn, in the same transaction.
+        let (name, admitted) = arrive(&mut fleet, kelly(), calls[1..].to_vec()).await;
+        assert_eq!(admitted, dispatched(1));
+        fleet.work(1).await;
+        assert!(reply(&fleet, &name).await.contains(" 0\",\"ok 1\"]"));
+        let (name, admitted) = arrive(&mut fleet, kelly(), calls[..2].to_vec()).await;
+        assert!(matches!(ended(&admitted), Some(EndReason::LimitReached { .. })));
+        assert_eq!(reply(&fleet, &name).await.matches("LimitReached").count(), 2);
+        assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 3, "what does not go out is not debited");
+    });
+}
+
+#[test]
+fn a_sum_refuses_what_never_fits() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("pay", 100, FIXED, OnReach::Wait)];
+        let mut fleet = Fleet::new(table).await;
+        let calls = vec![call("pay", "101"), call("pay", "much"), call("pay", "60"), call("pay", "60")];
+        let (name, admitted) = arrive(&mut fleet, kelly(), calls).await;
+        assert_eq!(admitted, dispatched(1), "the third call");
+        assert_eq!(fleet.counter("pay", "all").await.used, 60);
+        fleet.work(1).await;
+        fleet.release(0).await;
+        fleet.clock.step(60_000);
+        fleet.release(0).await;
+        fleet.release(0).await;
+        fleet.work(1).await;
+        let reply = reply(&fleet, &name).await;
+        assert!(reply.contains("OverLimit") && reply.contains("NoAmount") && reply.contains("\"ok 3\""), "{reply}");
+    });
+}
+
+#[test]
+fn a_limit_in_shadow_mode_counts_and_stops_nothing() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        let mut shadow = (*row("mail", 1, FIXED, OnReach::Reject)).clone();
+        shadow.mode = LimitMode::Shadow;
+        table.rows = vec![Arc::new(shadow)];
+        let mut fleet = Fleet::new(table).await;
+        assert_eq!(arrive(&mut fleet, kelly(), vec![call("mail", ""); 3]).await.1, dispatched(3));
+        assert_eq!(fleet.counter("mail", "all").await.used, 3);
+    });
+}
+
+#[test]
+fn a_returned_permit_wakes_who_waits() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
+        let mut fleet = Fleet::new(table).await;
+        let browse = || vec![call("browse", "")];
+        arrive(&mut fleet, kelly(), browse()).await;
+        assert_eq!(waits_for(&arrive(&mut fleet, kelly(), browse()).await.1), "browse");
+        assert_eq!(
+            fleet.release(0).await.len(),
+            1,
+            "it is looked at once more, for a permit may just have been returned"
+        );
+        assert_eq!(fleet.release(0).await.len(), 0);
+        fleet.work(1).await;
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 2);
+        assert_eq!(fleet.members(keys::timers(), None).await.len(), 1, "nothing waits: the turn's own timer is left");
+    });
+}
+
+#[test]
+fn calls_that_returned_their_permits_take_them_again_and_debit_nothing_else() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("browse", 1, WindowKind::Held, OnReach::Wait)];
+        let mut fleet = Fleet::new(table).await;
+        let (name, _) = arrive(&mut fleet, kelly(), vec![call("browse", ""), call("other", "")]).await;
+        // Like a parked slice whose call waits for an external event.
+        let mut turn = fleet.turn(&name).await.unwrap();
+        let mut park = Transaction::new(fleet.versions.draw());
+        return_permits(&mut park, &turn, BEGIN_MS);
+        turn.permits.clear();
+        let browse = CounterKey::new("browse", "all");
+        throttle(&mut park, &name, &mut turn, browse.clone(), BEGIN_MS, BEGIN_MS);
+        let call = |at| {
+            let text = Bytes::from_static(br#"{"t":"browse","a":""}"#);
+            Write::PutPart(name.record(), tickfleet_core::turn::end::parts::call(at), text)
+        };
+        park.writes.extend([call(0), call(1)]);
+        park.write(Write::Add { counter: CounterKey::new(limits::OUT, "acme"), amount: -1, ends_ms: None });
+        fleet.store.commit(&[park]).await.unwrap().results.remove(0).unwrap();
+        assert_eq!(fleet.counter("browse", "all").await.used, 0);
+        fleet.release(0).await;
+        let turn = fleet.turn(&name).await.unwrap();
+        assert_eq!((turn.state, turn.permits, turn.debited), (State::Ready { upto: 2 }, vec![(browse, 1)], 2));
+        assert_eq!(fleet.counter(limits::TICK, "acme:kelly").await.used, 2, "they were debited before");
+        assert_eq!(fleet.counter(limits::OUT, "acme").await.used, 1);
+    });
+}
+
+async fn put_task(fleet: &Fleet, budget: u64, agent: &str) {
+    let task = format!(
+        r#"{{"h":{{"ag":"{agent}","dl":{LATER_MS},"dg":"","n":1}},"q":{{"r":"normal"}},"pl":1,"t":0,"b":0,
+        "k":{{"bu":{budget}}},"s":{{"s":"running","upto":1}}}}"#
+    );
+    let task: Turn = serde_json::from_str(&task).unwrap();
+    let put = Write::Put { key: turn_name("job").record(), content: task.encode(), ttl_ms: None };
+    fleet.write(vec![put]).await;
+}
+
+fn under_task() -> Head {
+    let task = tickfleet_model::TaskId::new("job").unwrap();
+    Head { task: Some((task, tickfleet_model::TaskGrant::default())), ..kelly() }
+}
+
+#[test]
+fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let unknown = Admitted::Refused(RejectionCode::UnknownTask);
+        assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown);
+        put_task(&fleet, 2, "robin").await;
+        assert_eq!(arrive(&mut fleet, under_task(), others(1)).await.1, unknown, "the task of another agent");
+        put_task(&fleet, 2, "kelly").await;
+        let (name, admitted) = arrive(&mut fleet, under_task(), others(3)).await;
+        assert_eq!(admitted, dispatched(2));
+        assert_eq!(fleet.members(turn_name("job").descendants(), None).await, [name.turn.to_string()]);
+        fleet.work(1).await;
+        fleet.release(0).await;
+        assert!(reply(&fleet, &name).await.contains("\"ok 1\",\"TaskBudgetReached 2\""));
+        assert!(fleet.members(turn_name("job").descendants(), None).await.is_empty());
+
+        put_task(&fleet, 9, "kelly").await;
+        fleet.write(vec![Write::DeleteCounter(CounterKey::new(limits::TASK, "acme:job"))]).await;
+        fleet.bounds.tenant_out_max = 0;
+        let (name, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
+        assert_eq!(waits_for(&admitted), limits::OUT);
+        fleet.write(vec![Write::Delete(turn_name("job").record())]).await;
+        fleet.clock.step(1_000);
+        fleet.release(0).await;
+        let finished = fleet.finished(&name).await.unwrap();
+        assert_eq!(finished.reason, Some(EndReason::Canceled));
+        assert_eq!(finished.canceled.as_deref(), Some("the task that it ran under has ended"));
+    });
+}
+
+#[test]
+fn an_inner_call_whose_turn_is_over_does_not_run() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        let entry = inbound(&mut fleet).await;
+        let admitted = fleet.admit_as(0, &[(entry, kelly(), others(1))], Some("gone.0.call-1")).await;
+        assert_eq!(ended(&admitted[0]), Some(&EndReason::Canceled));
+        let (outer, _) = arrive(&mut fleet, kelly(), others(1)).await;
+        let inner = format!("{}.0.call-1", outer.turn);
+        let entry = inbound(&mut fleet).await;
+        assert_eq!(fleet.admit_as(0, &[(entry, kelly(), others(1))], Some(&inner)).await, [dispatched(1)]);
+        assert_eq!(fleet.members(outer.descendants(), None).await, [inner]);
+    });
+}
+
+#[test]
+fn a_turn_that_waits_ends_when_its_agent_is_removed_or_it_is_canceled_or_expires() {
+    block_on(async {
+        for way in 0..3 {
+            let mut fleet = Fleet::new(Table::new(1, 100)).await;
+            arrive(&mut fleet, kelly(), others(1)).await;
+            let (name, admitted) = arrive(&mut fleet, head("kelly", BEGIN_MS + 8_000), others(2)).await;
+            assert_eq!(waits_for(&admitted), limits::TICK);
+            let expected = match way {
+                0 => {
+                    let mut table = Table::new(1, 100);
+                    table.fixed = Some(Rules::AgentRemoved);
+                    fleet.table = Arc::new(table);
+                    EndReason::AgentRemoved
+                }
+                1 => {
+                    let admitted_ms = fleet.turn(&name).await.map(|turn| turn.admitted_ms);
+                    let cancel = Cancellation { reason: "why".into(), admitted_ms };
+                    let content = cancel.encode();
+                    fleet.write(vec![Write::Put { key: name.cancellation(), content, ttl_ms: None }]).await;
+                    EndReason::Canceled
+                }
+                _ => {
+                    fleet.clock.step(3_000);
+                    EndReason::Expired
+                }
+            };
+            fleet.clock.step(TICK_MS);
+            fleet.release(0).await;
+            assert_eq!(fleet.finished(&name).await.unwrap().reason, Some(expected));
+            fleet.check_place(&name).await;
+        }
+    });
+}
+
+#[test]
+fn a_tenant_that_cannot_be_read_holds_up_nobody() {
+    block_on(async {
+        let mut table = Table::new(10, 100);
+        table.rows = vec![row("mail", 1, FIXED, OnReach::Wait)];
+        let rows = table.rows.clone();
+        let mut fleet = Fleet::new(table).await;
+        arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
+        let (name, admitted) = arrive(&mut fleet, kelly(), vec![call("mail", "")]).await;
+        assert_eq!(waits_for(&admitted), "mail");
+        let mut table = Table::new(10, 100);
+        table.fixed = Some(Rules::Withheld);
+        fleet.table = Arc::new(table);
+        fleet.clock.step(60_000);
+        fleet.release(0).await;
+        let state = fleet.turn(&name).await.unwrap().state;
+        assert!(matches!(state, State::Throttled { counter, .. } if &*counter.limit == limits::TICK));
+        let mut table = Table::new(10, 100);
+        table.rows = rows;
+        fleet.table = Arc::new(table);
+        assert_eq!(fleet.release(0).await.len(), 0, "it is not looked at before a second has passed");
+        fleet.clock.step(1_000);
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 2);
+    });
+}
+
+#[test]
+fn a_turn_that_cannot_be_read_is_taken_off_the_queue() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(1, 100)).await;
+        arrive(&mut fleet, kelly(), others(1)).await;
+        let (name, _) = arrive(&mut fleet, kelly(), others(1)).await;
+        arrive(&mut fleet, kelly(), others(1)).await;
+        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let content = Bytes::from_static(b"1 no JSON");
+        fleet.write(vec![Write::Put { key: name.record(), content, ttl_ms: None }]).await;
+        fleet.clock.step(TICK_MS);
+        let (bounds, table) = (fleet.bounds.clone(), Arc::clone(&fleet.table));
+        let counter = || counter.clone();
+        let release = Release {
+            counter: counter(),
+            name: name.clone(),
+            policy: &*table,
+            render: &Words,
+            sections: &[],
+            bounds: &bounds,
+        };
+        assert!(fleet.try_run(Some(0), &[release]).await[0].is_err());
+        let discard = Discard { counter: counter(), name, why: "why".into(), bounds: &bounds };
+        fleet.run(None, &[discard]).await;
+        assert_eq!(fleet.entries(keys::dead()).await, 1);
+        fleet.release(0).await;
+        assert_eq!(fleet.dispatched.len(), 2, "who was behind it goes on");
+    });
+}
+
+#[test]
+fn a_member_that_waits_for_nothing_leaves_the_queue_and_an_empty_queue_has_no_timer() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(1, 100)).await;
+        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let set = keys::throttle_queue(&counter);
+        let join = |member: &str, place| Write::Join {
+            set: set.clone(),
+            member: member.into(),
+            place,
+            queue_of: Some(counter.clone()),
+        };
+        fleet.write(vec![join("acme:gone", 1), join("no name", 2)]).await;
+        let due_ms = BEGIN_MS;
+        let timer = keys::throttle_timer(&counter).into();
+        fleet.write(vec![Write::Timer { name: timer, due_ms, rule: tickfleet_core::TimerRule::Set }]).await;
+        assert_eq!(fleet.release(0).await, [(turn_name("gone"), Released::Gone)]);
+        assert!(fleet.members(set.clone(), None).await.is_empty());
+        assert!(fleet.members(keys::timers(), None).await.is_empty());
+        assert!(!fleet.counter(limits::TICK, "acme:kelly").await.queued);
+        // A turn joins after a scheduler has read the queue as empty.
+        let mut stale = View::default();
+        let query = Query::First { set: set.clone(), upto: None, count: 16 };
+        stale.insert(query.clone(), fleet.query(query).await);
+        fleet.write(vec![join("acme:late", 3)]).await;
+        let rearm = [Rearm { counter: counter.clone() }];
+        let (_, results) = run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &rearm).await.unwrap();
+        assert_eq!(results[0].as_ref().unwrap().result, QueueHead::Turns(Vec::new()));
+        assert_eq!(fleet.members(keys::timers(), None).await, [keys::throttle_timer(&counter)]);
+    });
+}
+
+fn who_joins_before_the_first_is_not_put_off() {
+    block_on(async {
+        let fleet = Fleet::new(Table::new(1, 100)).await;
+        let counter = CounterKey::new(limits::TICK, "acme:kelly");
+        let (set, timer) = (keys::throttle_queue(&counter), keys::throttle_timer(&counter));
+        let join = |member: &str, place| {
+            let (set, queue_of) = (set.clone(), Some(counter.clone()));
+            let timer = timer.as_str().into();
+            let join = Write::Join { set, member: member.into(), place, queue_of };
+            vec![join, Write::Timer { name: timer, due_ms: BEGIN_MS, rule: tickfleet_core::TimerRule::Earlier }]
+        };
+        fleet.write(join("acme:b", 2)).await;
+        let mut stale = View::default();
+        let query = Query::First { set: set.clone(), upto: None, count: 16 };
+        stale.insert(query.clone(), fleet.query(query).await);
+        fleet.write(join("acme:a", 1)).await;
+        let rearm = [Rearm { counter: counter.clone() }];
+        run_with(&fleet.store, &fleet.versions, fleet.shard, &mut stale, &rearm).await.unwrap();
+        let due = fleet.members(keys::timers(), Some(u64::try_from(BEGIN_MS).unwrap())).await;
+        assert_eq!(due, std::slice::from_ref(&timer));
+    });
+}
+
+#[test]
+fn a_queue_that_was_joined_meanwhile_is_looked_at_at_once() {
+    who_joins_before_the_first_is_not_put_off();
+}
+
+#[test]
+fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        fleet.submit(Some(("a", "d")), "{}").await;
+        let entry = fleet.take(0, 1).await.remove(0);
+        let bounds = fleet.bounds.clone();
+        let reject = || {
+            let tenant = TenantId::new("acme").unwrap();
+            let reply = Some((InboxName::new("box").unwrap(), Bytes::from_static(b"{}")));
+            Reject {
+                from: Inbound::Turns,
+                entry: entry.clone(),
+                reason: RejectionCode::UnknownAgent,
+                raw: Bytes::from_static(b"raw"),
+                tenant: Some(RejectedTenant::Known { tenant, reply }),
+                given: Some((turn_name("a"), "d".to_owned())),
+                bounds: &bounds,
+            }
+        };
+        assert_eq!(fleet.run(None, &[reject()]).await[0].0, Rejected::Done { replied: true });
+        assert_eq!(fleet.run(None, &[reject()]).await[0].0, Rejected::NotHeld);
+        assert_eq!(fleet.entries(keys::dead()).await, 1);
+        assert_eq!(fleet.entries(StreamKey::new("replies:acme:box")).await, 1);
+        assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Accepted, "the ID is free again");
+        let entry = fleet.take(0, 1).await.remove(0);
+        let absent = TenantId::new("nobody").unwrap();
+        let reject = Reject { entry, tenant: Some(RejectedTenant::Absent(absent)), ..reject() };
+        assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
+        assert_eq!(
+            fleet.submit(Some(("a", "other")), "{}").await,
+            Submitted::Duplicate,
+            "the ID of other content stays"
+        );
+        let note = fleet.query(Query::Record(RecordKey::new("absent:nobody"))).await;
+        assert!(matches!(note, tickfleet_core::Value::Record(Some(_))));
+    });
+}
+
+#[test]
+fn outcomes_detect_missing_guards() {
+    let guards: [(&str, fn()); 10] = [
+        ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
+        ("admit_bounds_the_tenant", a_tenant_has_bounds),
+        ("admit_holds_the_entry", an_entry_is_admitted_once),
+        ("admit_knows_the_cancel", a_cancel_may_come_first),
+        ("dispatch_before_the_deadline", what_has_expired_does_not_go_out),
+        ("end_waits_for_the_lease", nothing_ends_within_the_lease_after_a_restart),
+        ("limits_guard_the_generation", a_stale_policy_decides_nothing),
+        ("rearm_guards_the_first", who_joins_before_the_first_is_not_put_off),
+        ("release_guards_the_version", a_stale_release_does_not_repeat_calls),
+        ("submit_knows_the_id", accepted_ids_are_known),
+    ];
+    for (mutant, test) in guards {
+        let failed = catch_unwind(AssertUnwindSafe(|| mutants::with(mutant, test))).is_err();
+        assert!(failed, "{mutant}");
+    }
+}

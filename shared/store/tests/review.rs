@@ -1,0 +1,43 @@
+//! Interleavings that broke a promise, on the memory store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+
+use tickfleet_core::view::{Undecided, View};
+use tickfleet_core::{Context, Decision, Query, SetKey, Step, Transaction, Write};
+use tickfleet_store::seam::memory::{ManualClock, MemoryOptions, MemoryStore};
+use tickfleet_store::seam::{RunError, Store, Versions, run};
+
+/// Joins a set, or reads without end.
+struct Joins {
+    endless: bool,
+}
+
+impl Decision for Joins {
+    type Output = ();
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<()>, Undecided> {
+        for number in 0.. {
+            if !self.endless {
+                break;
+            }
+            view.get(&Query::Size(SetKey::new(format!("s{number}"))))?;
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.write(Write::Join { set: SetKey::new("set"), member: "m".into(), place: 0, queue_of: None });
+        Ok(Step::Commit(transaction, ()))
+    }
+}
+
+/// A decision that fails must not fail the others of its batch.
+#[tokio::test]
+async fn a_decision_that_reads_without_end_fails_alone() {
+    let clock = Arc::new(ManualClock::new(1_000));
+    let store = MemoryStore::new(MemoryOptions { clock, lease_ms: 10_000, bytes_max: 0 });
+    let shard = store.shard().await.unwrap();
+    let batch = [Joins { endless: true }, Joins { endless: false }];
+    let (_, results) = run(&store, &Versions::new("v"), shard, &batch).await.unwrap();
+    assert!(matches!(results.first(), Some(Err(RunError::Contended(_)))));
+    assert!(matches!(results.get(1), Some(Ok(receipt)) if receipt.committed.is_some()));
+}
