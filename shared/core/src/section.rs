@@ -6,7 +6,7 @@ use tickfleet_model::RejectionCode;
 use crate::bounds::Bounds;
 use crate::decision::Context;
 use crate::transaction::Transaction;
-use crate::turn::reject::DeadLetter;
+use crate::turn::dead_letter::DeadLetter;
 use crate::view::{Undecided, View};
 
 /// Adds guards and writes of one subject to the transaction of another decision.

@@ -2,10 +2,9 @@
 
 use tickfleet_model::ConsumerId;
 
-use super::reap::Reaped;
 use crate::decision::Context;
 use crate::mutant;
-use crate::transaction::{Conflict, Guard, RecordKey, Transaction, Version};
+use crate::transaction::{Guard, RecordKey, Transaction, Version};
 use crate::workers::{self, Liveness};
 
 /// The lease of a consumer that seems to have crashed.
@@ -48,17 +47,5 @@ impl Lease {
         if !mutant!("reap_guards_the_end_of_the_lease") {
             transaction.guard(Guard::Since(self.ends_ms));
         }
-    }
-
-    /// The reason why an earlier attempt did not reap.
-    #[must_use]
-    pub fn refusal(&self, context: &Context) -> Option<Reaped> {
-        context.conflicts.iter().find_map(|conflict| match conflict {
-            Conflict::Epoch { .. } => Some(Reaped::Restarted),
-            Conflict::Time { .. } => Some(Reaped::Alive),
-            Conflict::Record { key, .. } if *key == self.heartbeat => Some(Reaped::Alive),
-            Conflict::NotHeld => Some(Reaped::Raced),
-            _ => None,
-        })
     }
 }

@@ -15,7 +15,9 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::record::{Debited, Record, Stored};
-use crate::transaction::{CounterKey, EntryId, Guard, RecordKey, StreamKey, TimerRule, Transaction, Version, Write};
+use crate::transaction::{
+    Conflict, CounterKey, EntryId, Guard, RecordKey, StreamKey, TimerRule, Transaction, Version, Write,
+};
 use crate::turn::end::{parts, return_permits};
 use crate::turn::slice::{dispatch, fields};
 use crate::turn::state::EndReason;
@@ -45,6 +47,20 @@ pub enum Reaped {
     Restarted,
     /// Another reaper was faster. Read the consumer's entries again.
     Raced,
+}
+
+impl Lease {
+    /// The reason why an earlier attempt did not reap.
+    #[must_use]
+    pub fn refusal(&self, context: &Context) -> Option<Reaped> {
+        context.conflicts.iter().find_map(|conflict| match conflict {
+            Conflict::Epoch { .. } => Some(Reaped::Restarted),
+            Conflict::Time { .. } => Some(Reaped::Alive),
+            Conflict::Record { key, .. } if *key == self.heartbeat => Some(Reaped::Alive),
+            Conflict::NotHeld => Some(Reaped::Raced),
+            _ => None,
+        })
+    }
 }
 
 /// An entry that a consumer holds.

@@ -30,6 +30,7 @@
 pub mod admit;
 pub mod advance;
 pub mod cancellation;
+pub mod dead_letter;
 pub mod due;
 pub mod end;
 mod expire;

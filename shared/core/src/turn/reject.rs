@@ -1,11 +1,10 @@
 //! Rejects an inbound message that cannot be admitted: moves it to the dead letters and replies to its producer.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{InboxName, RejectionCode, TenantId};
 
+use super::dead_letter::DeadLetter;
 use super::end::{GivenId, GivenState};
 use super::submit::Inbound;
 use crate::bounds::Bounds;
@@ -77,36 +76,6 @@ impl Record for AbsentTenant {
 #[must_use]
 pub fn absent_tenant(tenant: &TenantId) -> RecordKey {
     RecordKey::new(format!("absent:{tenant}"))
-}
-
-/// An entry of the dead-letter log.
-pub struct DeadLetter<'a> {
-    /// The stream or queue of origin.
-    pub from: &'a str,
-    /// The entry or name there.
-    pub entry: &'a str,
-    /// The reason.
-    pub reason: RejectionCode,
-    /// The message, or a description of the problem.
-    pub raw: Bytes,
-    /// The tenant, if it is configured.
-    pub tenant: Option<&'a TenantId>,
-}
-
-impl DeadLetter<'_> {
-    /// Appends the entry to the log.
-    pub fn add_to(self, transaction: &mut Transaction, bounds: &Bounds) {
-        let text = |text: &str| Bytes::from(text.to_owned());
-        let fields: [(&str, Bytes); 5] = [
-            ("from", text(self.from)),
-            ("entry", text(self.entry)),
-            ("reason", text(self.reason.as_str())),
-            ("raw", self.raw),
-            ("tenant", text(self.tenant.map_or("", TenantId::as_str))),
-        ];
-        let fields = fields.into_iter().map(|(name, value)| (Arc::from(name), value)).collect();
-        transaction.write(Write::Append { log: keys::dead(), fields, max_entries: bounds.dead_entries_max });
-    }
 }
 
 impl Decision for Reject<'_> {

@@ -13,11 +13,11 @@ use tickfleet_model::{Call, RejectionCode};
 
 use super::advance::{Advanced, Candidate, leave_queue};
 use super::cancellation::Cancellation;
+use super::dead_letter::DeadLetter;
 use super::due::EndSection;
 use super::end::{Render, parts};
 use super::limit::Policy;
 use super::limit::evaluate::PERMIT_LOOK_MS;
-use super::reject::DeadLetter;
 use super::state::{EndReason, State, Turn};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};

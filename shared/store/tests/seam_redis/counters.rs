@@ -97,6 +97,7 @@ async fn a_rolling_counter_counts_within_its_length() {
         assert_eq!(first.used, 2);
         let refused = b.commit(guarded(rolling(2))).await;
         assert_eq!(refused, Err(Conflict::Room { counter: counter("r"), state: first }));
+        // The server's clock decides when a bucket ends.
         tokio::time::sleep(std::time::Duration::from_millis(120)).await;
         assert!(b.commit(guarded(rolling(1))).await.is_ok());
         assert_eq!(state(&b, "r").await.map(|state| (state.used, state.ends_ms)), Some((3, first.ends_ms)));
@@ -106,6 +107,7 @@ async fn a_rolling_counter_counts_within_its_length() {
         b.commit(add(-5, None)).await.unwrap();
         b.commit(add(-1, Some(1))).await.unwrap();
         assert_eq!(b.used("r").await, Some(1));
+        // The server's clock decides when the amounts leave.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         assert!(b.commit(guarded(rolling(3))).await.is_ok());
     })

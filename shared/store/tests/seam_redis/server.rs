@@ -65,6 +65,7 @@ impl Server {
             {
                 return;
             }
+            // A server does not report that it listens.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("{} does not start", self.program.display());

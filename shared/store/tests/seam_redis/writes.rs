@@ -40,6 +40,7 @@ async fn records_and_parts_live_and_expire_together() {
         b.commit(with(vec![], vec![Write::Delete(key("r"))])).await.unwrap();
         assert_eq!(lives("r").await, (-2, -2));
         b.commit(with(vec![], vec![put_for("s", 1)])).await.unwrap();
+        // The server ends lifetimes by its clock.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!((b.record("s").await, lives("s").await), (None, (-2, -2)));
     })
@@ -106,6 +107,7 @@ async fn queues_are_taken_in_order_of_preference() {
         // A blocked read receives the new entry.
         let waiting = take(9, 5_000);
         let (taken, ()) = tokio::join!(b.store.take(&waiting), async {
+            // The take has to wait first.
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             b.commit(with(vec![], vec![enqueue("low", "5")])).await.unwrap();
         });
@@ -155,6 +157,7 @@ async fn logs_are_appended_and_trimmed() {
         assert_eq!(b.store.trim(&queue("audit"), ahead).await.unwrap(), 0);
         assert_eq!(b.store.trim(&queue("audit"), Keep { entries: 3, ..Keep::default() }).await.unwrap(), 5);
         assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 60_000, ..Keep::default() }).await.unwrap(), 0);
+        // Entries get older by the server's clock.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         assert_eq!(b.store.trim(&queue("audit"), Keep { age_ms: 5, ..Keep::default() }).await.unwrap(), 3);
         b.commit(with(vec![], (0..2_000).map(|_| append(100)).collect())).await.unwrap();
