@@ -40,7 +40,7 @@
 //! 17. A poison item costs itself alone.
 //! 18. Events may come in any order: a cancel before its turn, a result before its begin was seen.
 //! 19. No tenant uses up another tenant's bound.
-//! 20. A connection error is nobody's fault but the connection's.
+//! 20. A connection error counts against the connection alone, not against an item.
 //! 21. A call that began is never reported as not run.
 
 pub mod audit;

@@ -27,6 +27,9 @@ impl<S: Store> Store for Watched<S> {
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
         yield_now().await;
         let answer = self.inner.commit(batch).await;
+        if answer.is_err() {
+            self.oracle.lock().unwrap().unseen += 1;
+        }
         if let Ok(answer) = &answer {
             let mut oracle = self.oracle.lock().unwrap();
             for (transaction, result) in batch.iter().zip(&answer.results) {

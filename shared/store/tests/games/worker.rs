@@ -159,7 +159,10 @@ impl Process {
             if !self.execute(&slice, position, &call).await {
                 // The payment was refused before it took place.
                 self.journal.undo(&slice.name, position);
-                return self.retry(&slice, &results, &governed).await;
+                let Some(next) = self.retry(&slice, &results, &governed).await? else { return Ok(()) };
+                slice = next;
+                results.clear();
+                continue;
             }
             results.push(rendered("ok", false));
             self.journal.end(&slice.name, position, rendered("ok", false));
@@ -178,7 +181,6 @@ impl Process {
 
     /// Begins a call. The journal records it before, for any effect type. Otherwise a read that ran would be reported as not
     /// run if the store lost its result.
-    /// lost, would be reported as not run.
     async fn begin(&mut self, slice: &Slice, position: usize, once: bool, governed: &Governed) -> Result<Next, Over> {
         let by = self.versions.draw().to_string();
         let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
@@ -263,26 +265,31 @@ impl Process {
         true
     }
 
-    async fn retry(&mut self, slice: &Slice, results: &[RenderedCall], governed: &Governed) -> Result<(), Over> {
+    /// Parks the call, or ends it after its last attempt. Returns the slice if it has calls left.
+    async fn retry(
+        &mut self,
+        slice: &Slice,
+        results: &[RenderedCall],
+        governed: &Governed,
+    ) -> Result<Option<Slice>, Over> {
         let mut slice = slice.clone();
         if !results.is_empty() {
-            let Some(next) = self.settle(&slice, results, None).await? else { return Ok(()) };
+            let Some(next) = self.settle(&slice, results, None).await? else { return Ok(None) };
             slice = next;
         }
         let attempts = slice.turn.attempts + 1;
         if attempts >= 4 {
             let ends = governed.ends(&slice, Some(false), "\"failed\"");
-            self.settle_with(&slice, &[rendered("failed", true)], None, &ends).await?;
-            return Ok(());
+            return self.settle_with(&slice, &[rendered("failed", true)], None, &ends).await;
         }
         let (delay_ms, cause) = (30, "it failed".to_owned());
         let reason = ParkReason::Retry { attempts, delay_ms, cause, keeps_begun: false };
         let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
         if let Some(Parked::Canceled) = self.decide(park).await? {
             let word = if attempts > 1 { "tried" } else { "not_run" };
-            return self.end(slice, vec![rendered(word, true)], EndReason::Canceled).await;
+            self.end(slice, vec![rendered(word, true)], EndReason::Canceled).await?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Settles the calls that ran, and ends the others.
