@@ -1,6 +1,6 @@
 //! Names of records, counters, sets and streams. The store puts the shard's prefix before each.
 
-use tickfleet_model::{AgentId, InboxName, Priority, TenantId, TurnId};
+use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
 
 use crate::transaction::{CounterKey, InboxKey, RecordKey, SetKey, StreamKey};
 
@@ -25,6 +25,12 @@ impl TurnName {
     pub fn parse(text: &str) -> Option<Self> {
         let (tenant, turn) = text.split_once(':')?;
         Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
+    }
+
+    /// The name of a task.
+    #[must_use]
+    pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
+        Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
     }
 
     /// The record of the unfinished turn.

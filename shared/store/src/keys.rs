@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
+use tickfleet_model::{AgentId, InboxName, Priority, TenantId};
 
 /// The consumer group on every stream of a shard.
 pub(crate) const GROUP: &str = "workers";
@@ -75,41 +75,7 @@ impl Keys {
     }
 }
 
-/// A turn's (or task's) name within a shard, `<tenant>:<turn>`.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TurnName {
-    /// Whose turn.
-    pub tenant: TenantId,
-    /// Its id within the tenant.
-    pub turn: TurnId,
-}
-
-impl TurnName {
-    /// Reads `<tenant>:<turn>`; none where it is not one.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let (tenant, turn) = text.split_once(':')?;
-        Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
-    }
-
-    /// The name of a task's record.
-    #[must_use]
-    pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
-        Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
-    }
-}
-
-impl fmt::Display for TurnName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.tenant, self.turn)
-    }
-}
-
-impl fmt::Debug for TurnName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TurnName({self})")
-    }
-}
+pub use tickfleet_core::keys::TurnName;
 
 /// What turns wait on for calls to be admitted, in admission order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

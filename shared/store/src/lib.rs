@@ -6,6 +6,7 @@
 
 mod clock;
 mod connection;
+mod decide;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incarnation;
@@ -78,6 +79,10 @@ pub use verbs::upkeep::*;
 use std::sync::Arc;
 
 use connection::confirm::Confirming;
+use connection::no_redis::NoRedis;
+use decide::{Backend, Known};
+use seam::memory::MemoryStore;
+use seam::redis::RedisStore;
 use connection::url::{Target, target_of};
 use script::args::Args;
 use script::reply::Reply;
@@ -198,6 +203,8 @@ pub struct Store {
     time: TimeSource,
     /// Connections for what has to be durable before the next step: one for each kind of durability, since each waits.
     confirming: Arc<[Confirming; 2]>,
+    backend: Backend,
+    known: Arc<Known>,
 }
 
 impl Store {
@@ -232,15 +239,26 @@ impl Store {
     }
 
     fn on(connection: Connection, shard: u32, options: Arc<StoreOptions>) -> Self {
+        let keys = Keys::new(&options.namespace, shard);
+        let redis = RedisStore::on(connection.clone(), keys.prefix(), options.lease_ms);
         Self {
             connection,
             scripts: Scripts::shared(),
-            keys: Keys::new(&options.namespace, shard),
+            keys,
             shard,
             options,
             time: TimeSource::Redis,
             confirming: Arc::default(),
+            backend: Backend::Redis(Arc::new(redis)),
+            known: Arc::default(),
         }
+    }
+
+    /// Shard `shard` in the memory of this process.
+    #[must_use]
+    pub fn in_memory(memory: MemoryStore, shard: u32, options: Arc<StoreOptions>) -> Self {
+        let none = Connection::over(Arc::new(NoRedis));
+        Self { backend: Backend::Memory(memory), ..Self::on(none, shard, options) }
     }
 
     /// The same shard with another source of time. For tests.
@@ -254,6 +272,10 @@ impl Store {
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
         self.connection = self.connection.observed_by(observer);
+        if let Backend::Redis(_) = self.backend {
+            let redis = RedisStore::on(self.connection.clone(), self.keys.prefix(), self.options.lease_ms);
+            self.backend = Backend::Redis(Arc::new(redis));
+        }
         self
     }
 

@@ -67,6 +67,12 @@ pub enum StoreError {
     /// A store that tests let fail: the call may have been applied.
     #[error("the store did not answer: {0}")]
     Unanswered(&'static str),
+    /// A decision has no result: a record cannot be read, or others changed it again and again. Nothing was written.
+    #[error("{0}")]
+    Undecided(String),
+    /// This fleet keeps its state in memory, and the question is about Redis.
+    #[error("this fleet has no Redis: its state is in the memory of one process")]
+    NoRedis,
 }
 
 impl StoreError {
@@ -78,7 +84,7 @@ impl StoreError {
     pub fn is_script_error(&self) -> bool {
         match self {
             Self::Verb { source, .. } => blame(source) == Blame::Data,
-            Self::Reply { .. } => true,
+            Self::Reply { .. } | Self::Undecided(_) => true,
             _ => false,
         }
     }

@@ -76,8 +76,12 @@ impl RedisStore {
     /// Shard `shard` of the Redis that `dial` connects to. For simulations.
     #[must_use]
     pub fn over(dial: Arc<dyn Dial>, shard: u32, namespace: &str, lease_ms: i64) -> Self {
-        let prefix = Keys::new(namespace, shard).prefix().into();
-        Self { connection: Connection::over(dial), prefix, lease_ms, idle: take::Idle::default() }
+        Self::on(Connection::over(dial), Keys::new(namespace, shard).prefix(), lease_ms)
+    }
+
+    /// The shard with this prefix, on a connection that others use too.
+    pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
+        Self { connection, prefix: prefix.into(), lease_ms, idle: take::Idle::default() }
     }
 
     /// The same shard, with an observer of all commands.

@@ -1,0 +1,193 @@
+//! Decisions of `core` on this shard: [`Store::decide`] reads, decides and commits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::{Decision, Query, Receipt, Record, RecordKey, Stored, Value, View};
+
+use crate::seam::memory::MemoryStore;
+use crate::seam::redis::RedisStore;
+use crate::seam::{self, RunError, ShardState, Versions};
+use crate::{ShardClock, Store, StoreError};
+
+/// The store behind a shard.
+#[derive(Debug, Clone)]
+pub(crate) enum Backend {
+    /// Redis.
+    Redis(Arc<RedisStore>),
+    /// Memory of this process.
+    Memory(MemoryStore),
+}
+
+/// What a process knows of a shard. All clones of a [`Store`] share it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    versions: Versions,
+    state: Mutex<ShardState>,
+    clock: ShardClock,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        let prefix = format!("{:x}.", rand_prefix());
+        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default() }
+    }
+}
+
+/// 64 random bits, from the process' hasher keys.
+fn rand_prefix() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+impl Store {
+    /// The store behind this shard.
+    #[must_use]
+    pub fn seam(&self) -> &dyn seam::Store {
+        match &self.backend {
+            Backend::Redis(redis) => &**redis,
+            Backend::Memory(memory) => memory,
+        }
+    }
+
+    /// True if this shard is in the memory of this process.
+    #[must_use]
+    pub const fn is_in_memory(&self) -> bool {
+        matches!(self.backend, Backend::Memory(_))
+    }
+
+    /// The bounds of decisions.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        let options = self.options();
+        Bounds {
+            lease_ms: options.lease_ms,
+            retain_ms: options.retain_ms,
+            dedupe_ms: options.dedupe_ms,
+            audit_entries_max: options.audit_entries_max,
+            audit_admissions: options.audit_admissions,
+            dead_entries_max: options.dead_entries_max,
+            turns_max: options.turns_max,
+            tenant_turns_max: options.tenant_turns_max,
+            tenant_bytes_max: options.tenant_bytes_max,
+            tenant_out_max: options.tenant_ready_max,
+            inbox_unread_max: options.inbox_unread_max,
+            inboxes_max: options.inboxes_max,
+            crashes_max: options.crashes_max,
+        }
+    }
+
+    /// Draws the versions of this process' transactions.
+    #[must_use]
+    pub fn versions(&self) -> &Versions {
+        &self.known.versions
+    }
+
+    /// The shard's state as the last commit returned it, with an estimate of the shard's time.
+    #[must_use]
+    pub fn state(&self) -> ShardState {
+        let state = *self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
+        ShardState { now_ms: self.known.clock.now_ms().max(state.now_ms), ..state }
+    }
+
+    /// Estimates the shard's time between commits.
+    #[must_use]
+    pub fn clock(&self) -> &ShardClock {
+        &self.known.clock
+    }
+
+    /// Reads the shard's state from the store.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn refresh_state(&self) -> Result<ShardState, StoreError> {
+        let state = self.seam().shard().await?;
+        self.learn(state);
+        Ok(self.state())
+    }
+
+    /// Takes over the state that a commit has returned.
+    pub(crate) fn learn(&self, state: ShardState) {
+        let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Answers may overtake each other.
+        if state.now_ms >= known.now_ms {
+            *known = state;
+            self.known.clock.set(state.now_ms);
+        }
+    }
+
+    /// Makes one decision: reads what it needs, decides, and commits, again after a conflict.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn decide<D: Decision>(&self, decision: D) -> Result<Receipt<D::Output>, RunError> {
+        let mut results = self.decide_all(std::slice::from_ref(&decision)).await?;
+        results.pop().unwrap_or_else(|| Err(RunError::Contended(0)))
+    }
+
+    /// Makes a batch of decisions: one round trip for all reads, and one for all commits.
+    ///
+    /// # Errors
+    /// [`StoreError`] if the store failed. Then the outcome of the last commit is unknown, and the same decisions may run
+    /// again.
+    pub async fn decide_all<D: Decision>(
+        &self,
+        decisions: &[D],
+    ) -> Result<Vec<Result<Receipt<D::Output>, RunError>>, StoreError> {
+        let state = self.state_or_read().await?;
+        let (state, results) = seam::run(self.seam(), self.versions(), state, decisions).await?;
+        self.learn(state);
+        Ok(results)
+    }
+
+    /// As [`Self::decide_all`], with a view that the caller has filled.
+    ///
+    /// # Errors
+    /// As [`Self::decide_all`].
+    pub async fn decide_with<D: Decision>(
+        &self,
+        view: &mut View,
+        decisions: &[D],
+    ) -> Result<Vec<Result<Receipt<D::Output>, RunError>>, StoreError> {
+        let state = self.state_or_read().await?;
+        let (state, results) = seam::run_with(self.seam(), self.versions(), state, view, decisions).await?;
+        self.learn(state);
+        Ok(results)
+    }
+
+    async fn state_or_read(&self) -> Result<ShardState, StoreError> {
+        let state = self.state();
+        if state.epoch == 0 { self.refresh_state().await } else { Ok(state) }
+    }
+
+    /// Answers one query.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn query(&self, query: Query) -> Result<Value, StoreError> {
+        let mut values = self.seam().read(std::slice::from_ref(&query)).await?;
+        values.pop().ok_or_else(|| StoreError::Undecided(format!("no answer to {query:?}")))
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`StoreError::Undecided`] if the record cannot be read.
+    pub async fn record_of<T: Record>(&self, key: &RecordKey) -> Result<Option<Stored<T>>, StoreError> {
+        match self.query(Query::Record(key.clone())).await? {
+            Value::Record(Some(stored)) => Stored::read(&stored)
+                .map(Some)
+                .map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}"))),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl From<RunError> for StoreError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Store(error) => error,
+            other => Self::Undecided(other.to_string()),
+        }
+    }
+}
