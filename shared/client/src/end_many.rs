@@ -41,7 +41,7 @@ pub async fn end_many(
 /// [`StoreError`].
 pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreError> {
     let store = client.store(&name.tenant);
-    let is_known = || async { Ok(!matches!(store.look(name).await?, TurnView::Unknown)) };
+    let is_known = || async { Ok::<_, StoreError>(!matches!(store.look(name).await?, TurnView::Unknown)) };
     // What is decided about between the looks has its record by the last one.
     Ok(is_known().await? || client.undecided(name).await?.is_some() || is_known().await?)
 }
