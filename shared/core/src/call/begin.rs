@@ -206,7 +206,7 @@ impl Begin<'_> {
         if let Some(result) = mark.and_then(|mark| mark.result.as_ref()) {
             return Passage::returns(BeginResult::Reported { call: result.into() });
         }
-        let is_begun = is_begun || mark.is_some();
+        let is_begun = is_begun || mark.is_some_and(|mark| mark.once || self.once);
         if (self.commits(turn) || is_begun) && self.holds(context) {
             return Passage::returns(BeginResult::Hold);
         }

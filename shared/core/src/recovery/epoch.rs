@@ -52,6 +52,9 @@ pub struct Mark {
     /// The attempt that began it.
     #[serde(rename = "by")]
     pub by: String,
+    /// True if the attempt must not run twice. Otherwise the call may begin again, but is never reported as not run.
+    #[serde(rename = "o", default, skip_serializing_if = "std::ops::Not::not")]
+    pub once: bool,
     /// Its result, if it is known.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub result: Option<MarkedResult>,
@@ -154,6 +157,8 @@ pub struct Assert {
     pub position: usize,
     /// The attempt that began it.
     pub by: String,
+    /// True if the attempt must not run twice.
+    pub once: bool,
     /// Its state in the journal.
     pub outcome: Outcome,
     /// Retention of a mark, ms: until the turn can no longer be redelivered.
@@ -197,7 +202,7 @@ impl Decision for Assert {
         let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
         let mut marks =
             ours.unwrap_or_else(|| Marks { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
-        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark { by: self.by.clone(), result: None });
+        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark { by: self.by.clone(), once: self.once, result: None });
         if mark.by != self.by {
             return Ok(Step::Return(Asserted::Late));
         }

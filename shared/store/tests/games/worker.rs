@@ -185,7 +185,7 @@ impl Process {
         let by = self.versions.draw().to_string();
         let (name, digest) = (slice.name.clone(), slice.turn.head.digest.clone());
         let until_ms = slice.turn.head.deadline_ms + 2 * DEADLINE_MS;
-        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), until_ms });
+        self.journal.begin(JournalCall { name, digest, position, by: by.clone(), once, until_ms });
         let begin = Begin {
             slice,
             position,

@@ -373,7 +373,7 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let restarted = || MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
     let report = |store: &mut MiniStore, outcome| {
         let (digest, by) = ("d0".to_owned(), "lost".to_owned());
-        store.run(&Assert { name: name("t"), digest, position: 0, by, outcome, keep_ms: 1_000 })
+        store.run(&Assert { name: name("t"), digest, position: 0, by, once: true, outcome, keep_ms: 1_000 })
     };
     detects("begin_guards_the_marks", || {
         let mut store = restarted();
@@ -390,6 +390,17 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let result = store.run(&Begin { epoch: 4, ..once(&slice, "n1") });
     assert!(matches!(result, BeginResult::Reported { call: found } if found == call));
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");
+}
+
+/// The call that the store lost may run again, so its mark only tells that it is not reported as not run.
+#[test]
+fn a_lost_begin_of_a_call_that_may_run_again_does_not_stop_it() {
+    let mut store = MiniStore { now_ms: 100 + LEASE_MS, epoch: 4, epoch_began_ms: 100, ..MiniStore::default() };
+    let slice = store.slice("t", &turn());
+    let (digest, by, outcome) = ("d0".to_owned(), "lost".to_owned(), crate::recovery::epoch::Outcome::Begun);
+    store.run(&Assert { name: name("t"), digest, position: 0, by, once: false, outcome, keep_ms: 1_000 });
+    assert_eq!(store.run(&Begin { epoch: 4, ..plain(&slice, "n1") }).word(), "started");
+    assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "n1") }).word(), "unknown", "its tool is another now");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 
 fn assertion(position: usize, by: &str, outcome: Outcome) -> Assert {
-    Assert { name: named("t"), digest: "d".into(), position, by: by.into(), outcome, keep_ms: 1_000 }
+    Assert { name: named("t"), digest: "d".into(), position, by: by.into(), once: true, outcome, keep_ms: 1_000 }
 }
 
 fn known(trial: &mut Trial, digest: &str) -> KnownMarks {

@@ -103,7 +103,7 @@ impl Play {
         if self.trial.commit(&transaction).is_ok() {
             *self.effects.entry(name.clone()).or_default() += 1;
             let (digest, until_ms) = ("d".to_owned(), 1_000_000);
-            worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), until_ms });
+            worker.journal.begin(JournalCall { name, digest, position: 0, by: by.clone(), once: true, until_ms });
             worker.by = Some(by);
         }
     }
@@ -221,6 +221,7 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         digest: "d".into(),
         position: 0,
         by: "n".into(),
+        once: turn != "d",
         until_ms: 1_000,
     };
     let result = |text: &str| RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() };
@@ -228,7 +229,7 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         journal.begin(call(turn));
     }
     journal.end(&named("a"), 0, result("1234567"));
-    journal.change("fact", 10);
+    journal.change("fact", 0, 10);
     journal.end(&named("b"), 0, result("1234567"));
     journal.undo(&named("c"), 0);
     let outcomes = |journal: &Journal<&str>| -> Vec<String> {
