@@ -65,10 +65,6 @@ questions! {
     Confirm: "confirm",
     /// An inbound entry needed no decision.
     Acknowledge: "acknowledge",
-    /// Lists of tools are written.
-    ToolLists: "tool_lists",
-    /// A grant of a token service is looked for, kept or renewed.
-    Grants: "grants",
     /// A shard is watched.
     Watch: "watch",
     /// Streams of runtimes outside are looked for.

@@ -44,12 +44,9 @@ verbs! {
     Rest: "parked" / "rest" [TENANTS, SLICE],
     Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
-    PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Enqueue: "tasks" / "enqueue" [TENANTS, INBOX],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
-    Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],
-    Step: "tasks" / "step" [LIMITS, SPEND],
     Say: "talks" / "say" [],
     Tell: "talks" / "tell" [],
     Hear: "talks" / "hear" [],
@@ -58,7 +55,6 @@ verbs! {
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
     Suspect: "recovery" / "suspect" [],
     PutBack: "recovery" / "put_back" [],
-    EnsureGroups: "recovery" / "ensure_groups" [GROUPS],
     Announce: "run_time" / "announce" [],
     AtRunTime: "run_time" / "at_run_time" [],
     SetTenant: "run_time" / "set_tenant" [],
@@ -121,7 +117,6 @@ pub(crate) mod slices {
     mod assert;
     mod begin;
     mod hand_back;
-    mod put_aside;
     mod settle;
 
     pub use assert::*;
@@ -198,15 +193,12 @@ pub(crate) mod facts {
 pub(crate) mod tasks {
     mod delegate;
     mod enqueue;
-    mod reserve;
     mod retire;
     mod step;
     mod touch;
 
     pub use delegate::*;
     pub use enqueue::*;
-    pub use reserve::*;
-    pub use step::*;
     pub use touch::*;
 }
 
