@@ -3,12 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::{Decision, Query, Receipt, Record, RecordKey, Stored, Value, View};
+use tickfleet_core::view::Undecided;
+use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 
 use crate::seam::memory::MemoryStore;
 use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
 use crate::{ShardClock, Store, StoreError};
+
+/// Reads after which an evaluation fails.
+const READS_MAX: usize = 32;
 
 /// The store behind a shard.
 #[derive(Debug, Clone)]
@@ -153,6 +157,36 @@ impl Store {
         let (state, results) = seam::run_with(self.seam(), self.versions(), state, view, decisions).await?;
         self.learn(state);
         Ok(results)
+    }
+
+    /// Evaluates a pure function over a view: reads what it lacks, without a commit. The context has no version.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub async fn evaluate<T>(
+        &self,
+        view: &mut View,
+        evaluate: impl Fn(&View, &Context) -> Result<T, Undecided> + Send,
+    ) -> Result<T, RunError> {
+        for _ in 0..READS_MAX {
+            let state = self.state_or_read().await?;
+            let context = Context {
+                now_ms: state.now_ms,
+                epoch: state.epoch,
+                epoch_began_ms: state.epoch_began_ms,
+                version: Version::new("-"),
+                conflicts: Vec::new(),
+            };
+            match evaluate(view, &context) {
+                Ok(value) => return Ok(value),
+                Err(Undecided::Unreadable { key, why }) => return Err(RunError::Unreadable { key, why }),
+                Err(Undecided::Missing(query)) => {
+                    let value = self.query(query.clone()).await?;
+                    view.insert(query, value);
+                }
+            }
+        }
+        Err(RunError::Contended(READS_MAX))
     }
 
     async fn state_or_read(&self) -> Result<ShardState, StoreError> {

@@ -17,7 +17,7 @@ use tickfleet_ops::metrics::LimitAction;
 use tickfleet_store::{
     BudgetDebit, CounterDebits, LimitRow, Reservation, Reserved, ShortBudget, ShortReach, Spent, TurnName,
 };
-use tickfleet_tools::{CallContext, ToolFailure};
+use tickfleet_tools::{Awaited, CallContext, ToolFailure};
 
 use crate::LlmAgent;
 use crate::failure::{away, stale, transient};
@@ -161,7 +161,7 @@ impl<'a> Budgets<'a> {
         }
         if short.reach == ShortReach::Wait {
             let at_most = Duration::from_millis((short.look_ms - self.now_ms).max(1).unsigned_abs());
-            return ToolFailure::Waits { awaits: None, at_most };
+            return ToolFailure::Waits { awaits: Awaited::Time, at_most };
         }
         let bound = self.active.policy.limits.iter().find(|limit| limit.name == short.limit).map(|limit| &limit.bound);
         let show = |number: u64| match bound {

@@ -6,7 +6,7 @@ use tickfleet_model::loops::IN_CIRCLES;
 use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
 use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::{Spent, Stepped, TurnName};
-use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
+use tickfleet_tools::{Awaited, CallContext, ToolFailure, ToolOutput};
 use tracing::{Instrument as _, Span};
 
 use crate::budget::{self, Budgets};
@@ -212,7 +212,7 @@ impl Running<'_> {
         match turns::carry_out(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
             Results::Out(turn) => {
                 self.agent.metrics.task_step("execute");
-                Err(ToolFailure::Waits { awaits: Some(turn), at_most: LOOK_AGAIN })
+                Err(ToolFailure::Waits { awaits: Awaited::Turn(turn), at_most: LOOK_AGAIN })
             }
             // In one piece: a history with some of them does not exist.
             Results::In(results) => {

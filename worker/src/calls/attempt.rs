@@ -158,7 +158,7 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
             tracing::error!(%call, tool = name, "once tool asked for a retry; not retried");
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
         }
-        ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits, at_most },
+        ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits: awaits.turn(), at_most },
         // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))
