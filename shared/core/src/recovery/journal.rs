@@ -13,7 +13,7 @@ use crate::turn::end::RenderedCall;
 /// Maximum number of confirmed entries. The oldest ones are dropped first.
 const CONFIRMED_MAX: usize = 100_000;
 /// Maximum number of confirmed calls that may run again.
-const REPEATABLE_MAX: usize = 50_000;
+const REPEATABLE_MAX: usize = 5_000;
 
 /// A reported entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,8 @@ struct Entry<E> {
     bytes: usize,
     /// When the store confirmed it, ms. `None` while it is in flight.
     confirmed_ms: Option<i64>,
+    /// True if it was reported.
+    reported: bool,
 }
 
 /// The journal.
@@ -94,7 +96,7 @@ impl<E: Clone> Journal<E> {
     /// Records that a call begins. Must precede the commit of the begin.
     pub fn begin(&mut self, call: JournalCall) {
         let name = call.name.clone();
-        let number = self.add(Entry { content: Content::Call(call, Outcome::Begun), bytes: 0, confirmed_ms: None });
+        let number = self.add(Entry { content: Content::Call(call, Outcome::Begun), bytes: 0, confirmed_ms: None, reported: false });
         self.open.entry(name).or_default().push(number);
     }
 
@@ -107,14 +109,21 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a begun call certainly did nothing.
-    pub fn undo(&mut self, name: &TurnName, position: usize) {
-        self.set(name, position, Outcome::Undone, 0);
+    /// Records that a begun call certainly did nothing. If the call was reported as begun, returns the report that takes
+    /// this back.
+    pub fn undo(&mut self, name: &TurnName, position: usize) -> Option<Assert> {
+        let number = self.set(name, position, Outcome::Undone, 0)?;
+        let entry = self.entries.get(&number).filter(|entry| entry.reported)?;
+        match &entry.content {
+            Content::Call(call, outcome) => Some(self.report(call, outcome.clone(), call.until_ms)),
+            Content::Change(_) => None,
+        }
     }
 
     /// Records the change of a fact or claim, which takes `bytes`.
     pub fn change(&mut self, change: E, bytes: usize, now_ms: i64) {
-        let number = self.add(Entry { content: Content::Change(change), bytes, confirmed_ms: Some(now_ms) });
+        let content = Content::Change(change);
+        let number = self.add(Entry { content, bytes, confirmed_ms: Some(now_ms), reported: false });
         self.bytes += bytes;
         self.confirmed.push_back(number);
         if bytes > 0 {
@@ -172,7 +181,8 @@ impl<E: Clone> Journal<E> {
     }
 
     /// The reports after a restart of the store, in order.
-    pub fn reports(&self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
+    pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
+        self.entries.values_mut().for_each(|entry| entry.reported = true);
         self.entries.values().map(move |entry| match &entry.content {
             Content::Change(change) => Report::Change(change.clone()),
             Content::Call(call, outcome) => Report::Call(self.report(call, outcome.clone(), now_ms)),

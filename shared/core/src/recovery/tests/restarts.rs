@@ -232,7 +232,7 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     journal.change("fact", 0, 10);
     journal.end(&named("b"), 0, result("1234567"));
     journal.undo(&named("c"), 0);
-    let outcomes = |journal: &Journal<&str>| -> Vec<String> {
+    let outcomes = |journal: &mut Journal<&str>| -> Vec<String> {
         let word = |report: Report<&str>| match report {
             Report::Call(Assert { name, outcome: Outcome::Begun, .. }) => format!("{} begun", name.turn),
             Report::Call(Assert { name, outcome: Outcome::Ended(_), .. }) => format!("{} ended", name.turn),
@@ -241,12 +241,14 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
         };
         journal.reports(500).map(word).collect()
     };
-    assert_eq!(outcomes(&journal), ["a begun", "b ended", "c undone", "fact"]);
+    assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
     journal.confirm(&named("a"), usize::MAX, 20);
     journal.forget(110);
-    assert_eq!(outcomes(&journal), ["a begun", "b ended", "c undone", "fact"]);
+    assert_eq!(outcomes(&mut journal), ["a begun", "b ended", "c undone", "fact"]);
     journal.forget(121);
-    assert_eq!(outcomes(&journal), ["b ended", "c undone"]);
+    assert_eq!(outcomes(&mut journal), ["b ended", "c undone"]);
     let Some(Report::Call(assert)) = journal.reports(500).next() else { panic!("no report") };
     assert_eq!(assert.keep_ms, 500);
+    let undone = journal.undo(&named("c"), 0).unwrap();
+    assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
 }

@@ -74,7 +74,7 @@ fn rests_in_a_row_are_one_note() {
     let (mut trial, slice) = held(admitted(1));
     let mut slice = slice;
     for times in 1..=3 {
-        let since_ms = slice.turn.rests_since().unwrap_or(trial.now_ms);
+        let since_ms = slice.turn.rests_since("open").unwrap_or(trial.now_ms);
         assert_eq!(since_ms, NOW);
         let reason = ParkReason::Wait {
             reason: WaitReason::Breaker { since_ms },
@@ -90,4 +90,5 @@ fn rests_in_a_row_are_one_note() {
         assert_eq!(fire(&mut trial), Fired::Dispatched);
         slice = trial.slices(&keys::ready(Priority::Normal), "w1", 9).remove(0);
     }
+    assert_eq!(slice.turn.rests_since("paused"), None, "another cause is another wait");
 }
