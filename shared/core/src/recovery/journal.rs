@@ -183,9 +183,10 @@ impl<E: Clone> Journal<E> {
     /// The reports after a restart of the store, in order.
     pub fn reports(&mut self, now_ms: i64) -> impl Iterator<Item = Report<E>> + '_ {
         self.entries.values_mut().for_each(|entry| entry.reported = true);
-        self.entries.values().map(move |entry| match &entry.content {
+        let journal = &*self;
+        journal.entries.values().map(move |entry| match &entry.content {
             Content::Change(change) => Report::Change(change.clone()),
-            Content::Call(call, outcome) => Report::Call(self.report(call, outcome.clone(), now_ms)),
+            Content::Call(call, outcome) => Report::Call(journal.report(call, outcome.clone(), now_ms)),
         })
     }
 
