@@ -6,6 +6,7 @@
 pub mod active_policy;
 pub mod begun;
 pub mod delegation;
+pub mod limit_rows;
 pub mod one_suspect;
 pub mod report;
 pub mod retry_until;
