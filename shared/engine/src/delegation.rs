@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::active_policy::ActivePolicy;
 use tickfleet_config::TaskHandlerDef;
+use tickfleet_core::bounds::Bounds;
+use tickfleet_core::keys::TurnName;
+use tickfleet_core::task::delegate::{Delegate, Source};
+use tickfleet_core::turn::{Destination, Head};
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{
     AgentId, Call, CallId, Context, Dialect, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, limits,
@@ -250,6 +254,55 @@ impl Planned {
     pub fn by_call(mut self, call: &CallId, awaited: bool) -> Self {
         (self.by, self.awaited) = (Some(call.clone()), awaited);
         self
+    }
+
+    /// The decision that writes the task, once its ID is known. `given` is true if the producer chose the ID.
+    #[must_use]
+    pub fn decision(self, source: Source, task: TaskId, given: bool, bounds: &Bounds) -> Delegate<'_> {
+        let inbound_ms = match &source {
+            Source::Inbound(entry) => entry_ms(entry.as_str()),
+            Source::Call => None,
+        };
+        let head = Head {
+            agent: self.agent,
+            dialect: Dialect::Raw,
+            reply_to: self.reply_to,
+            deadline_ms: self.deadline_ms,
+            submitted_ms: inbound_ms.unwrap_or(self.planned_ms),
+            digest: self.digest,
+            calls: 1,
+            want_audits: false,
+            strict: false,
+            allowed_tools: None,
+            parallel_reads: false,
+            pending_approval: false,
+            context: self.context,
+            task: Some((task.clone(), self.grant.clone())),
+            delegated_by: self.by.as_ref().map(ToString::to_string),
+            span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
+        };
+        let (call, destination) = if self.external_lease_ms > 0 {
+            // An external runtime reads the message itself, with its ID.
+            let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
+            (write_task(&wire).into(), Destination::External { lease_ms: self.external_lease_ms })
+        } else {
+            let arguments = with_id(&self.arguments, &task);
+            let call = Call { provider_id: None, tool: TASK_TOOL.into(), arguments };
+            let call = serde_json::to_vec(&call).unwrap_or_default().into();
+            (call, Destination::Workers(self.queue.priority()))
+        };
+        Delegate {
+            name: TurnName::task(&self.tenant, &task),
+            given,
+            source,
+            head,
+            call,
+            destination,
+            budget: u64::from(self.grant.budget),
+            parent: self.parent,
+            awaited: self.awaited,
+            bounds,
+        }
     }
 
     /// Returns the delegation to write, once the id is known. `given` says that the producer gave it.

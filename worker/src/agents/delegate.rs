@@ -11,7 +11,8 @@ use tickfleet_client::Reply;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use tickfleet_store::{Delegated, Store, TurnName, TurnView};
+use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_store::{Store, TurnName, TurnView};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
@@ -98,7 +99,7 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let mut task = task(&context, args).map_err(refused)?;
-    // Given out by an earlier try: its id may be forgotten by now, and would make another task.
+    // An earlier attempt delegated it. Its ID may be forgotten by now, and would make another task.
     let is_given = wait && context.waited;
     if context.may_be_forgotten && !is_given {
         let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
@@ -110,13 +111,15 @@ async fn delegate(
     }
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
-    let delegation = planned.by_call(&context.call, wait).delegation(None, id.clone(), true);
-    let written = match is_given {
-        true => Some(Delegated::Duplicate),
-        false => store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?.pop(),
+    let written = if is_given {
+        Delegated::Duplicate
+    } else {
+        let bounds = store.bounds();
+        let delegate = planned.by_call(&context.call, wait).decision(Source::Call, id.clone(), true, &bounds);
+        store.decide(delegate).await.map_err(|error| ToolError::Transient(error.to_string()))?.result
     };
     match written {
-        Some(Delegated::Ok | Delegated::Duplicate) => {
+        Delegated::Offered | Delegated::Ends | Delegated::Duplicate => {
             let given = Confirmation {
                 message: format!(
                     "The task was given to {}. Its answer will arrive as a message of its own.",
@@ -132,9 +135,9 @@ async fn delegate(
             };
             if wait { ended(store, &context, &id, given).await } else { Ok(given) }
         }
-        Some(Delegated::Pressure) => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
-        Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
-        Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
+        Delegated::Pressure => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
+        Delegated::Refused(refusal) => Err(refused(delegation::refused(refusal.code()).1.into())),
+        Delegated::Conflict => Err(ToolError::internal("a derived task id belongs to another task")),
     }
 }
 
