@@ -262,7 +262,9 @@ fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slice_is_carried_out_and_its_turn_replies() {
     let shard = Shard::start().await;
-    shard.dispatch("t1", &[("echo", r#"{"text":"hi"}"#), ("fail_once", r#"{"outcomes":["ok"]}"#), ("none", "{}")]).await;
+    shard
+        .dispatch("t1", &[("echo", r#"{"text":"hi"}"#), ("fail_once", r#"{"outcomes":["ok"]}"#), ("none", "{}")])
+        .await;
     let reply = shard.reply("t1").await;
     let outcomes: Vec<&str> =
         reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect();

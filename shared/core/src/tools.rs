@@ -129,11 +129,7 @@ impl Decision for Publish<'_> {
             }
             Publication::Agents(agents) => {
                 for (tenant, agent, digest) in *agents {
-                    transaction.put_for(
-                        &agent_key(tenant, agent),
-                        &AgentList { digest: digest.clone() },
-                        self.ttl_ms,
-                    );
+                    transaction.put_for(&agent_key(tenant, agent), &AgentList { digest: digest.clone() }, self.ttl_ms);
                 }
             }
             Publication::Names(names) => {

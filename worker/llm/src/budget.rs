@@ -127,8 +127,7 @@ impl<'a> Budgets<'a> {
     pub(crate) fn spent(&self, number: &str, input: u64, output: u64, cost: u64) -> Spent {
         let policy = &self.active.policy;
         let of_tenant = policy.tenants.get(&self.context.tenant).map(|owner| policy.time_zone(owner));
-        let (start_ms, end_ms) =
-            day_bounds(self.now_ms, known_zone(of_tenant.unwrap_or(&policy.defaults.time_zone)));
+        let (start_ms, end_ms) = day_bounds(self.now_ms, known_zone(of_tenant.unwrap_or(&policy.defaults.time_zone)));
         let used = ModelUse {
             request: number.to_owned(),
             tokens_in: input.min(limits::ANSWER_TOKENS_MAX),

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tickfleet_model::loops::IN_CIRCLES;
-use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
 use tickfleet_core::EntryId;
 use tickfleet_core::task::spend::Spent;
 use tickfleet_core::task::step::{AddSteps, Stepped};
+use tickfleet_model::loops::IN_CIRCLES;
+use tickfleet_models::{Answer, ModelError, Models, Request, Stop, Unanswered};
 use tickfleet_ops::{gen_ai, traces};
 use tickfleet_store::TurnName;
 use tickfleet_tools::{Awaited, CallContext, ToolFailure, ToolOutput};

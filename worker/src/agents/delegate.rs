@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
+use tickfleet_core::task::delegate::{Delegated, Source};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use tickfleet_core::task::delegate::{Delegated, Source};
 use tickfleet_store::{Store, TurnName, TurnView};
 
 use crate::tools::{CallContext, ToolError, TypedTool};

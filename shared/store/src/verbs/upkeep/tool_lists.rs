@@ -120,3 +120,41 @@ impl Store {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
+
+    #[tokio::test]
+    async fn published_lists_and_names_are_read_until_they_expire() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        assert_eq!(store.tool_list(&tenant, &agent).await.unwrap(), None);
+        let json = r#"{"tools":[{"name":"look"}],"text":"look"}"#;
+        let lists = ToolLists {
+            lists: vec![ToolList { digest: "0a".into(), json: json.into() }],
+            agents: vec![(tenant.clone(), agent.clone(), "0a".into())],
+            left_out: 2,
+            names: (0..600).map(|number| (format!("tool-{number}"), format!("name-{number}"))).collect(),
+        };
+        store.write_tool_lists("f", &lists, 60_000, 30_000).await.unwrap();
+        assert_eq!(store.tool_list(&tenant, &agent).await.unwrap().as_deref(), Some(json));
+        assert_eq!(store.tool_names().await.unwrap(), lists.names);
+        let mark = ToolListsMark { fingerprint: "f".into(), left_out: 2 };
+        assert_eq!(store.tool_lists_mark().await.unwrap(), Some(mark));
+    }
+
+    #[tokio::test]
+    async fn a_grant_is_kept_and_renewed_by_one_worker() {
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
+        assert_eq!(store.kept_grant("x").await.unwrap(), None);
+        store.keep_grant("x", b"\x00sealed\xff", 60_000).await.unwrap();
+        assert_eq!(store.kept_grant("x").await.unwrap().as_deref(), Some(&b"\x00sealed\xff"[..]));
+        assert!(store.may_renew_grant("x", 60_000).await.unwrap());
+        assert!(!store.may_renew_grant("x", 60_000).await.unwrap());
+    }
+}
