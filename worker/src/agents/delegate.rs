@@ -7,13 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tickfleet_client::Reply;
 use tickfleet_core::task::delegate::{Delegated, Source};
+use tickfleet_core::turn::Turn;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use tickfleet_store::{Store, TurnName, TurnView};
+use tickfleet_store::{Store, TurnName};
 
+use crate::fleet_tools::{KnownTurn, look_up, reply};
 use crate::tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -147,10 +148,10 @@ async fn ends_ms(store: &Store, context: &CallContext, task: &Task, wait: bool) 
         return Ok(Some(context.deadline_ms));
     }
     let Some(parent) = &task.parent else { return Ok(None) };
-    let found = store.task_grant(&TurnName::task(&context.tenant, parent)).await;
+    let found = store.record_of::<Turn>(&TurnName::task(&context.tenant, parent).record()).await;
     let found = found.map_err(|error| ToolError::Transient(error.to_string()))?;
-    // Where the parent is gone, the script refuses the task.
-    Ok(found.map(|(.., deadline_ms)| deadline_ms))
+    // If the parent has ended, the task is refused.
+    Ok(found.map(|parent| parent.value.head.deadline_ms))
 }
 
 /// What the task came to. The call is made again when it has ended: until then it holds no slot.
@@ -161,18 +162,17 @@ async fn ended(
     given: Confirmation,
 ) -> Result<Confirmation, ToolError> {
     let name = TurnName::task(&context.tenant, id);
-    match store.look(&name).await.map_err(|e| ToolError::Transient(e.to_string()))? {
-        TurnView::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
-        TurnView::Unknown => Ok(Confirmation {
+    match look_up(store, &name).await? {
+        KnownTurn::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
+        KnownTurn::Unknown => Ok(Confirmation {
             message: format!(
                 "The task was given to {}. It has ended, and its answer is no longer kept.",
                 given.target_agent
             ),
             ..given
         }),
-        TurnView::Finished(finished) => {
-            let reply: Reply = serde_json::from_str(&finished.reply).map_err(ToolError::internal)?;
-            let result = reply.results.into_iter().next();
+        KnownTurn::Finished(finished) => {
+            let result = reply(&finished)?.results.into_iter().next();
             let result = result.ok_or_else(|| ToolError::internal("a task without a result"))?;
             Ok(Confirmation {
                 message: format!("{} has ended the task: {}.", given.target_agent, result.outcome.as_str()),
