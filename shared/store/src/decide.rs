@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tickfleet_core::bounds::Bounds;
+use tickfleet_core::keys;
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 
@@ -29,12 +30,23 @@ pub(crate) struct Known {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
+    inbound: Mutex<Inbound>,
 }
+
+/// The last look at the bytes of the inbound stream of turns.
+#[derive(Debug, Clone, Copy, Default)]
+struct Inbound {
+    looked_ms: i64,
+    is_full: bool,
+}
+
+/// Time between two looks at the bytes of the inbound stream, ms.
+const INBOUND_LOOK_MS: i64 = 100;
 
 impl Default for Known {
     fn default() -> Self {
         let prefix = format!("{:x}.", rand_prefix());
-        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default() }
+        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default(), inbound: Mutex::default() }
     }
 }
 
@@ -79,6 +91,24 @@ impl Store {
             inboxes_max: options.inboxes_max,
             crashes_max: options.crashes_max,
         }
+    }
+
+    /// The bounds for new turns. While the inbound stream has too many bytes, it has room for none: a turn whose ID was
+    /// accepted before is still recognized.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn inbound_bounds(&self) -> Result<Bounds, StoreError> {
+        let now_ms = self.state_or_read().await?.now_ms;
+        let lock = || self.known.inbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inbound = *lock();
+        if (now_ms - inbound.looked_ms).abs() >= INBOUND_LOOK_MS {
+            let bytes = self.seam().stream_bytes(&keys::turns()).await?;
+            inbound = Inbound { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
+            *lock() = inbound;
+        }
+        let bounds = self.bounds();
+        Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
     }
 
     /// Draws the versions of this process' transactions.
@@ -223,5 +253,36 @@ impl From<RunError> for StoreError {
             RunError::Store(error) => error,
             other => Self::Undecided(other.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use bytes::Bytes;
+    use tickfleet_core::turn::submit::{Inbound as To, Submit, Submitted};
+    use tickfleet_model::{TenantId, TurnId};
+
+    use super::*;
+    use crate::StoreOptions;
+
+    #[tokio::test]
+    async fn a_stream_with_too_many_bytes_takes_no_new_turn_and_knows_accepted_ids() {
+        let options = StoreOptions { turns_bytes_max: 1_000, ..StoreOptions::default() };
+        let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(options));
+        let submit = async |id: &str| {
+            let bounds = store.inbound_bounds().await.unwrap();
+            let payload = Bytes::from("x".repeat(1_000));
+            let given = Some((TurnId::new(id).unwrap(), "d".to_owned()));
+            let tenant = TenantId::new("acme").unwrap();
+            let submit = Submit { to: To::Turns, tenant, given, reply_to: None, payload, bounds: &bounds };
+            let submitted = store.decide(submit).await.unwrap().result;
+            *store.known.inbound.lock().unwrap() = Inbound::default();
+            submitted
+        };
+        assert_eq!(submit("a").await, Submitted::Accepted);
+        assert_eq!(submit("b").await, Submitted::QueueFull);
+        assert_eq!(submit("a").await, Submitted::Duplicate);
     }
 }

@@ -146,6 +146,9 @@ pub trait Store: Send + Sync {
     /// (0 for none).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;
 
+    /// About how many bytes a stream takes.
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError>;
+
     /// Records whose keys begin with `prefix`, about `count` at a time, with the cursor of the next page. Cursor 0 begins
     /// and ends a scan.
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError>;

@@ -78,6 +78,10 @@ impl<S: Store> Store for Watched<S> {
         self.inner.sample_memory().await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.inner.stream_bytes(stream).await
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.inner.scan(prefix, cursor, count).await
     }

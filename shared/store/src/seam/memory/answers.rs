@@ -80,6 +80,12 @@ impl Contents {
         Backlog { waiting: (stream.entries.len() as u64).saturating_sub(held), held }
     }
 
+    /// About how many bytes a stream takes.
+    pub fn stream_bytes(&self, stream: &StreamKey) -> u64 {
+        let entries = self.streams.get(stream).into_iter().flat_map(|stream| stream.entries.values());
+        entries.flat_map(|fields| fields.iter()).map(|(name, value)| (name.len() + value.len()) as u64).sum()
+    }
+
     /// The consumers of a queue, by name.
     pub fn consumers(&self, queue: &StreamKey) -> Vec<Consumer> {
         let group = self.streams.get(queue).and_then(|stream| stream.group.as_ref());

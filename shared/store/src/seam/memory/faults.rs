@@ -187,6 +187,10 @@ impl Store for FaultyStore {
         self.call(self.store.sample_memory()).await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.call(self.store.stream_bytes(stream)).await
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.call(self.store.scan(prefix, cursor, count)).await
     }

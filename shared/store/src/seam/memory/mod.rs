@@ -247,6 +247,10 @@ impl Store for MemoryStore {
         self.change(sample).await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.look(|contents| contents.stream_bytes(stream))
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.look(|contents| contents.scan(prefix, cursor, count))
     }

@@ -159,6 +159,10 @@ impl Store for RedisStore {
         self.sample().await
     }
 
+    async fn stream_bytes(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        self.bytes_of(stream).await
+    }
+
     async fn scan(&self, prefix: &str, cursor: u64, count: usize) -> Result<(Vec<RecordKey>, u64), StoreError> {
         self.scan_records(prefix, cursor, count).await
     }

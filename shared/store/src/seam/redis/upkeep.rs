@@ -120,6 +120,14 @@ impl RedisStore {
         Ok((memory.used, memory.max))
     }
 
+    /// Redis estimates the size from a few of the stream's nodes.
+    pub(super) async fn bytes_of(&self, stream: &StreamKey) -> Result<u64, StoreError> {
+        let mut usage = cmd("MEMORY");
+        usage.arg("USAGE").arg(self.key(stream)).arg("SAMPLES").arg(5);
+        let bytes: Option<u64> = self.connection.query(Question::Probe, &usage).await?;
+        Ok(bytes.unwrap_or_default())
+    }
+
     pub(super) async fn scan_records(
         &self,
         prefix: &str,
