@@ -19,12 +19,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// The content of the record.
     #[must_use]
     fn encode(&self) -> Bytes {
-        let mut text = Self::SCHEMA.to_string().into_bytes();
-        // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
-        if serde_json::to_writer(&mut text, self).is_err() {
-            text.truncate(0);
-        }
-        text.into()
+        json_of(self).into()
     }
 
     /// Parses a content.
@@ -32,14 +27,32 @@ pub trait Record: Serialize + DeserializeOwned {
     /// # Errors
     /// [`Unreadable`], if the schema number or the JSON is not of this type.
     fn decode(content: &[u8]) -> Result<Self, Unreadable> {
-        let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let (schema, json) = content.split_at(digits);
-        let schema = std::str::from_utf8(schema).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        if schema != Self::SCHEMA {
-            return Err(Unreadable::Schema { expected: Self::SCHEMA, found: schema });
-        }
-        serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
+        from_json(content)
     }
+}
+
+/// Schema number and JSON of a record.
+pub(crate) fn json_of<T: Record>(record: &T) -> Vec<u8> {
+    let mut text = T::SCHEMA.to_string().into_bytes();
+    // Records are plain data: serialization fails only for maps with non-text keys, and no record has such a map.
+    if serde_json::to_writer(&mut text, record).is_err() {
+        text.truncate(0);
+    }
+    text
+}
+
+/// Parses the text that [`json_of`] writes.
+///
+/// # Errors
+/// As [`Record::decode`].
+pub(crate) fn from_json<T: Record>(content: &[u8]) -> Result<T, Unreadable> {
+    let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (schema, json) = content.split_at(digits);
+    let schema = std::str::from_utf8(schema).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    if schema != T::SCHEMA {
+        return Err(Unreadable::Schema { expected: T::SCHEMA, found: schema });
+    }
+    serde_json::from_slice(json).map_err(|error| Unreadable::Json(error.to_string()))
 }
 
 /// The reason that a record is unreadable.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Context, Dialect, InboxName, Priority, TaskGrant, TaskId, TenantId, TurnId};
 
 use crate::keys;
-use crate::record::{Debited, Record, Stored};
+use crate::record::{Debited, Record, Stored, Unreadable, from_json, json_of};
 use crate::transaction::{CounterKey, EntryId, StreamKey};
 
 /// The immutable part of a turn, without its calls.
@@ -541,10 +542,53 @@ pub struct Finished {
     #[serde(rename = "lg", default, skip_serializing_if = "is_default")]
     pub notes: Vec<Note>,
     /// The reply, JSON; empty if memory was short and an inbox has the reply.
-    #[serde(rename = "re", default, skip_serializing_if = "is_default")]
+    #[serde(skip)]
     pub reply: String,
 }
 
+/// The reply follows the JSON after a line break: as a text within the JSON it would be longer, and clients would have to
+/// parse it twice.
 impl Record for Finished {
     const SCHEMA: u32 = 1;
+
+    fn encode(&self) -> Bytes {
+        let mut text = json_of(self);
+        text.push(b'\n');
+        text.extend_from_slice(self.reply.as_bytes());
+        text.into()
+    }
+
+    fn decode(content: &[u8]) -> Result<Self, Unreadable> {
+        let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
+        let (json, reply) = content.split_at(end);
+        let finished: Self = from_json(json)?;
+        let reply = std::str::from_utf8(reply.get(1..).unwrap_or_default());
+        let reply = reply.map_err(|error| Unreadable::Json(error.to_string()))?.to_owned();
+        Ok(Self { reply, ..finished })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_record_has_its_reply_behind_a_line_break() {
+        let reply = r#"{"turn_id":"t","results":["a\nb"]}"#.to_owned();
+        let finished = Finished {
+            admitted_ms: 1,
+            ended_ms: 2,
+            digest: "d".into(),
+            crashes: 0,
+            retries: 0,
+            reason: None,
+            canceled: None,
+            notes: Vec::new(),
+            reply: reply.clone(),
+        };
+        let text = finished.encode();
+        assert_eq!(text, format!("1{{\"t\":1,\"e\":2,\"dg\":\"d\"}}\n{reply}"));
+        assert_eq!(Finished::decode(&text), Ok(finished));
+        assert!(Finished::decode(b"1{}\n").is_err());
+    }
 }
