@@ -248,8 +248,7 @@ local function load_inbox(tenant, name, seq)
 end
 -- Adds an inbox to its tenant's. At once, because later transactions of the batch count it.
 local function use_inbox(box)
-  if box.used then return end
-  call('ZADD', box.known, now_text, box.name)
+  if not box.used then call('ZADD', box.known, now_text, box.name) end
   box.used = true
 end
 
@@ -332,10 +331,11 @@ function writes.delete_counter(i)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return 1
 end
--- Sets a generation, or the flag of a memory sample.
+-- Sets a generation, or the flag of a memory sample, which producers in other languages read from its own field.
 function writes.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
+  if name == 'pressure' then call('HSET', META, 'pressure', ARGV[i + 1]) end
   write_state()
   return 2
 end
