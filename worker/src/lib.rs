@@ -133,7 +133,7 @@ impl Worker {
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common, &slices, options.slots);
         let journal = Arc::new(Journal::new(&common));
-        let outbox = Arc::new(Outbox::new(&common.store, &journal, held_max(options.slots), &common.now));
+        let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
         let strays = Arc::new(Strays::new(&common, &slices, &outbox));
         let durable = (options.durable, options.durable_wait);
         let (ladder, redactor) = (options.ladder, options.report.redactor.clone());

@@ -10,10 +10,12 @@ use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_protocol::without_nulls;
+use tickfleet_core::call::cache::CachedResult;
+use tickfleet_core::call::claim::ClaimEffect;
 use tickfleet_rules::Ruling;
-use tickfleet_store::UseApproval;
 
 use crate::agents::TaskHandlers;
+use crate::calls::governed::cache::Question;
 use crate::calls::messages::{self, CallEnding};
 use crate::calls::trying::Disposition;
 use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
@@ -90,15 +92,19 @@ pub(crate) struct Passed {
     pub(crate) asked: Vec<AskedBy>,
 }
 
-/// A call that has passed every guard, and that facts and people let begin.
+/// A call that has passed every guard, and has begun.
 pub(crate) struct Admitted {
     pub(crate) passed: Passed,
     /// People's consent to it.
     pub(crate) approved: Option<Approved>,
     /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
-    /// How their consent is taken, where that is still to be done.
-    pub(crate) consent: Option<UseApproval>,
+    /// The effect that it has claimed.
+    pub(crate) claim: Option<ClaimEffect>,
+    /// Its question, if its result may be cached.
+    pub(super) question: Option<Question>,
+    /// The cached result.
+    pub(super) cached: Option<CachedResult>,
 }
 
 impl Admitted {
