@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::ends::Sections;
 
 /// Receives every failed attempt.
-pub(crate) type OnError = Arc<dyn Fn(&'static str, &dyn std::error::Error) + Send + Sync>;
+pub(crate) type OnError = Arc<dyn Fn(&'static str, &(dyn std::error::Error + 'static)) + Send + Sync>;
 
 /// Items of one batch.
 const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;

@@ -210,7 +210,7 @@ impl Calls {
 
     /// Returns true if the slice may go on. If the lease that it came under is over, it is handed back: nothing died,
     /// so no crash should count against it.
-    async fn still_leased(&self, trying: &Trying<'_>) -> bool {
+    pub(super) async fn still_leased(&self, trying: &Trying<'_>) -> bool {
         let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
             self.metrics.fenced("execute");

@@ -60,7 +60,8 @@ impl Ledger {
     pub(super) async fn knows_end(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> bool {
         let Ok(Some(claim)) = self.claim_of(trying, tool, arguments, None) else { return false };
         let key = claim.effect.key();
-        let found = self.store.evaluate(&mut View::default(), |view, context| {
+        let mut view = View::default();
+        let found = self.store.evaluate(&mut view, |view, context| {
             let claim = view.record::<Claim>(&key)?.map(|stored| stored.value);
             let claim = claim.filter(|claim| claim.until_ms > context.now_ms);
             Ok(claim.is_some_and(|claim| matches!(claim.state, ClaimState::Ended { .. })))

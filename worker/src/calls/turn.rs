@@ -30,7 +30,7 @@ use crate::calls::call::Calls;
 use crate::calls::effects;
 use crate::calls::ends::{Ends, Sections};
 use crate::calls::governed::facts;
-use crate::calls::trying::{Disposition, Progress, Trying, may_have_been_held};
+use crate::calls::trying::{Disposition, Progress, Trying};
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::held::{HeldSlices, Hold};
 use crate::journal::Journal;

@@ -73,7 +73,8 @@ impl Cache {
 
     /// Whether a result is cached.
     pub(in crate::calls) async fn has(&self, question: &Question) -> bool {
-        let found = self.store.evaluate(&mut View::default(), |view, context| {
+        let mut view = View::default();
+        let found = self.store.evaluate(&mut view, |view, context| {
             Ok(question.name.look_up(view, context.now_ms)?.is_some())
         });
         found.await.unwrap_or_else(|error| {

@@ -166,7 +166,8 @@ impl Calls {
             agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX as u64,
         };
         let tenant = &trying.slice.name.tenant;
-        let full = self.store.evaluate(&mut View::default(), |view, context| ask.full(view, context, tenant, &head.agent));
+        let mut view = View::default();
+        let full = self.store.evaluate(&mut view, |view, context| ask.full(view, context, tenant, &head.agent));
         match full.await {
             Ok(Some(of_agent)) => return self.not_agreed(trying, too_many(of_agent), ApprovalEvent::NotAsked),
             Ok(None) => {}
