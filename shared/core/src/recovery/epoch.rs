@@ -17,6 +17,7 @@ use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::record::{Record, Stored};
+use crate::section::Section;
 use crate::transaction::{Guard, Transaction};
 use crate::turn::Turn;
 use crate::turn::end::RenderedCall;
@@ -133,6 +134,67 @@ pub fn marks(
     let mut calls = if stored.value.digest == digest { stored.value.calls } else { BTreeMap::new() };
     calls.retain(|position, _| positions.contains(position));
     Ok(KnownMarks { calls, guard: Some(Guard::Version(key, stored.version)) })
+}
+
+/// Asks which calls of a slice other attempts began, before their holder reports them as not run. For one lease after a
+/// restart of the store the answer is not known: a worker may report calls whose begin was lost.
+#[derive(Debug, Clone, Copy)]
+pub struct AskUnrun<'a> {
+    /// The turn.
+    pub name: &'a TurnName,
+    /// Digest of its content.
+    pub digest: &'a str,
+    /// Positions of the calls that end without running.
+    pub from: usize,
+    /// Position after the last of them.
+    pub upto: usize,
+    /// The length of a lease, ms.
+    pub lease_ms: i64,
+}
+
+/// The result of [`AskUnrun`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unrun {
+    /// Ask again at this time, ms.
+    Hold(i64),
+    /// The calls that other attempts began, by position. The others have not run.
+    Known(KnownUnrun),
+}
+
+/// The calls of a slice that other attempts began. A [`Section`] of the transaction that reports the others as not run: it
+/// guards that the answer is still right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownUnrun {
+    /// The calls that began. A result is what their worker reported; without one they may have run.
+    pub began: BTreeMap<usize, Mark>,
+    marks: Option<Guard>,
+    epoch: Guard,
+}
+
+impl Decision for AskUnrun<'_> {
+    type Output = Unrun;
+
+    fn decide(&self, view: &View, context: &Context) -> Result<Step<Unrun>, Undecided> {
+        let known_ms = context.epoch_began_ms.saturating_add(self.lease_ms);
+        if context.epoch_began_ms > 0 && context.now_ms < known_ms {
+            return Ok(Step::Return(Unrun::Hold(known_ms)));
+        }
+        let marks = marks(view, context, self.name, self.digest, self.from..self.upto)?;
+        let epoch = settled(context, self.lease_ms);
+        Ok(Step::Return(Unrun::Known(KnownUnrun { began: marks.calls, marks: marks.guard, epoch })))
+    }
+}
+
+impl Section for KnownUnrun {
+    fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
+        if !mutant!("unrun_guards_the_marks") {
+            transaction.guards.extend(self.marks.clone());
+        }
+        if !mutant!("unrun_guards_the_epoch") {
+            transaction.guard(self.epoch.clone());
+        }
+        Ok(())
+    }
 }
 
 /// The state of a call that a worker began.

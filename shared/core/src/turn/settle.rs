@@ -9,10 +9,10 @@ use super::state::{EndReason, State, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
-use crate::keys::{TurnName, limits};
+use crate::keys::{self, TurnName, limits};
 use crate::record::Stored;
 use crate::section::{self, Section};
-use crate::transaction::{CounterKey, Transaction, Version, Write};
+use crate::transaction::{Conflict, CounterKey, Transaction, Version, Write};
 use crate::view::{Undecided, View};
 
 /// Results of a slice's next calls. The slice carries the record and its version, so a turn of one slice is settled without
@@ -53,6 +53,9 @@ pub enum Settled {
     Throttled,
     /// The caller no longer holds the slice. Nothing was written.
     Stale,
+    /// Since the caller asked which calls have not run, the store restarted or a worker reported a call, see
+    /// [`crate::recovery::epoch::KnownUnrun`]. Nothing was written: ask again.
+    Unsure,
 }
 
 impl Decision for Settle<'_> {
@@ -62,6 +65,9 @@ impl Decision for Settle<'_> {
         let (slice, turn) = (self.slice, &self.slice.turn);
         if holder::is_stale(slice, context) {
             return Ok(Step::Return(self.committed_before(view)?));
+        }
+        if self.has_unsure_calls(context) {
+            return Ok(Step::Return(Settled::Unsure));
         }
         let mut transaction = Transaction::new(context.version.clone());
         holder::guard_version(&mut transaction, slice);
@@ -96,6 +102,16 @@ impl Settle<'_> {
             version: stored.version,
             turn: Box::new(stored.value),
         }))
+    }
+
+    /// True if an earlier attempt found that its answer about calls that have not run is no longer right.
+    fn has_unsure_calls(&self, context: &Context) -> bool {
+        let marks = keys::marks(&self.slice.name);
+        context.failed(|conflict| match conflict {
+            Conflict::Epoch { .. } => true,
+            Conflict::Record { key, .. } => *key == marks,
+            _ => false,
+        })
     }
 
     /// Ends the turn: all calls have results.

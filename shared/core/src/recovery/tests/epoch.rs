@@ -76,3 +76,45 @@ fn a_mark_is_made_for_the_record_that_was_read() {
     assert_eq!(marked_late(), Asserted::Late);
     assert_eq!(mutants::with("assert_guards_the_turn", marked_late), Asserted::Marked);
 }
+
+/// A canceled turn ends with its holder, while another worker reports a call that it began before the restart.
+#[test]
+fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
+    let settled = |epoch: u64| {
+        let mut trial = Trial::at(LEASE);
+        trial.dispatch(&named("t"), admitted(1));
+        let slice = trial.slices(&keys::ready(Priority::Normal), "w1", 1).remove(0);
+        (trial.epoch, trial.epoch_began_ms) = (2, LEASE - 10);
+        let digest = slice.turn.head.digest.clone();
+        let ask = AskUnrun { name: &slice.name, digest: &digest, from: 0, upto: 1, lease_ms: LEASE };
+        assert_eq!(trial.run(&ask), Unrun::Hold(2 * LEASE - 10));
+        trial.now_ms = 2 * LEASE;
+        let Unrun::Known(known) = trial.run(&ask) else { panic!("the lease is over") };
+        assert!(known.began.is_empty());
+        if epoch == 2 {
+            assert_eq!(trial.run(&Assert { digest: digest.clone(), ..assertion(0, "w2.1", Outcome::Begun) }), Asserted::Marked);
+        }
+        trial.epoch = epoch;
+        let bounds = Bounds::default();
+        let frame = ReplyFrame { head: "{\"results\":[".to_owned(), messages: None, audits: false };
+        let results = [RenderedCall { failed: true, ..RenderedCall::default() }];
+        let settle = Settle {
+            slice: &slice,
+            results: &results,
+            frame: &frame,
+            sections: &[&known],
+            reason: Some(&EndReason::Canceled),
+            canceled: Some("enough"),
+            bounds: &bounds,
+        };
+        let settled = trial.run(&settle);
+        if epoch == 2 && settled == Settled::Unsure {
+            let Unrun::Known(again) = trial.run(&ask) else { panic!("the lease is over") };
+            assert_eq!(again.began.keys().collect::<Vec<_>>(), [&0]);
+        }
+        settled
+    };
+    assert_eq!((settled(2), settled(3)), (Settled::Unsure, Settled::Unsure));
+    assert_eq!(mutants::with("unrun_guards_the_marks", || settled(2)), Settled::Ended);
+    assert_eq!(mutants::with("unrun_guards_the_epoch", || settled(3)), Settled::Ended);
+}

@@ -33,6 +33,25 @@ fn a_slice_that_its_holder_does_not_know_may_have_run_before_a_restart() {
     assert_eq!(record(&trial).fate(0), Fate::MayHaveRun);
 }
 
+/// The holder has not heard of a restart yet.
+#[test]
+fn a_restart_during_the_return_of_an_unknown_slice_is_noticed() {
+    let returned = || {
+        let (mut trial, slice) = held(admitted(1));
+        let hand_back = HandBack { slice: &slice, reason: &HandBackReason::Unknown };
+        let context = trial.context();
+        let decided = trial.decide(&hand_back, &mut View::default(), &context);
+        (trial.epoch, trial.epoch_began_ms) = (2, NOW);
+        let Step::Commit(transaction, _) = decided else { panic!("it does not commit") };
+        if trial.commit(&transaction).is_err() {
+            trial.run(&hand_back);
+        }
+        record(&trial).fate(0)
+    };
+    assert_eq!(returned(), Fate::MayHaveRun);
+    assert_eq!(mutants::with("hand_back_guards_the_epoch", returned), Fate::NotRun);
+}
+
 #[test]
 fn a_slice_that_no_worker_can_read_waits_and_then_ends() {
     let mut trial = Trial::at(NOW);
