@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
+use tickfleet_core::audit::AuditEntry;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys;
 use tickfleet_core::view::Undecided;
@@ -109,6 +111,12 @@ impl Store {
         }
         let bounds = self.bounds();
         Ok(if inbound.is_full { Bounds { turns_max: 0, ..bounds } } else { bounds })
+    }
+
+    /// An operator's entry for the audit log; none if `text` is empty.
+    #[must_use]
+    pub fn audit_entry(&self, text: &str) -> AuditEntry {
+        AuditEntry { text: Bytes::copy_from_slice(text.as_bytes()), entries_max: self.options().audit_entries_max }
     }
 
     /// Draws the versions of this process' transactions.

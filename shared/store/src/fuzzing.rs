@@ -7,7 +7,7 @@ use tickfleet_model::policy::TenantPolicy;
 use crate::records::node::NodeSays;
 use crate::records::notes::noted;
 use crate::records::shard::ShardMeta;
-use crate::verbs::run_time::read_tenant;
+use tickfleet_core::settings::read_tenant;
 use crate::{FinishedTurn, TurnRecord};
 
 /// The record of a turn under way, of its fields.

@@ -55,13 +55,6 @@ verbs! {
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
     Suspect: "recovery" / "suspect" [],
     PutBack: "recovery" / "put_back" [],
-    Announce: "run_time" / "announce" [],
-    AtRunTime: "run_time" / "at_run_time" [],
-    SetTenant: "run_time" / "set_tenant" [],
-    SwitchTool: "run_time" / "switch_tool" [],
-    Pause: "run_time" / "pause" [],
-    Drain: "recovery" / "drain" [],
-    NoteAct: "run_time" / "note_act" [],
     ResetLimit: "run_time" / "reset_limit" [LIMITS],
     KeepDocument: "knowledge" / "keep_document" [MEMORY],
     DropDocuments: "knowledge" / "drop_documents" [],
@@ -223,7 +216,6 @@ pub(crate) mod recovery {
     mod suspect;
 
     pub use beat::*;
-    pub use drain::Restored;
     pub use reap::*;
 }
 
