@@ -198,7 +198,7 @@ impl Case<'_> {
         let (now_ms, name) = (self.context.now_ms, &self.lapse.name);
         let mut turn = self.stored.value.clone();
         if !mutant!("a_lapsed_task_has_begun") {
-            turn.begun = Some(Begun { position: turn.position, by: RUNTIME.to_owned() });
+            turn.begun = Some(Begun::new(turn.position, RUNTIME));
         }
         if let Some(task) = &mut turn.task {
             task.renewed_ms = 0;

@@ -327,7 +327,7 @@ impl Candidate<'_> {
             if let Some(reported) = mark.and_then(|mark| mark.result.as_ref()) {
                 return reported.into();
             }
-            let fate = if mark.is_some() { Fate::MayHaveRun } else { self.turn.fate(position) };
+            let fate = if mark.is_some() { Fate::Begun } else { self.turn.fate(position) };
             self.render.ended(&EndedCall { name: self.name, turn: &self.turn, position, call, reason, fate, now_ms })
         };
         (from..upto).map(render).collect()

@@ -45,7 +45,9 @@ pub enum Fate {
     NotRun,
     /// The call failed this many times and waited for its next attempt.
     Tried(u32),
-    /// A worker began the call, or may have: it may have taken effect.
+    /// A worker began the call: it may have taken effect.
+    Begun,
+    /// A worker that died had the call, and may have run it.
     MayHaveRun,
     /// An external runtime took the task and did not report its end.
     TakenByRuntime,
@@ -86,7 +88,7 @@ impl Turn {
     #[must_use]
     pub fn fate(&self, position: usize) -> Fate {
         if let Some(begun) = self.begun.as_ref().filter(|begun| begun.position == position) {
-            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::MayHaveRun };
+            return if begun.by == RUNTIME { Fate::TakenByRuntime } else { Fate::Begun };
         }
         let is_next = position == self.position;
         if is_next && self.worked_elsewhere {

@@ -137,7 +137,7 @@ impl Case<'_> {
         is_marked: bool,
     ) -> RenderedCall {
         let call: Option<Call> = call.and_then(|text| serde_json::from_slice(text).ok());
-        let fate = if is_marked { Fate::MayHaveRun } else { turn.fate(position) };
+        let fate = if is_marked { Fate::Begun } else { turn.fate(position) };
         let (name, now_ms) = (self.due.name, self.context.now_ms);
         self.due.render.ended(&EndedCall { name, turn, position, call: call.as_ref(), reason, fate, now_ms })
     }

@@ -259,6 +259,31 @@ pub struct Begun {
     /// The attempt that began the call: a worker's nonce, or `runtime` for an external runtime.
     #[serde(rename = "by")]
     pub by: String,
+    /// The consent that the call used, if it needed one. Its result reports it, even if the worker dies.
+    #[serde(rename = "co", default, skip_serializing_if = "is_default")]
+    pub consent: Option<UsedConsent>,
+}
+
+impl Begun {
+    /// The intent record of a call without consent.
+    #[must_use]
+    pub fn new(position: usize, by: impl Into<String>) -> Self {
+        Self { position, by: by.into(), consent: None }
+    }
+}
+
+/// A consent that a call used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsedConsent {
+    /// The approval.
+    #[serde(rename = "ap")]
+    pub approval: String,
+    /// The people who agreed.
+    #[serde(rename = "by")]
+    pub by: Vec<String>,
+    /// Changes of the arguments by approvers, JSON: pointer to value.
+    #[serde(rename = "na", default, skip_serializing_if = "is_default")]
+    pub narrowed: Option<String>,
 }
 
 /// A slice that was redelivered after a crash, see [`crate::recovery`].

@@ -171,7 +171,7 @@ impl Render for Words {
         let fate = match call.fate {
             Fate::NotRun => "not_run",
             Fate::Tried(_) => "tried",
-            Fate::MayHaveRun | Fate::TakenByRuntime => "may_have_run",
+            Fate::Begun | Fate::MayHaveRun | Fate::TakenByRuntime => "may_have_run",
             Fate::WorkedElsewhere => "elsewhere",
         };
         let is_late = matches!(call.reason, EndReason::Expired) && fate == "not_run";

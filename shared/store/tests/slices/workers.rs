@@ -58,7 +58,7 @@ impl Game {
             return self.note_run(worker, held, position);
         }
         turn.state = State::Running { upto };
-        turn.begun = once.then(|| Begun { position, by: one.nonce.clone() });
+        turn.begun = once.then(|| Begun::new(position, one.nonce.clone()));
         turn.entry = Some(slice.entry.clone());
         let mut transaction = Transaction::new(self.versions.draw());
         let version = transaction.version.clone();

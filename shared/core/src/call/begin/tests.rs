@@ -112,7 +112,8 @@ fn a_governed_call_takes_one_read_one_begin_and_one_settle() {
     assert_eq!(started.version, store.version(&slice.name.record()));
     let stored: Turn = store.record(&slice.name.record()).unwrap();
     assert_eq!(stored, started.turn);
-    assert_eq!(stored.begun, Some(Begun { position: 0, by: "n1".into() }));
+    let consent = UsedConsent { approval: "apr-1".into(), by: vec!["kim".into()], narrowed: None };
+    assert_eq!(stored.begun, Some(Begun { consent: Some(consent), ..Begun::new(0, "n1") }));
     assert_eq!((stored.state.word(), stored.session.as_deref()), ("running", Some("session:s")));
     assert_eq!(stored.entry, Some(slice.entry.clone()));
     let used: Approval = store.record(&approval_key()).unwrap();
@@ -176,7 +177,7 @@ fn a_redelivered_slice_is_marked_as_started() {
 #[test]
 fn what_another_attempt_began_is_unknown_whatever_else_holds() {
     let mut store = MiniStore { now_ms: 2_000_000, ..MiniStore::default() };
-    let begun = |position| Some(Begun { position, by: "other".into() });
+    let begun = |position| Some(Begun::new(position, "other"));
     let canceled = Some("why".to_owned());
     let slice = store.slice("t", &Turn { begun: begun(0), canceled: canceled.clone(), ..turn() });
     assert_eq!(store.run(&governed(&slice, "n1")).word(), "unknown");

@@ -47,7 +47,7 @@ fn what_the_record_says_needs_no_mark() {
     let mut trial = Trial::at(100);
     let (name, mut turn) = (named("t"), admitted(3));
     turn.position = 1;
-    turn.begun = Some(Begun { position: 1, by: "n1".into() });
+    turn.begun = Some(Begun::new(1, "n1"));
     trial.dispatch(&name, turn);
     assert_eq!(trial.run(&assertion(0, "n0", ended("1"))), Asserted::Known);
     assert_eq!(trial.run(&assertion(1, "n2", Outcome::Begun)), Asserted::Late);
@@ -69,7 +69,7 @@ fn a_mark_is_made_for_the_record_that_was_read() {
         let query = Query::Record(name.record());
         view.insert(query.clone(), trial.answer(&query));
         let mut turn = trial.turn(&name).unwrap().value;
-        turn.begun = Some(Begun { position: 0, by: "n2".into() });
+        turn.begun = Some(Begun::new(0, "n2"));
         trial.put(&name.record(), &turn);
         trial.run_with(&assertion(0, "n1", Outcome::Begun), &mut view)
     };

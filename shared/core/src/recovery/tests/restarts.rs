@@ -92,7 +92,7 @@ impl Play {
             return;
         }
         let mut turn = slice.turn.clone();
-        turn.begun = Some(Begun { position: 0, by: by.clone() });
+        turn.begun = Some(Begun::new(0, by.clone()));
         turn.entry = Some(slice.entry.clone());
         turn.state = State::Running { upto: 1 };
         let mut transaction = Transaction::new(context.version.clone());

@@ -4,11 +4,11 @@ use super::*;
 
 #[test]
 fn what_a_worker_returns_is_redelivered() {
-    let begun = |by: &str| Some(Begun { position: 0, by: by.to_owned() });
+    let begun = |by: &str| Some(Begun::new(0, by));
     let unsent = || HandBackReason::Unsent { nonce: Some("mine".to_owned()) };
     for (reason, before, fates) in [
         (unsent(), begun("mine"), [Fate::NotRun, Fate::NotRun]),
-        (unsent(), begun("another"), [Fate::MayHaveRun, Fate::NotRun]),
+        (unsent(), begun("another"), [Fate::Begun, Fate::NotRun]),
         (HandBackReason::Tried, None, [Fate::Tried(1), Fate::NotRun]),
         (HandBackReason::Beside, None, [Fate::MayHaveRun, Fate::MayHaveRun]),
         (HandBackReason::Unknown, None, [Fate::NotRun, Fate::NotRun]),

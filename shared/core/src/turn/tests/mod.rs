@@ -33,7 +33,7 @@ impl Render for Texts {
         let fate = match call.fate {
             Fate::NotRun => "not_run",
             Fate::Tried(_) => "tried",
-            Fate::MayHaveRun => "may_have_run",
+            Fate::Begun | Fate::MayHaveRun => "may_have_run",
             Fate::TakenByRuntime => "taken",
             Fate::WorkedElsewhere => "elsewhere",
         };

@@ -143,7 +143,7 @@ fn a_holder_whose_answer_was_lost_goes_on_with_its_slice() {
 /// begun.
 #[test]
 fn a_later_call_that_was_begun_stays_begun() {
-    let begun = || Some(Begun { position: 2, by: "n1".to_owned() });
+    let begun = || Some(Begun::new(2, "n1"));
     let crashed = || Turn { begun: begun(), crashes: 1, ..with_permits(3) };
     for reason in [retry(1), wait(child(), true), wait(approval(), false)] {
         let (mut trial, slice) = held(crashed());
@@ -155,7 +155,7 @@ fn a_later_call_that_was_begun_stays_begun() {
     slice.calls.truncate(2);
     let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());
     assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Throttled);
-    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::MayHaveRun));
+    assert_eq!((record(&trial).begun, record(&trial).fate(2)), (begun(), Fate::Begun));
 }
 
 struct Torn;
