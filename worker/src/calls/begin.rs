@@ -4,19 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_core::call::approval::{self, Approval, ApprovalState, UseConsent};
+use tickfleet_core::call::approval::{self, UseConsent};
 use tickfleet_core::call::begin::{BeginResult, ConsentCheck, Refusal, Started, StreakCheck};
 use tickfleet_core::call::claim::{ClaimEffect, Claimant};
-use tickfleet_core::recovery::epoch::{Mark, Marks};
+use tickfleet_core::recovery::epoch::{AskUnrun, Mark, Unrun};
 use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBackReason, WaitReason};
-use tickfleet_core::{Query, View, keys};
+use tickfleet_core::{Query, View};
 use tickfleet_engine::report;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::{CallResult, Durability, Effect, Outcome, idempotency_key};
 use tickfleet_store::Confirmed;
+use tickfleet_store::seam::RunError;
 use tokio::time::Instant;
 
 use crate::batch::{BeginCall, WaitFor};
@@ -75,25 +76,50 @@ enum Next {
 }
 
 impl Calls {
-    /// What somebody else has begun of a call that will not run here.
+    /// What somebody else has begun of a call that will not run here. After a restart of the store, waits until other workers
+    /// have reported what they have begun.
     pub(super) async fn begun_before(&self, trying: &Trying<'_>) -> Earlier {
-        let once = !matches!(
-            trying.config.registry.effect(&trying.call.tool),
-            Some(Effect::Read | Effect::Idempotent)
-        );
+        let once =
+            !matches!(trying.config.registry.effect(&trying.call.tool), Some(Effect::Read | Effect::Idempotent));
         let (turn, position) = (&trying.slice.turn, trying.id.position);
-        let is_begun = turn.begun.as_ref().is_some_and(|begun| {
-            begun.position == position || once && begun.position > position
-        });
+        let is_begun =
+            turn.begun.as_ref().is_some_and(|begun| begun.position == position || once && begun.position > position);
         if is_begun {
-            return Earlier::Ends(self.unknown(trying).await);
+            return Earlier::Ends(self.unknown(trying));
         }
-        match self.mark_of(trying).await {
-            None => Earlier::None,
+        let ask = AskUnrun {
+            name: &trying.slice.name,
+            digest: &trying.head().digest,
+            from: position,
+            upto: position + 1,
+            lease_ms: self.store.options().lease_ms,
+        };
+        let asked = retry_until(&self.now, || async {
+            match self.store.decide(ask).await.map(|receipt| receipt.result) {
+                Ok(Unrun::Known(known)) => Attempt::Done(Some(known)),
+                Ok(Unrun::Hold(_)) => Attempt::Later(HOLD),
+                Err(RunError::Unreadable { key, why }) => {
+                    tracing::error!(call = %trying.id, %key, %why, "failed to read the reports of begun calls");
+                    Attempt::Done(None)
+                }
+                Err(_) => Attempt::Failed,
+            }
+        });
+        let mut known = match asked.await {
+            Some(Some(known)) => known,
+            // What was reported cannot be read: it may be this call.
+            Some(None) => return Earlier::Ends(self.unknown(trying)),
+            None => return Earlier::Ends(Disposition::unsent()),
+        };
+        match known.began.remove(&position) {
+            None => {
+                trying.progress.lock().ends.unrun = Some(known);
+                Earlier::None
+            }
             Some(Mark { result: Some(result), .. }) => {
                 Earlier::Ends(Disposition::Kept(Box::new(RenderedCall::from(&result))))
             }
-            Some(mark) if mark.once || once => Earlier::Ends(self.unknown(trying).await),
+            Some(mark) if mark.once || once => Earlier::Ends(self.unknown(trying)),
             Some(_) => Earlier::MayHaveRun,
         }
     }
@@ -106,54 +132,24 @@ impl Calls {
         }
     }
 
-    /// The report of a begin that the store has lost in a restart.
-    async fn mark_of(&self, trying: &Trying<'_>) -> Option<Mark> {
-        if self.store.state().epoch_began_ms == 0 {
-            return None;
-        }
-        let key = keys::marks(&trying.slice.name);
-        let read = retry_until(&self.now, || async {
-            match self.store.record_of::<Marks>(&key).await {
-                Ok(marks) => Attempt::Done(marks),
-                Err(error) if error.is_script_error() => {
-                    tracing::error!(%error, call = %trying.id, "failed to read the reports of begun calls");
-                    Attempt::Done(None)
-                }
-                Err(_) => Attempt::Failed,
-            }
-        });
-        let mut marks = read.await.flatten()?.value;
-        if marks.digest != trying.head().digest {
-            return None;
-        }
-        marks.calls.remove(&trying.id.position)
-    }
-
     /// The end of a call that another attempt has begun, and whose outcome nobody knows.
-    async fn unknown(&self, trying: &Trying<'_>) -> Disposition {
+    fn unknown(&self, trying: &Trying<'_>) -> Disposition {
         // Whoever began it was lost, or could not write its result: both are true of this text.
         let what = "This call was begun before, and no result of it was recorded.";
         let error = messages::outcome_unknown(&trying.call.tool, what);
-        let approval = self.consent_before(trying).await;
+        let begun = trying.slice.turn.begun.as_ref().filter(|begun| begun.position == trying.id.position);
+        let approval = begun.and_then(|begun| begun.consent.as_ref()).map(|consent| {
+            report::approved(
+                &consent.approval,
+                &consent.by,
+                consent.narrowed.as_deref(),
+                &trying.call.arguments,
+            )
+        });
         let goes_by_facts = facts::row_of(trying.config, trying.slice, &trying.call.tool).is_some();
         let entered_ms = goes_by_facts.then_some(0);
         let unknown = CallResult { approval, entered_ms, ..trying.result(Outcome::OutcomeUnknown, error) };
         Disposition::Ended(Box::new(unknown), Vec::new())
-    }
-
-    /// The consent that an earlier attempt of the call had used.
-    async fn consent_before(&self, trying: &Trying<'_>) -> Option<Approved> {
-        let id = trying.slice.turn.approval.clone()?;
-        let key = approval::key(&trying.slice.name.tenant, &id);
-        let stored = self.store.record_of::<Approval>(&key).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, call = %trying.id, "failed to read the approval of a call that began earlier");
-            None
-        });
-        let used = stored.map(|stored| stored.value).filter(|approval| {
-            matches!(approval.state, ApprovalState::Used { .. }) && approval.call == trying.name()
-        })?;
-        let by: Vec<String> = used.votes.into_keys().collect();
-        Some(report::approved(&id, by, used.narrowed.as_deref(), &trying.call.arguments))
     }
 
     /// Begins a call that has passed every guard.
@@ -341,13 +337,13 @@ impl Calls {
                 }
             }
             BeginResult::Reported { call } => Instead::of(Disposition::Kept(Box::new(call))),
-            BeginResult::Unknown => counted(self.unknown(trying).await),
+            BeginResult::Unknown => counted(self.unknown(trying)),
             BeginResult::Canceled { reason } => {
                 trying.hold.cancel.cancel();
                 trying.progress.lock().canceled = Some(reason.clone());
-                counted(self.over_before(trying, &EndReason::Canceled, Some(&reason)))
+                counted(self.ended_before_this_try(trying, &EndReason::Canceled).await)
             }
-            BeginResult::Expired => counted(self.over_before(trying, &EndReason::Expired, None)),
+            BeginResult::Expired => counted(self.ended_before_this_try(trying, &EndReason::Expired).await),
             // The store restarted; what it lost may include another's begin of this very call.
             BeginResult::Hold => {
                 tokio::select! {

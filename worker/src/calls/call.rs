@@ -198,9 +198,11 @@ impl Calls {
             earlier => earlier,
         };
         let why = self.why(trying, reason).await;
+        let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
         let past = Past {
             tries: trying.tries(),
-            lost: may_have_been_held(trying.slice) || matches!(earlier, Earlier::MayHaveRun),
+            // Of a call that must not run twice it is certain that no lost holder began it.
+            lost: matches!(earlier, Earlier::MayHaveRun) || !once && may_have_been_held(trying.slice),
             waited: trying.waited,
             why: why.as_deref(),
             ..Past::default()
@@ -261,21 +263,6 @@ impl Calls {
         let remembered_since = self.store.state().now_ms - options.dedupe_ms.max(options.retain_ms);
         let submitted_ms = trying.head().submitted_ms;
         tried && (submitted_ms == 0 || submitted_ms <= remembered_since)
-    }
-
-    /// The end of a call whose turn was over when it was about to begin.
-    pub(super) fn over_before(&self, trying: &Trying<'_>, reason: &EndReason, why: Option<&str>) -> Disposition {
-        let why = why.map(|why| self.redactor.text(why)).filter(|why| !why.is_empty());
-        // Of a call that must not run twice it is certain that no lost holder began it.
-        let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
-        let past = Past {
-            why: why.as_deref(),
-            lost: !once && may_have_been_held(trying.slice),
-            tries: trying.tries(),
-            waited: trying.waited,
-            ..Past::default()
-        };
-        self.ended(trying, reason, &past)
     }
 
     async fn execute(

@@ -6,12 +6,13 @@ use tickfleet_core::call::cache::{Fill, FillCache};
 use tickfleet_core::call::claim::EndClaim;
 use tickfleet_core::call::facts::{EndCalls, EndedCall, SessionName};
 use tickfleet_core::call::streak::{CountCalls, Repeat, StreakBounds, StreakName};
+use tickfleet_core::recovery::epoch::KnownUnrun;
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Query, RecordKey, Section, Transaction, View};
 use tickfleet_model::TenantId;
 
 /// The effects of one call's end.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ends {
     /// The facts that it changes.
     pub(crate) facts: Option<(SessionName, EndedCall)>,
@@ -23,6 +24,8 @@ pub(crate) struct Ends {
     pub(crate) fill: Option<Fill>,
     /// The approval that it leaves unused.
     pub(crate) unused: Option<(TenantId, String)>,
+    /// For a call that ends without running: that no other attempt has begun it.
+    pub(crate) unrun: Option<KnownUnrun>,
 }
 
 /// An unused approval.
@@ -46,13 +49,14 @@ pub(crate) struct Sections {
     counts: Vec<CountCalls>,
     cache: FillCache,
     unused: Vec<Unused>,
+    unrun: Vec<KnownUnrun>,
 }
 
 impl Sections {
     /// The sections for the ends of calls, in order. Calls of one session share a section, and so do calls of one streak.
     pub(crate) fn of(ends: impl IntoIterator<Item = Ends>) -> Self {
         let mut all = Self::default();
-        for Ends { facts, claim, repeat, fill, unused } in ends {
+        for Ends { facts, claim, repeat, fill, unused, unrun } in ends {
             if let Some((session, ended)) = facts {
                 match all.facts.iter_mut().find(|one| one.session == session) {
                     Some(one) => one.calls.push(ended),
@@ -67,6 +71,9 @@ impl Sections {
             }
             all.claims.extend(claim);
             all.cache.results.extend(fill);
+            if let Some(unrun) = unrun.filter(|unrun| !all.unrun.contains(unrun)) {
+                all.unrun.push(unrun);
+            }
             all.unused.extend(unused.map(|(tenant, id)| Unused { tenant, id }));
         }
         all
@@ -79,6 +86,7 @@ impl Sections {
         all.extend(self.claims.iter().map(|section| section as &dyn Section));
         all.extend(self.counts.iter().map(|section| section as &dyn Section));
         all.extend(self.unused.iter().map(|section| section as &dyn Section));
+        all.extend(self.unrun.iter().map(|section| section as &dyn Section));
         if !self.cache.results.is_empty() {
             all.push(&self.cache);
         }

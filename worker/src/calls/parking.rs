@@ -102,8 +102,14 @@ impl Pipeline {
 
     /// As [`Self::park`]; the caller ends the calls of a canceled turn.
     async fn try_to_park(&self, mut holding: Holding, wish: Wish) -> Option<(Parked, Holding)> {
-        if self.commit(&mut holding).await == Commit::Over {
-            return None;
+        match self.commit(&mut holding).await {
+            Commit::Ok => {}
+            Commit::Over => return None,
+            Commit::Again => {
+                let nonce = holding.begun_by.take();
+                Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce })).await;
+                return None;
+            }
         }
         // Whoever has the slice next may begin its calls before this worker sees the answer.
         self.journal.let_go(&holding.slice.name);
@@ -218,23 +224,32 @@ impl Pipeline {
         holding.hold.cancel.cancel();
         let (first, context) = (holding.results.len(), Arc::default());
         for index in first..holding.slice.calls.len() {
-            let ended = {
+            let (ended, ends) = {
                 let mut trying = holding.trying(index, &context, &config);
                 trying.attempt = if index == first { failed + 1 } else { 1 };
                 trying.waited = index == first && waited;
-                self.calls.ended_before_this_try(&trying, &EndReason::Canceled).await
+                let ended = self.calls.ended_before_this_try(&trying, &EndReason::Canceled).await;
+                (ended, trying.progress.into_inner().ends)
             };
-            if let Disposition::Ended(result, shadow) = ended {
-                self.end_call(&mut holding, &config, *result, &shadow, Ends::default());
+            match ended {
+                Disposition::Ended(result, shadow) => self.end_call(&mut holding, &config, *result, &shadow, ends),
+                Disposition::Kept(rendered) => self.keep(&mut holding, &config, *rendered),
+                // The worker must stop: another one ends them.
+                _ => return Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await,
             }
         }
-        self.commit(&mut holding).await;
+        if self.commit(&mut holding).await == Commit::Again {
+            // Another worker asks again what has run.
+            Box::pin(self.give_back(holding, HandBackReason::Unsent { nonce: None })).await;
+        }
     }
 
     /// Returns the slice with its progress: another worker takes it at once.
     pub(super) async fn give_back(&self, mut holding: Holding, why: HandBackReason) {
-        if self.commit(&mut holding).await == Commit::Over {
-            return;
+        while holding.has_results() {
+            if self.commit(&mut holding).await == Commit::Over {
+                return;
+            }
         }
         if self.journal.epoch() != holding.hold.epoch {
             // Another worker may have had the slice, too.

@@ -56,9 +56,12 @@ pub(super) struct Holding {
     pub(super) repeats: Vec<(StreakName, StreakBounds, Repeat)>,
     /// Why the turn was canceled, if that is known.
     pub(super) canceled: Option<String>,
+    /// The attempt that has begun the next call, or the last one with a result.
+    pub(super) begun_by: Option<String>,
 }
 
 /// The result of one call, to be committed.
+#[derive(Clone)]
 pub(super) struct Carried {
     rendered: RenderedCall,
     ends: Ends,
@@ -79,6 +82,9 @@ struct Tried {
 pub(super) enum Commit {
     /// The slice goes on.
     Ok,
+    /// Calls that were to end without running may have run: only the results before them are kept, and they are carried out
+    /// again.
+    Again,
     /// The slice is over, or another worker has it.
     Over,
 }
@@ -194,8 +200,7 @@ impl Pipeline {
                     // The store lost it, and its worker has reported it: it is a result like any other.
                     Disposition::Kept(rendered) => {
                         alone = true;
-                        let ends = self.ends_of_kept(&holding, &config, &rendered);
-                        holding.results.push(Carried { rendered: *rendered, ends, reason: None });
+                        self.keep(&mut holding, &config, *rendered);
                     }
                     Disposition::Rests(resting) => {
                         match Box::pin(self.rest(holding, &config, attempt, *resting, beside)).await {
@@ -206,13 +211,18 @@ impl Pipeline {
                     other => return Box::pin(self.leave(holding, other, (attempt, beside), &config)).await,
                 }
             }
-            // The result of a `once` call is committed before the next call begins (rule 6).
-            if alone && !holding.is_done() && self.commit(&mut holding).await == Commit::Over {
+            // The result of a `once` call is committed before the next call begins (rule 6). The slot is free before the last
+            // commit, unless calls may have to be carried out again.
+            let is_last = holding.is_done();
+            if is_last && holding.is_sure() {
+                drop(slot);
+                self.commit(&mut holding).await;
+                return;
+            }
+            if (alone || is_last) && self.commit(&mut holding).await == Commit::Over {
                 return;
             }
         }
-        drop(slot);
-        self.commit(&mut holding).await;
     }
 
     /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
@@ -285,16 +295,16 @@ impl Pipeline {
         holding.results.push(Carried { rendered, ends, reason });
     }
 
-    /// The effects of the end of a call whose result another attempt has reported.
-    fn ends_of_kept(&self, holding: &Holding, config: &WorkerConfig, rendered: &RenderedCall) -> Ends {
+    /// Adds the result of the next call that another attempt has reported.
+    pub(super) fn keep(&self, holding: &mut Holding, config: &WorkerConfig, rendered: RenderedCall) {
         let (index, slice) = (holding.results.len(), &holding.slice);
-        let Ok(result) = serde_json::from_slice::<CallResult>(&rendered.result) else { return Ends::default() };
-        Ends {
+        let ends = serde_json::from_slice::<CallResult>(&rendered.result).map(|result| Ends {
             facts: facts::end_of(config, slice, index, &result),
             claim: effects::end_of(config, slice, index, &result),
             unused: unused_approval(slice, index, &result),
             ..Ends::default()
-        }
+        });
+        holding.results.push(Carried { rendered, ends: ends.unwrap_or_default(), reason: None });
     }
 
     pub(super) fn render(
@@ -323,22 +333,18 @@ impl Pipeline {
         all.extend(shades(config, slice, index));
         let effect = tool.and_then(|tool| effects::note_of(tool, slice, call, result));
         let reported = Reported {
-            tenant: &slice.name.tenant,
-            agent: &head.agent,
-            delegated: report::delegated(head, slice.turn.is_task()),
-            turn: slice.name.turn.as_str(),
-            dialect: head.dialect,
+            name: &slice.name,
+            head,
             tool_name: named.map(|tool| tool.spec.name.as_str()),
             tool_id: tool.map(|tool| tool.spec.id.as_str()),
             arguments: &call.arguments,
             result,
             ran,
             shadow: &all,
-            head,
             effect: effect.as_ref(),
             now_ms: self.store.state().now_ms,
         };
-        report::settled_call(&config.report(&self.report), &reported)
+        report::rendered_call(&config.report(&self.report), &reported)
     }
 
     /// Settles the results since the last commit.
@@ -351,6 +357,8 @@ impl Pipeline {
         let results = std::mem::take(&mut holding.results);
         let upto = first + results.len();
         holding.repeats.clear();
+        let unsure = results.iter().position(|carried| carried.ends.unrun.is_some());
+        let kept = unsure.map_or_else(Vec::new, |first| results[..first].to_vec());
         let facts = results.iter().filter_map(|carried| carried.ends.facts.clone()).collect::<Vec<_>>();
         let reason = results.iter().find_map(|carried| carried.reason.clone());
         let canceled = match (&holding.canceled, holding.hold.cancel.is_cancelled()) {
@@ -365,7 +373,7 @@ impl Pipeline {
             .settle(SettleResults {
                 slice: Arc::clone(slice),
                 results: rendered,
-                frame: report::frame(&name, &slice.turn.head, slice.turn.is_task()),
+                frame: report::frame(&name, &slice.turn.head),
                 sections: Sections::of(ends),
                 reason,
                 canceled,
@@ -373,6 +381,10 @@ impl Pipeline {
             })
             .await;
         match settled {
+            Some(Settled::Unsure) => {
+                holding.results = kept;
+                return Commit::Again;
+            }
             Some(Settled::Stale) => {
                 self.metrics.fenced("settle");
                 tracing::warn!(turn = %name, "results discarded; another worker holds the turn");
@@ -414,12 +426,22 @@ impl Holding {
     fn new(slice: Slice, hold: Hold) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
         let (view, repeats) = (View::default(), Vec::new());
-        Self { slice: Arc::new(slice), hold, results, view, repeats, canceled: None }
+        Self { slice: Arc::new(slice), hold, results, view, repeats, canceled: None, begun_by: None }
     }
 
     /// True if all calls of the slice have results.
     fn is_done(&self) -> bool {
         self.results.len() >= self.slice.calls.len()
+    }
+
+    /// True if results are to be committed.
+    pub(super) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    /// True if none of its calls ends without running: whether it has run is not asked again.
+    fn is_sure(&self) -> bool {
+        self.results.iter().all(|carried| carried.ends.unrun.is_none())
     }
 
     /// The position of the next call.
@@ -452,7 +474,8 @@ impl Holding {
 
     /// Takes over what a try has written and learned. Returns the effects of its end.
     fn adopt(&mut self, progress: Progress) -> Ends {
-        let Progress { written, begun_by: _, view, ends, canceled } = progress;
+        let Progress { written, begun_by, view, ends, canceled } = progress;
+        self.begun_by = begun_by;
         if let Some(written) = written {
             let (version, turn) = *written;
             Arc::make_mut(&mut self.slice).advance(version, turn);

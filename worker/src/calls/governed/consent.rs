@@ -232,7 +232,7 @@ impl Calls {
 fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)> {
     let (name, head) = (&trying.slice.name, trying.head());
     let inbox = head.reply_to.as_ref().filter(|_| head.pending_approval)?;
-    let message = report::pending_approval(name, head, trying.is_task(), (id, &trying.id, tool));
+    let message = report::pending_approval(name, head, (id, &trying.id, tool));
     Some((keys::inbox(&name.tenant, inbox), message))
 }
 
