@@ -1,6 +1,7 @@
 //! Decisions of `core` on this shard: [`Store::decide`] reads, decides and commits.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tickfleet_core::audit::AuditEntry;
@@ -8,11 +9,12 @@ use tickfleet_core::bounds::Bounds;
 use tickfleet_core::keys;
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
+use tickfleet_model::Durability;
 
 use crate::seam::memory::MemoryStore;
 use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
-use crate::{ShardClock, Store, StoreError};
+use crate::{Confirmed, ShardClock, Store, StoreError};
 
 /// Reads after which an evaluation fails.
 const READS_MAX: usize = 32;
@@ -197,6 +199,25 @@ impl Store {
         Ok(results)
     }
 
+    /// As [`Self::decide_with`], and waits up to `at_most` until the commits have this durability.
+    ///
+    /// # Errors
+    /// As [`Self::decide_all`].
+    pub async fn decide_durably<D: Decision>(
+        &self,
+        view: &mut View,
+        decisions: &[D],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
+        let state = self.state_or_read().await?;
+        let (items, how) = ((view, decisions), (durability, at_most));
+        let (state, results, confirmed) =
+            seam::run_durably(self.seam(), self.versions(), state, items, how).await?;
+        self.learn(state);
+        Ok((results, confirmed))
+    }
+
     /// Evaluates a pure function over a view: reads what it lacks, without a commit. The context has no version.
     ///
     /// # Errors
@@ -270,7 +291,8 @@ mod tests {
 
     use bytes::Bytes;
     use tickfleet_core::turn::submit::{Inbound as To, Submit, Submitted};
-    use tickfleet_model::{TenantId, TurnId};
+    use tickfleet_model::Durability;
+use tickfleet_model::{TenantId, TurnId};
 
     use super::*;
     use crate::StoreOptions;

@@ -11,14 +11,17 @@ pub mod redis;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tickfleet_model::Durability;
 use tickfleet_core::view::{Fields, Undecided};
 use tickfleet_core::{
     Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, Step, StreamKey, Transaction, Value,
     Version, View,
 };
 
+use crate::Confirmed;
 use crate::StoreError;
 
 /// The consumer group of every queue.
@@ -118,6 +121,15 @@ pub trait Store: Send + Sync {
     /// [`StoreError`] if the outcome of the batch is unknown. The batch may be repeated: a transaction with a proof is then
     /// reported as [`Committed::already`].
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError>;
+
+    /// As [`Self::commit`], and waits up to `at_most` until the batch would survive a loss of what `durability` does not name:
+    /// together with everything that was committed before.
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError>;
 
     /// Takes entries of queues. They stay with the consumer until a transaction acknowledges them.
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError>;
@@ -245,10 +257,57 @@ pub async fn run<D: Decision>(
 pub async fn run_with<D: Decision>(
     store: &dyn Store,
     versions: &Versions,
+    shard: ShardState,
+    view: &mut View,
+    decisions: &[D],
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let mut committer = Committer { store, durably: None, confirmed: Confirmed::Yes };
+    run_by(&mut committer, versions, shard, view, decisions).await
+}
+
+/// As [`run_with`], with durable commits: see [`Store::commit_durably`].
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_durably<D: Decision>(
+    store: &dyn Store,
+    versions: &Versions,
+    shard: ShardState,
+    (view, decisions): (&mut View, &[D]),
+    (durability, at_most): (Durability, Duration),
+) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
+    let mut committer = Committer { store, durably: Some((durability, at_most)), confirmed: Confirmed::Yes };
+    let (shard, results) = run_by(&mut committer, versions, shard, view, decisions).await?;
+    Ok((shard, results, committer.confirmed))
+}
+
+/// Commits the batches of a run.
+struct Committer<'a> {
+    store: &'a dyn Store,
+    durably: Option<(Durability, Duration)>,
+    /// Whether the last batch with a commit would survive, and all before it.
+    confirmed: Confirmed,
+}
+
+impl Committer<'_> {
+    async fn commit(&mut self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        let Some((durability, at_most)) = self.durably else { return self.store.commit(batch).await };
+        let (batch, confirmed) = self.store.commit_durably(batch, durability, at_most).await?;
+        if batch.results.iter().any(Result::is_ok) {
+            self.confirmed = confirmed;
+        }
+        Ok(batch)
+    }
+}
+
+async fn run_by<D: Decision>(
+    committer: &mut Committer<'_>,
+    versions: &Versions,
     mut shard: ShardState,
     view: &mut View,
     decisions: &[D],
 ) -> Result<(ShardState, Vec<Result<Receipt<D::Output>, RunError>>), StoreError> {
+    let store = committer.store;
     let mut pending: Vec<Pending<'_, D>> = decisions
         .iter()
         .map(|decision| Pending {
@@ -272,7 +331,7 @@ pub async fn run_with<D: Decision>(
         }
         let (indexes, steps): (Vec<usize>, Vec<(Transaction, D::Output)>) = decided.into_iter().unzip();
         let (transactions, outputs): (Vec<Transaction>, Vec<D::Output>) = steps.into_iter().unzip();
-        let batch = store.commit(&transactions).await?;
+        let batch = committer.commit(&transactions).await?;
         shard = batch.shard;
         let committed = indexes.into_iter().zip(&transactions).zip(outputs);
         for (((index, transaction), output), result) in committed.zip(batch.results) {

@@ -1,10 +1,12 @@
 //! A store that yields to other actors at every await, and passes each committed transaction to the oracle.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
-use tickfleet_store::StoreError;
+use tickfleet_model::Durability;
+use tickfleet_store::{Confirmed, StoreError};
 use tickfleet_store::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 
 use crate::executor::yield_now;
@@ -43,6 +45,15 @@ impl<S: Store> Store for Watched<S> {
         }
         yield_now().await;
         answer
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        _: Durability,
+        _: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        Ok((self.commit(batch).await?, Confirmed::Yes))
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
 
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::StoreError;
+use crate::{Confirmed, StoreError};
 use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 
 /// The faults of a call. None by default.
@@ -157,6 +158,15 @@ impl Store for FaultyStore {
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
         self.call(self.store.commit(batch)).await
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        self.call(self.store.commit_durably(batch, durability, at_most)).await
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {

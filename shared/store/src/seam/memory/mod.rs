@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -34,7 +35,7 @@ use self::history::History;
 use self::journal::{Journal, Opened, Position};
 use self::shard::{Contents, Shard};
 use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
-use crate::StoreError;
+use crate::{Confirmed, StoreError};
 
 /// Options of a memory store.
 #[derive(Debug, Clone)]
@@ -198,6 +199,27 @@ impl Store for MemoryStore {
             self.shared.enqueued.notify_waiters();
         }
         Ok(committed)
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        let committed = self.commit(batch).await?;
+        let position = self.lock().journal.as_ref().map(Journal::position);
+        // Without a directory, everything that could repeat the batch is lost with it.
+        let (Some(position), false) = (position, durability == Durability::None) else {
+            return Ok((committed, Confirmed::Yes));
+        };
+        Ok(match tokio::time::timeout(at_most, position.synced()).await {
+            Ok(synced) => {
+                synced?;
+                (committed, Confirmed::Yes)
+            }
+            Err(_) => (committed, Confirmed::NotInTime),
+        })
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {

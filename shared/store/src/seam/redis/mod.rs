@@ -32,12 +32,15 @@ mod take;
 mod upkeep;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_model::Durability;
 
 use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 use crate::connection::Connection;
+use crate::connection::confirm::{Confirmed, Confirming};
 use crate::connection::dial::Dial;
 use crate::connection::question::Question;
 use crate::connection::url::target_of;
@@ -54,6 +57,8 @@ pub struct RedisStore {
     prefix: Arc<str>,
     lease_ms: i64,
     idle: take::Idle,
+    /// Connections for durable commits: one for each kind of durability, since each waits.
+    confirming: [Confirming; 2],
 }
 
 impl std::fmt::Debug for RedisStore {
@@ -81,7 +86,7 @@ impl RedisStore {
 
     /// The shard with this prefix, on a connection that others use too.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
-        Self { connection, prefix: prefix.into(), lease_ms, idle: take::Idle::default() }
+        Self { connection, prefix: prefix.into(), lease_ms, idle: take::Idle::default(), confirming: Default::default() }
     }
 
     /// The same shard, with an observer of all commands.
@@ -102,14 +107,18 @@ impl RedisStore {
     }
 
     async fn commit_encoded(&self, encoded: &Encoded) -> Result<Batch, StoreError> {
-        let arguments = |command: &mut redis::Cmd, run_id: &str| {
+        let reply = self.connection.run_function(&FUNCTION, self.arguments(encoded)).await?;
+        reply::read(&self.prefix, encoded, reply)
+    }
+
+    /// Adds the arguments of a commit to a command.
+    fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
+        |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);
             for argument in encoded.arguments.iter() {
                 command.arg(argument);
             }
-        };
-        let reply = self.connection.run_function(&FUNCTION, arguments).await?;
-        reply::read(&self.prefix, encoded, reply)
+        }
     }
 }
 
@@ -129,6 +138,27 @@ impl Store for RedisStore {
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
         self.commit_encoded(&encode(&self.prefix, batch)).await
+    }
+
+    async fn commit_durably(
+        &self,
+        batch: &[Transaction],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Batch, Confirmed), StoreError> {
+        let confirming = match durability {
+            Durability::None => return Ok((self.commit(batch).await?, Confirmed::Yes)),
+            Durability::Disk => &self.confirming[0],
+            Durability::Replica => &self.confirming[1],
+        };
+        let encoded = encode(&self.prefix, batch);
+        let function = (&*FUNCTION, self.arguments(&encoded));
+        let read = |reply| {
+            let batch = reply::read(&self.prefix, &encoded, reply)?;
+            let has_written = batch.results.iter().any(Result::is_ok);
+            Ok((batch, has_written))
+        };
+        self.connection.run_function_confirmed(confirming, function, (durability, at_most), read).await
     }
 
     async fn take(&self, take: &Take) -> Result<Vec<Taken>, StoreError> {
