@@ -250,7 +250,7 @@ impl Calls {
                     let entered_ms = checked_ms.map(|at_ms| if trying.attempt == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);
                     passed.shadow.extend(shadow);
-                    return Ok(Admitted { passed, approved, entered_ms, claim, question, cached });
+                    return Ok(Admitted { passed, approved, entered_ms, question, cached });
                 }
                 Next::Nothing(claimant) => nothing = Some(claimant),
                 Next::Again => {

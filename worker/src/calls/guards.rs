@@ -11,7 +11,6 @@ use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_protocol::without_nulls;
 use tickfleet_core::call::cache::CachedResult;
-use tickfleet_core::call::claim::ClaimEffect;
 use tickfleet_rules::Ruling;
 
 use crate::agents::TaskHandlers;
@@ -99,8 +98,6 @@ pub(crate) struct Admitted {
     pub(crate) approved: Option<Approved>,
     /// When facts let it begin, as [`tickfleet_model::CallResult::entered_ms`].
     pub(crate) entered_ms: Option<i64>,
-    /// The effect that it has claimed.
-    pub(crate) claim: Option<ClaimEffect>,
     /// Its question, if its result may be cached.
     pub(super) question: Option<Question>,
     /// The cached result.
