@@ -231,7 +231,8 @@ impl Candidate<'_> {
         Rules::Debits(task.into_iter().chain(debits).chain([out]).collect())
     }
 
-    fn guard_policy(&self, transaction: &mut Transaction) {
+    /// Guards that the policy is in force.
+    pub(super) fn guard_policy(&self, transaction: &mut Transaction) {
         let Generations { policy, settings } = self.policy.generations();
         if !mutant!("limits_guard_the_generation") {
             transaction.guard(Guard::Generation { policy, settings });

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tickfleet_core::keys::{self, limits};
 use tickfleet_core::mutants;
+use tickfleet_core::recovery::epoch::{Assert, Outcome};
 use tickfleet_core::turn::admit::Admitted;
 use tickfleet_core::turn::advance::Advanced;
-use tickfleet_core::turn::end::return_permits;
+use tickfleet_core::turn::end::{RenderedCall, return_permits};
 use tickfleet_core::turn::limit::{Generations, Rules, WindowKind};
 use tickfleet_core::turn::reject::{Reject, Rejected, RejectedTenant};
 use tickfleet_core::turn::release::{Discard, QueueHead, Rearm, Release, Released};
@@ -712,6 +713,7 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
                 raw: Bytes::from_static(b"raw"),
                 tenant: Some(RejectedTenant::Known { tenant, reply }),
                 given: Some((turn_name("a"), "d".to_owned())),
+                turn: None,
                 bounds: &bounds,
             }
         };
@@ -734,9 +736,72 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
     });
 }
 
+/// A restart loses the admission of a turn whose calls ran. Then limits of the fleet would refuse it.
+fn what_has_begun_is_never_refused() {
+    block_on(async {
+        for reason in ["bounds", "agent", "task"] {
+            let mut table = Table::new(10, 100);
+            let mut under = kelly();
+            match reason {
+                "agent" => table.fixed = Some(Rules::AgentRemoved),
+                "task" => under = under_task(),
+                _ => {}
+            }
+            let mut fleet = Fleet::new(table).await;
+            fleet.bounds.tenant_turns_max = u64::from(reason != "bounds");
+            fleet.submit(Some(("a", "d")), "{}").await;
+            let entry = fleet.take(0, 1).await.remove(0);
+            // The scheduler has not heard of the restart yet.
+            fleet.store.restart().await.unwrap();
+            let message = (entry.clone(), under, others(1));
+            let refused = fleet.admit_as(0, std::slice::from_ref(&message), Some("a")).await.remove(0);
+            let Admitted::Refused(code) = refused else { panic!("{reason}: {refused:?}") };
+            let bounds = fleet.bounds.clone();
+            let reject = Reject {
+                from: Inbound::Turns,
+                entry,
+                reason: code,
+                raw: Bytes::from_static(b"raw"),
+                tenant: None,
+                given: Some((turn_name("a"), "d".to_owned())),
+                turn: Some((turn_name("a"), "d".to_owned())),
+                bounds: &bounds,
+            };
+            let Rejected::Later(at_ms) = fleet.run(None, &[reject]).await[0].0 else { panic!("{reason}: rejected") };
+            let mark = Assert {
+                name: turn_name("a"),
+                digest: "d".to_owned(),
+                position: 0,
+                by: "w1.1".to_owned(),
+                once: true,
+                outcome: Outcome::Ended(RenderedCall { result: "\"paid\"".into(), ..RenderedCall::default() }),
+                keep_ms: 100_000,
+            };
+            fleet.run(None, &[mark]).await;
+            fleet.clock.step(at_ms - fleet.shard.now_ms);
+            fleet.shard = fleet.store.shard().await.unwrap();
+            let admitted = fleet.admit_as(0, &[message], Some("a")).await.remove(0);
+            match reason {
+                "bounds" => assert_eq!(admitted, dispatched(1)),
+                _ => {
+                    assert!(matches!(admitted, Admitted::Advanced(Advanced::Ended { .. })), "{reason}: {admitted:?}");
+                    assert!(reply(&fleet, &turn_name("a")).await.contains("[\"paid\"]"), "{reason}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_turn_whose_calls_ran_before_a_restart_is_not_refused() {
+    what_has_begun_is_never_refused();
+}
+
 #[test]
 fn outcomes_detect_missing_guards() {
-    let guards: [(&str, fn()); 10] = [
+    let guards: [(&str, fn()); 12] = [
+        ("refusals_look_at_marks", what_has_begun_is_never_refused),
+        ("reject_guards_the_epoch", what_has_begun_is_never_refused),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),
         ("admit_holds_the_entry", an_entry_is_admitted_once),
