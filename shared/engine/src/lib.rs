@@ -10,4 +10,5 @@ pub mod limit_rows;
 pub mod one_suspect;
 pub mod report;
 pub mod retry_until;
+pub mod rules;
 pub mod time;
