@@ -5,6 +5,7 @@
 //!
 //! [`run`] is the loop of every decision: read, decide, commit, and decide again after a conflict.
 
+pub mod look;
 pub mod memory;
 pub mod redis;
 
@@ -17,12 +18,13 @@ use async_trait::async_trait;
 use tickfleet_model::Durability;
 use tickfleet_core::view::{Fields, Undecided};
 use tickfleet_core::{
-    Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, Step, StreamKey, Transaction, Value,
-    Version, View,
+    Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, SetKey, Step, StreamKey, Transaction,
+    Value, Version, View,
 };
 
 use crate::Confirmed;
 use crate::StoreError;
+use look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 
 /// The consumer group of every queue.
 pub const GROUP: &str = "workers";
@@ -93,6 +95,8 @@ pub struct Consumer {
     pub name: Arc<str>,
     /// Entries that it holds.
     pub held: u64,
+    /// Time since its last take, ms. A store in memory counts from its start at the earliest.
+    pub idle_ms: i64,
 }
 
 /// The bounds of a log or inbox.
@@ -172,6 +176,42 @@ pub trait Store: Send + Sync {
         cursor: u64,
         count: usize,
     ) -> Result<(Vec<(Arc<str>, tickfleet_core::CounterState)>, u64), StoreError>;
+
+    /// Members of a set whose names begin with `prefix`, about `count` at a time, as [`Self::scan`].
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError>;
+
+    /// The last members of a set, the last one first: `count` of them, after the first `skip`.
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError>;
+
+    /// The number of members before this one. `None` if the set does not have it.
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError>;
+
+    /// Entries of a stream.
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError>;
+
+    /// Entries of a stream, and its counts at the same moment.
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError>;
+
+    /// Waits for entries of a log or inbox. The entries stay.
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError>;
+
+    /// The counts of queues, in their order.
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError>;
+
+    /// The consumer that holds an entry, and for how long, ms. A store in memory counts from its start at the earliest.
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError>;
+
+    /// The vital signs of the store.
+    async fn vitals(&self) -> Result<Vitals, StoreError>;
+
+    /// Removes a stream with its entries and its group, and an inbox with the number of its last reply.
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError>;
 }
 
 /// Draws versions. They are globally unique, because each process draws a random prefix.

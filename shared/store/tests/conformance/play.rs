@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
+use std::ops::Bound;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tickfleet_core::keys::timers;
 use tickfleet_core::{Committed, Conflict, Guard, Query, RecordKey, Transaction, Version, Write};
 use tickfleet_store::StoreError;
+use tickfleet_store::seam::look::{Follow, Range};
 use tickfleet_store::seam::{Batch, Consumer, Keep, Store, Take};
 
 use super::plan::{Age, Memory, Pick, ReadUpto, Step};
@@ -296,8 +298,16 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for queue in (0..QUEUES.len()).map(queue) {
             both!(self, format!("backlog of {queue}"), store => store.backlog(&queue));
             both!(self, format!("consumers of {queue}"), store => async {
-                // Stores may list a consumer without entries or omit it.
-                Ok::<_, StoreError>(store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0).collect::<Vec<Consumer>>())
+                // Stores may list a consumer without entries or omit it. Redis counts a read that returns nothing as idle time.
+                let held = store.consumers(&queue).await?.into_iter().filter(|one| one.held > 0);
+                Ok::<_, StoreError>(held.map(|one| Consumer { idle_ms: 0, ..one }).collect::<Vec<Consumer>>())
+            });
+            both!(self, format!("state of {queue}"), store => store.queue_states(std::slice::from_ref(&queue)));
+            both!(self, format!("holder in {queue}"), store => async {
+                let Some(held) = store.queue_states(std::slice::from_ref(&queue)).await?.remove(0).oldest_held else {
+                    return Ok(None);
+                };
+                Ok::<_, StoreError>(store.holder(&queue, &held).await?.map(|(consumer, _)| consumer))
             });
         }
         Ok(())
@@ -333,7 +343,59 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         for limit in LIMITS {
             self.scan_counters(limit, 100).await?;
         }
+        self.compare_sets().await?;
+        self.compare_streams().await?;
+        both!(self, "vital signs".to_owned(), store => async {
+            let vitals = store.vitals().await?;
+            Ok::<_, StoreError>((vitals.shard, vitals.clock_ms, vitals.offset_ms))
+        });
         self.scan("", 3).await
+    }
+
+    async fn compare_sets(&mut self) -> Result<(), Differs> {
+        for set in (0..SETS).map(|index| set(index).0).chain([timers()]) {
+            both!(self, format!("last of {set}"), store => store.last(&set, 1, 3));
+            both!(self, format!("ranks in {set}"), store => async {
+                let mut ranks = Vec::new();
+                for (member, _) in store.last(&set, 0, 100).await? {
+                    ranks.push(store.rank(&set, &member).await?);
+                }
+                ranks.push(store.rank(&set, "no member").await?);
+                Ok::<_, StoreError>(ranks)
+            });
+            both!(self, format!("scan of {set}"), store => async {
+                let (mut found, mut cursor) = (Vec::new(), 0);
+                loop {
+                    let (page, next) = store.scan_members(&set, "", cursor, 2).await?;
+                    found.extend(page);
+                    cursor = next;
+                    if cursor == 0 { break; }
+                }
+                found.sort();
+                found.dedup();
+                Ok::<_, StoreError>(found)
+            });
+        }
+        Ok(())
+    }
+
+    async fn compare_streams(&mut self) -> Result<(), Differs> {
+        for stream in (0..STREAMS).map(stream) {
+            let (_, state) = both!(self, format!("page of {stream}"), store => store.page(&stream, &Range::newest(2)));
+            let mut ranges = vec![Range::oldest(2), Range::newest(100)];
+            for entry in state.first.into_iter().chain(state.last) {
+                ranges.push(Range { from: Bound::Included(entry.clone()), ..Range::newest(2) });
+                ranges.push(Range { upto: Bound::Excluded(entry.clone()), ..Range::newest(2) });
+                let log = stream.clone();
+                let follow = Follow { log, after: Some(entry.clone()), count: 2, wait_ms: 0 };
+                both!(self, format!("{follow:?}"), store => store.follow(&follow));
+                ranges.push(Range::after(entry, 2));
+            }
+            for range in ranges {
+                both!(self, format!("{stream} {range:?}"), store => store.entries(&stream, &range));
+            }
+        }
+        Ok(())
     }
 }
 

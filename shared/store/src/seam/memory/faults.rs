@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
 use crate::{Confirmed, StoreError};
+use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 
 /// The faults of a call. None by default.
@@ -212,5 +213,51 @@ impl Store for FaultyStore {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.call(self.store.scan_counters(limit, cursor, count)).await
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.call(self.store.scan_members(set, prefix, cursor, count)).await
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.call(self.store.last(set, skip, count)).await
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.call(self.store.rank(set, member)).await
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.call(self.store.entries(stream, range)).await
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.call(self.store.page(stream, range)).await
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        self.call(self.store.follow(follow)).await
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.call(self.store.queue_states(queues)).await
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.call(self.store.holder(queue, entry)).await
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        self.call(self.store.vitals()).await
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.call(self.store.drop_stream(stream)).await
     }
 }

@@ -225,14 +225,16 @@ impl Shard {
     }
 
     /// Takes entries of queues, the preferred one first.
-    pub fn take(&mut self, take: &Take) -> Vec<Taken> {
+    pub fn take(&mut self, raw_ms: i64, take: &Take) -> Vec<Taken> {
         let mut taken = Vec::new();
         for queue in &take.queues {
             self.ensure_queue(queue);
+            self.seen.takes.insert((queue.clone(), Arc::clone(&take.consumer)), raw_ms);
             let Some(stream) = self.contents.streams.get(queue) else { continue };
             let unread = stream.unread().take(take.count - taken.len());
             let entries: Vec<(Id, Arc<Fields>)> = unread.map(|(id, fields)| (*id, Arc::clone(fields))).collect();
             for (id, fields) in entries {
+                self.seen.taken.insert((queue.clone(), id), raw_ms);
                 self.change(Effect::Taken { stream: queue.clone(), id, consumer: Arc::clone(&take.consumer) });
                 taken.push(Taken { queue: queue.clone(), entry: id.entry(), fields: (*fields).clone() });
             }
@@ -245,6 +247,7 @@ impl Shard {
 
     /// Removes a consumer that holds nothing. Returns false if it holds something.
     pub fn remove_consumer(&mut self, queue: &StreamKey, consumer: &str) -> bool {
+        self.seen.takes.remove(&(queue.clone(), Arc::from(consumer)));
         let group = self.contents.streams.get(queue).and_then(|stream| stream.group.as_ref());
         let Some((name, held)) = group.and_then(|group| group.consumers.get_key_value(consumer)) else { return true };
         if !held.is_empty() {
@@ -253,6 +256,18 @@ impl Shard {
         let consumer = Arc::clone(name);
         self.change(Effect::DropConsumer { stream: queue.clone(), consumer });
         true
+    }
+
+    /// Removes a stream.
+    pub fn drop_stream(&mut self, stream: &StreamKey) {
+        if self.contents.streams.contains_key(stream) || self.contents.numbers.contains_key(stream) {
+            let Self { contents, seen, .. } = self;
+            for id in contents.streams.get(stream).into_iter().flat_map(|stream| stream.entries.keys()) {
+                seen.taken.remove(&(stream.clone(), *id));
+            }
+            seen.takes.retain(|(of, _), _| of != stream);
+            self.change(Effect::DropStream { stream: stream.clone() });
+        }
     }
 
     /// Samples the memory against its bound; 0 for none.

@@ -26,6 +26,7 @@
 //! memory to load the library, the same text runs as a script. This needs `+evalsha` and `+script|load`.
 
 mod encode;
+mod look;
 mod read;
 mod reply;
 mod take;
@@ -35,9 +36,10 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, Query, RecordKey, StreamKey, Transaction, Value};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
+use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use super::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
 use crate::connection::Connection;
 use crate::connection::confirm::{Confirmed, Confirming};
@@ -204,5 +206,51 @@ impl Store for RedisStore {
         count: usize,
     ) -> Result<(Vec<(Arc<str>, CounterState)>, u64), StoreError> {
         self.scan_limit(limit, cursor, count).await
+    }
+
+    async fn scan_members(
+        &self,
+        set: &SetKey,
+        prefix: &str,
+        cursor: u64,
+        count: usize,
+    ) -> Result<(Vec<(Arc<str>, u64)>, u64), StoreError> {
+        self.scan_set(set, prefix, cursor, count).await
+    }
+
+    async fn last(&self, set: &SetKey, skip: usize, count: usize) -> Result<Vec<(Arc<str>, u64)>, StoreError> {
+        self.last_of(set, skip, count).await
+    }
+
+    async fn rank(&self, set: &SetKey, member: &str) -> Result<Option<u64>, StoreError> {
+        self.rank_of(set, member).await
+    }
+
+    async fn entries(&self, stream: &StreamKey, range: &Range) -> Result<Vec<Entry>, StoreError> {
+        self.range_of(stream, range).await
+    }
+
+    async fn page(&self, stream: &StreamKey, range: &Range) -> Result<(Vec<Entry>, StreamState), StoreError> {
+        self.page_of(stream, range).await
+    }
+
+    async fn follow(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
+        self.follow_log(follow).await
+    }
+
+    async fn queue_states(&self, queues: &[StreamKey]) -> Result<Vec<QueueState>, StoreError> {
+        self.states_of(queues).await
+    }
+
+    async fn holder(&self, queue: &StreamKey, entry: &EntryId) -> Result<Option<(Arc<str>, i64)>, StoreError> {
+        self.holder_of(queue, entry).await
+    }
+
+    async fn vitals(&self) -> Result<Vitals, StoreError> {
+        self.vital_signs().await
+    }
+
+    async fn drop_stream(&self, stream: &StreamKey) -> Result<(), StoreError> {
+        self.remove_stream(stream).await
     }
 }

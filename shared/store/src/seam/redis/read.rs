@@ -104,7 +104,7 @@ fn all_parts(reply: Reply) -> Vec<(Arc<str>, bytes::Bytes)> {
 }
 
 /// Members with their places: pairs in RESP3, a flat list in RESP2.
-fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
+pub(super) fn members(reply: Reply) -> Vec<(Arc<str>, u64)> {
     let flat = list(reply).into_iter().flat_map(|value| match value {
         Reply::Array(pair) => pair,
         other => vec![other],
@@ -126,7 +126,7 @@ fn place(reply: &Reply) -> Option<u64> {
     }
 }
 
-fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
+pub(super) fn entries(reply: Reply) -> Vec<(EntryId, Fields)> {
     list(reply).into_iter().filter_map(entry).map(taken).collect()
 }
 

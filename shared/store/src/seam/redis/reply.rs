@@ -7,6 +7,7 @@ use tickfleet_core::{Committed, Conflict, CounterKey, CounterState, EntryId, Rec
 use super::encode::Encoded;
 use crate::StoreError;
 use crate::script::reply::{into_text, number_of, unexpected};
+use crate::seam::look::Vitals;
 use crate::seam::{Batch, ShardState};
 
 /// The operation's name in errors and metrics.
@@ -128,5 +129,31 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
         Value::Nil => None,
         Value::BulkString(bytes) => Some(bytes.into()),
         other => into_text(other).map(|text| text.into_bytes().into()),
+    }
+}
+
+/// The state of the shard from the fields `last_ms`, `state`, `steps` and `step_ms` of `meta`, which `commit.lua` writes.
+pub(super) fn vitals(clock_ms: i64, meta: &[Option<String>]) -> Vitals {
+    let text = |at: usize| meta.get(at).and_then(Option::as_deref).unwrap_or_default();
+    let mut state = text(1).split(' ');
+    let mut number = || state.next().and_then(|number| number.parse::<i64>().ok()).unwrap_or(0);
+    let offset_ms = number();
+    // The run ID of the server is between the two.
+    let [_, epoch, epoch_began_ms, policy, settings, pressure] = [(); 6].map(|()| number());
+    let last_ms = text(0).parse().unwrap_or(0);
+    Vitals {
+        shard: ShardState {
+            now_ms: (clock_ms + offset_ms).max(last_ms),
+            epoch: unsigned(epoch),
+            epoch_began_ms,
+            policy: unsigned(policy),
+            settings: unsigned(settings),
+            pressure: pressure == 1,
+        },
+        clock_ms,
+        offset_ms,
+        steps: text(2).parse().unwrap_or(0),
+        step_ms: text(3).parse().unwrap_or(0),
+        ..Vitals::default()
     }
 }

@@ -61,7 +61,8 @@ impl RedisStore {
         let consumer = |about: Vec<Value>| {
             let held = field(&about, "pending").as_ref().and_then(number_of)?;
             let name = field(&about, "name").and_then(into_text)?;
-            Some(Consumer { name: name.into(), held: u64::try_from(held).ok()? })
+            let idle_ms = field(&about, "idle").as_ref().and_then(number_of).unwrap_or(0);
+            Some(Consumer { name: name.into(), held: u64::try_from(held).ok()?, idle_ms })
         };
         let mut consumers: Vec<Consumer> =
             list(reply.unwrap_or(Value::Nil)).into_iter().map(list).filter_map(consumer).collect();
@@ -165,7 +166,7 @@ impl RedisStore {
 }
 
 /// Escapes a text as a pattern that matches only this text.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for character in text.chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '\\') {
