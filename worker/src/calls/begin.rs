@@ -397,6 +397,10 @@ impl Calls {
                 tracing::error!(call = %trying.id, approval = id, "approval id belongs to another call; ending the call");
                 self.cannot_be_asked(trying)
             }
+            Refusal::EqualAbove { by } => {
+                let error = messages::equal_above(&asks.passed.tool.spec.name, &by.to_string());
+                trying.refused(Outcome::Denied, error)
+            }
         })
     }
 

@@ -29,6 +29,7 @@ use crate::turn::{Begun, Cancellation, State, Turn, WaitReason};
 use crate::view::{Query, Undecided, View};
 
 use super::CallName;
+use super::above;
 use super::approval::{self, Approval, Consent, UseConsent};
 use super::cache::CacheName;
 use super::claim::{ClaimEffect, ClaimResult};
@@ -351,7 +352,12 @@ impl Begin<'_> {
         Ok(match claim.add_to(transaction, view, context, turn.head.deadline_ms)? {
             ClaimResult::Ours => Passage::Passes(()),
             ClaimResult::Ended { by, result } => Passage::returns(BeginResult::AnsweredBy { by, result }),
-            ClaimResult::Waits { turn } => Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn })),
+            ClaimResult::Waits { by } if above::waits_for(view, &by.call, &self.slice.name, turn)? => {
+                Passage::returns(BeginResult::Refused(Refusal::EqualAbove { by: by.call }))
+            }
+            ClaimResult::Waits { by } => {
+                Passage::returns(BeginResult::Waits(WaitReason::EqualCall { turn: by.call.turn }))
+            }
             ClaimResult::Abandoned { by, result } => Passage::returns(BeginResult::Abandoned { by, result }),
         })
     }

@@ -117,8 +117,8 @@ pub enum ClaimResult {
     },
     /// An equal call is under way.
     Waits {
-        /// Its turn.
-        turn: TurnId,
+        /// The call.
+        by: Claimant,
     },
     /// The equal call is over, but did not end its claim. If the result shows that it certainly had no effect, the caller
     /// claims again with [`ClaimEffect::nothing`]. Otherwise, the caller runs [`EndClaim`].
@@ -239,7 +239,7 @@ fn find(view: &View, tenant: &TenantId, claim: &Claim) -> Result<ClaimResult, Un
     }
     let (stored, is_live) = live_turn(view, tenant, &by)?;
     if is_live {
-        return Ok(ClaimResult::Waits { turn: by.call.turn });
+        return Ok(ClaimResult::Waits { by });
     }
     let result = match stored {
         Some(_) => result_part(view, tenant, &by)?,

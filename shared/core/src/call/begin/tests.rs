@@ -13,6 +13,7 @@ use crate::section::{self, Section};
 use crate::turn::Suspect;
 use crate::turn::end::RenderedCall;
 use tickfleet_model::policy::Becomes;
+use tickfleet_model::{TaskGrant, TaskId};
 
 const LEASE_MS: i64 = 10_000;
 
@@ -480,4 +481,28 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
     let again = started(store.run(&plain(&slice, "n1")));
     assert_eq!(again.version, first.version);
     assert_eq!(store.run(&once(&slice, "n2")).word(), "stale");
+}
+
+/// A call delegates a task, and a turn of the task makes the same call again. If it waited, both would wait for each other.
+#[test]
+fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
+    let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
+    let first = store.slice("a", &turn());
+    started(store.run(&Begin { claim: Some(claim("a")), ..once(&first, "n1") }));
+    let task = TaskId::new("k").unwrap();
+    for (position, expected) in [(0, "refused"), (1, "waits")] {
+        let mut delegated = turn();
+        delegated.head.delegated_by = Some(format!("a/{position}"));
+        delegated.task = Some(serde_json::from_str("{\"bu\":9}").unwrap());
+        store.slice("k", &delegated);
+        let mut below = turn();
+        below.head.task = Some((task.clone(), TaskGrant::default()));
+        let below = store.slice("b", &below);
+        let again = Begin { claim: Some(claim("b")), ..once(&below, "n2") };
+        let result = store.run(&again);
+        assert_eq!(result.word(), expected, "delegated by the call at {position}");
+        if let BeginResult::Refused(refusal) = result {
+            assert_eq!(refusal, Refusal::EqualAbove { by: call("a", 0) });
+        }
+    }
 }

@@ -38,7 +38,7 @@ fn the_first_of_equal_calls_answers_the_others() {
     store.put(&name("a").record(), &turn());
     assert_eq!(claim(&mut store, &claim_of("a")), ClaimResult::Ours);
     assert_eq!(claim(&mut store, &claim_of("a")), ClaimResult::Ours, "the claim is repeated after a crash");
-    assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Waits { turn: call("a", 0).turn });
+    assert_eq!(claim(&mut store, &claim_of("b")), ClaimResult::Waits { by: claimant("a") });
     wait(&mut store, "b");
     assert!(store.due.is_empty());
     assert_eq!(end(&mut store, "a", EffectEnd::Ended("1".into())), EndClaimResult::Done);
@@ -113,7 +113,7 @@ fn the_result_of_a_claim_that_was_not_ended_is_looked_up() {
         &Claim { by: claimant("a"), until_ms: 9_000, state: ClaimState::Open { waiters: BTreeSet::new() } },
     );
     store.put(&name("a").record(), &turn());
-    assert_eq!(claim(&mut store, &again), ClaimResult::Waits { turn: call("a", 0).turn }, "it came again");
+    assert_eq!(claim(&mut store, &again), ClaimResult::Waits { by: claimant("a") }, "it came again");
 }
 
 #[test]
