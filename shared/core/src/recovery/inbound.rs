@@ -16,7 +16,7 @@ use crate::bounds::Bounds;
 use crate::decision::{Context, Decision, Step};
 use crate::keys::{self, TurnName};
 use crate::mutant;
-use crate::record::Record;
+use crate::record::{Record, Stored};
 use crate::transaction::{Conflict, EntryId, Guard, RecordKey, SetKey, StreamKey, Transaction, Write};
 use crate::turn::end::{GivenId, GivenState};
 use crate::view::{Fields, Undecided, View};
@@ -147,7 +147,15 @@ impl Decision for ReapInbound<'_> {
             Reaped::Removed { dead: 1 }
         } else {
             let upto_ms = context.now_ms + REDELIVERED_WITHIN_MS;
+            let given = self.given(view)?;
             transaction.write(Write::Enqueue(self.entry.queue.clone(), self.redelivered(crashes)));
+            // The record of an ID has the entry of its message.
+            if let Some((name, known)) = given
+                && known.entry.as_ref() == Some(&self.entry.entry)
+            {
+                transaction.guard(Guard::Version(name.given(), known.version));
+                transaction.put(&name.given(), &known.value);
+            }
             let (set, member) = (redelivered(), self.entry.queue.as_str().into());
             transaction.write(Write::Join { set, member, place: upto_ms.max(0).unsigned_abs(), queue_of: None });
             Reaped::Redelivered(Vec::new())
@@ -160,6 +168,17 @@ impl Decision for ReapInbound<'_> {
 }
 
 impl ReapInbound<'_> {
+    /// The ID from the producer, if its message waits for a decision.
+    fn given(&self, view: &View) -> Result<Option<(TurnName, Stored<GivenId>)>, Undecided> {
+        let Some(name) = self.entry.text(fields::GIVEN).and_then(TurnName::parse) else { return Ok(None) };
+        let known = match view.record::<GivenId>(&name.given()) {
+            // It must not hold up the message.
+            Err(Undecided::Unreadable { .. }) => None,
+            known => known?,
+        };
+        Ok(known.filter(|known| known.value.state == GivenState::Queued).map(|known| (name, known)))
+    }
+
     fn redelivered(&self, crashes: u32) -> Fields {
         let is_ours = |name: &str| name == fields::CRASHES || name == fields::ORIGIN;
         let kept = self.entry.fields.iter().filter(|(name, _)| !is_ours(name)).take(FIELDS_MAX).cloned();
@@ -175,11 +194,7 @@ impl ReapInbound<'_> {
         let message = Message::of(&self.entry);
         let first = HeldEntry { entry: origin(&self.entry), ..self.entry.clone() };
         dead_letter(transaction, &first, "poison", &message.unread(), self.bounds);
-        let given = self.entry.text(fields::GIVEN).and_then(TurnName::parse);
-        if let Some(name) = &given
-            && let Some(known) = view.record::<GivenId>(&name.given())?
-            && known.value.state == GivenState::Queued
-        {
+        if let Some((name, known)) = self.given(view)? {
             let ended = GivenId { digest: known.value.digest, state: GivenState::Ended };
             transaction.guard(Guard::Version(name.given(), known.version));
             transaction.put_for(&name.given(), &ended, self.bounds.dedupe_ms);

@@ -1,5 +1,9 @@
 //! Messages of crashed schedulers.
 
+use tickfleet_model::TurnId;
+
+use crate::turn::submit::{Inbound, Submit};
+
 use super::*;
 
 fn inbound_trial(messages: &[&str]) -> Trial {
@@ -100,4 +104,20 @@ fn a_message_is_redelivered_once() {
     };
     assert_eq!(reap_twice(), 1);
     assert_eq!(mutants::with("reap_acknowledges_the_old_message", reap_twice), 2);
+}
+
+#[test]
+fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
+    let mut trial = Trial::at(LEASE);
+    let (bounds, tenant) = (Bounds::default(), TenantId::new("acme").unwrap());
+    let given = Some((TurnId::new("t1").unwrap(), "d".to_owned()));
+    let (to, payload) = (Inbound::Turns, "{}".into());
+    trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds });
+    let entry_of_id = |trial: &Trial| trial.stored::<GivenId>(&named("t1").given()).unwrap().entry;
+    for round in 1..3 {
+        let scheduler = format!("s{round}");
+        let taken = trial.take(&keys::turns(), &scheduler, 9);
+        assert_eq!(entry_of_id(&trial), Some(taken[0].0.clone()), "round {round}");
+        reap_inbound(&mut trial, &scheduler);
+    }
 }
