@@ -281,6 +281,13 @@ impl Paper {
             Query::Entry(stream, entry) => {
                 Value::Entry(self.log(stream).iter().find(|(id, _)| id == entry).map(|(_, fields)| fields.clone()))
             }
+            Query::Entries { stream, after, count } => {
+                let entries = self.log(stream).iter();
+                let skip = after.as_ref().map_or(0, |after| {
+                    self.log(stream).iter().position(|(entry, _)| entry == after).map_or(0, |at| at + 1)
+                });
+                Value::Entries(entries.skip(skip).take(*count).cloned().collect())
+            }
             other => panic!("not on paper: {other:?}"),
         }
     }

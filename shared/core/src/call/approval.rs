@@ -13,6 +13,7 @@
 
 mod ask;
 mod decide;
+pub mod notify;
 mod write;
 
 #[cfg(test)]
