@@ -57,12 +57,18 @@ impl Arguments {
     }
 }
 
-/// The hash of the counters of all built-in limits. Its size is not bounded.
+/// The hash of the counters of the limits that every fleet has. Its size is not bounded.
 const BUILT_IN: &str = "_";
+
+/// Returns true for a limit that every fleet has, such as `_tick`. The limits of a day, such as `_calls:20000`, have a hash
+/// each: a scan reads them whole.
+fn is_built_in(limit: &str) -> bool {
+    limit.starts_with(BUILT_IN) && !limit.contains(':')
+}
 
 /// The hash of a limit's counters. Built-in limits share one.
 pub(super) fn hash_of(limit: &str) -> &str {
-    if limit.starts_with(BUILT_IN) { BUILT_IN } else { limit }
+    if is_built_in(limit) { BUILT_IN } else { limit }
 }
 
 /// The field of a counter in its hash.
@@ -72,7 +78,7 @@ pub(super) fn field_of(counter: &CounterKey) -> String {
 
 /// The prefix of the counter's name in the field.
 pub(super) fn field_before(limit: &str) -> [&str; 2] {
-    if limit.starts_with(BUILT_IN) { [limit, ":"] } else { ["", ""] }
+    if is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
 /// Names in groups: counters by hash, inboxes by tenant. They are numbered from 1, in the order of the groups.

@@ -8,7 +8,7 @@
 //! | `<record>` | string: `<version> <entry> <rooms> <content>` |
 //! | `parts:<record>` | hash: parts of the record by name |
 //! | `counters:<limit>` | hash: counters by name, four doubles each, and pairs of doubles if it is rolling |
-//! | `counters:_` | the same for all built-in limits, whose names begin with `_`: counters by `<limit>:<counter>` |
+//! | `counters:_` | the same for the limits of every fleet, such as `_tick`: counters by `<limit>:<counter>` |
 //! | `<set>`, `timers`, `inboxes:<tenant>` | sorted set: members by place |
 //! | `<stream>` | stream; a queue has the consumer group `workers` |
 //! | `replies:<tenant>:<inbox>` | stream: fields `reply` and `seq` |
