@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tickfleet_core::audit::AuditEntry;
 use tickfleet_core::bounds::Bounds;
-use tickfleet_core::keys;
+use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 use tickfleet_model::Durability;
@@ -34,23 +34,23 @@ pub(crate) struct Known {
     versions: Versions,
     state: Mutex<ShardState>,
     clock: ShardClock,
-    inbound: Mutex<Inbound>,
+    inbound: [Mutex<Look>; 2],
 }
 
-/// The last look at the bytes of the inbound stream of turns.
+/// The last look at the bytes of an inbound stream.
 #[derive(Debug, Clone, Copy, Default)]
-struct Inbound {
+struct Look {
     looked_ms: i64,
     is_full: bool,
 }
 
-/// Time between two looks at the bytes of the inbound stream, ms.
+/// Time between two looks at the bytes of an inbound stream, ms.
 const INBOUND_LOOK_MS: i64 = 100;
 
 impl Default for Known {
     fn default() -> Self {
         let prefix = format!("{:x}.", rand_prefix());
-        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default(), inbound: Mutex::default() }
+        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default(), inbound: <[Mutex<Look>; 2]>::default() }
     }
 }
 
@@ -97,18 +97,23 @@ impl Store {
         }
     }
 
-    /// The bounds for new turns. While the inbound stream has too many bytes, it has room for none: a turn whose ID was
-    /// accepted before is still recognized.
+    /// The bounds for new messages of an inbound stream. While the stream has too many bytes, it has room for none: an ID
+    /// that was accepted before is still recognized.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn inbound_bounds(&self) -> Result<Bounds, StoreError> {
+    pub async fn inbound_bounds(&self, to: Inbound) -> Result<Bounds, StoreError> {
         let now_ms = self.state_or_read().await?.now_ms;
-        let lock = || self.known.inbound.lock().unwrap_or_else(PoisonError::into_inner);
+        let [turns, tasks] = &self.known.inbound;
+        let look = match to {
+            Inbound::Turns => turns,
+            Inbound::Tasks => tasks,
+        };
+        let lock = || look.lock().unwrap_or_else(PoisonError::into_inner);
         let mut inbound = *lock();
         if (now_ms - inbound.looked_ms).abs() >= INBOUND_LOOK_MS {
-            let bytes = self.seam().stream_bytes(&keys::turns()).await?;
-            inbound = Inbound { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
+            let bytes = self.seam().stream_bytes(&to.stream()).await?;
+            inbound = Look { looked_ms: now_ms, is_full: bytes >= self.options().turns_bytes_max };
             *lock() = inbound;
         }
         let bounds = self.bounds();
@@ -290,9 +295,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use bytes::Bytes;
-    use tickfleet_core::turn::submit::{Inbound as To, Submit, Submitted};
-    use tickfleet_model::Durability;
-use tickfleet_model::{TenantId, TurnId};
+    use tickfleet_core::turn::submit::{Submit, Submitted};
+    use tickfleet_model::{TenantId, TurnId};
 
     use super::*;
     use crate::StoreOptions;
@@ -302,13 +306,13 @@ use tickfleet_model::{TenantId, TurnId};
         let options = StoreOptions { turns_bytes_max: 1_000, ..StoreOptions::default() };
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(options));
         let submit = async |id: &str| {
-            let bounds = store.inbound_bounds().await.unwrap();
+            let bounds = store.inbound_bounds(Inbound::Turns).await.unwrap();
             let payload = Bytes::from("x".repeat(1_000));
             let given = Some((TurnId::new(id).unwrap(), "d".to_owned()));
             let tenant = TenantId::new("acme").unwrap();
-            let submit = Submit { to: To::Turns, tenant, given, reply_to: None, payload, bounds: &bounds };
+            let submit = Submit { to: Inbound::Turns, tenant, given, reply_to: None, payload, bounds: &bounds };
             let submitted = store.decide(submit).await.unwrap().result;
-            *store.known.inbound.lock().unwrap() = Inbound::default();
+            *store.known.inbound[0].lock().unwrap() = Look::default();
             submitted
         };
         assert_eq!(submit("a").await, Submitted::Accepted);

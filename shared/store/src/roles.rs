@@ -154,14 +154,12 @@ const GATEWAY_WRITES: &[&str] =
     &["", "turns", "tasks", "replies:*", "read:*", "seq:*", "inboxes:*", "ready:*", "external:*", "lane:*", "held:*"];
 
 /// Verbs whose users may load no script.
-pub(crate) const LENT: [Verb; 4] = [Verb::Submit, Verb::Enqueue, Verb::Checkpoint, Verb::Notices];
+pub(crate) const LENT: [Verb; 0] = [];
 
 const SCHEDULER: &[Verb] = &[
-    Verb::Submit,
     Verb::Admit,
     Verb::Expect,
     Verb::Reject,
-    Verb::Cancel,
     Verb::Heads,
     Verb::Release,
     Verb::Promote,
@@ -172,20 +170,15 @@ const SCHEDULER: &[Verb] = &[
     Verb::Retry,
     Verb::Wait,
     Verb::Delegate,
-    Verb::Touch,
-    Verb::Retire,
     Verb::Beat,
     Verb::Reap,
     Verb::Suspect,
     Verb::PutBack,
-    Verb::Forget,
     Verb::Seal,
     Verb::Weigh,
     Verb::Prune,
 ];
 const WORKER: &[Verb] = &[
-    Verb::Submit,
-    Verb::Cancel,
     Verb::Begin,
     Verb::Assert,
     Verb::Claim,
@@ -204,33 +197,13 @@ const WORKER: &[Verb] = &[
     Verb::Wait,
     Verb::HandBack,
     Verb::Delegate,
-    Verb::Say,
-    Verb::Tell,
-    Verb::Hear,
     Verb::Beat,
     Verb::Reap,
     Verb::Suspect,
-    Verb::KeepDocument,
-    Verb::Remember,
-    Verb::Forget,
     Verb::Weigh,
 ];
 const OPERATOR: &[Verb] = &[
-    Verb::Submit,
-    Verb::Enqueue,
-    Verb::Cancel,
     Verb::Delegate,
-    Verb::Say,
-    Verb::Tell,
-    Verb::ResetLimit,
-    Verb::Replay,
-    Verb::DropDead,
-    Verb::RollUp,
-    Verb::DecideApproval,
-    Verb::KeepDocument,
-    Verb::DropDocuments,
-    Verb::Remember,
-    Verb::Forget,
     Verb::Repair,
 ];
 
@@ -250,26 +223,11 @@ impl Role {
     /// The verbs that it calls.
     fn verbs(self) -> Vec<Verb> {
         match self {
-            Self::Tickfleet => [SCHEDULER, WORKER, OPERATOR, &[Verb::Checkpoint, Verb::Notices]].concat(),
+            Self::Tickfleet => [SCHEDULER, WORKER, OPERATOR].concat(),
             Self::Scheduler => SCHEDULER.to_vec(),
             Self::Worker => WORKER.to_vec(),
             Self::Operator => OPERATOR.to_vec(),
-            // What operators do through it, too.
-            Self::Gateway => {
-                vec![
-                    Verb::Submit,
-                    Verb::Enqueue,
-                    Verb::Cancel,
-                    Verb::Say,
-                    Verb::Replay,
-                    Verb::DropDead,
-                    Verb::RollUp,
-                    Verb::DecideApproval,
-                ]
-            }
-            Self::Producer => vec![Verb::Submit, Verb::Enqueue],
-            Self::Onlooker => Vec::new(),
-            Self::Exporter => vec![Verb::Checkpoint, Verb::Notices],
+            Self::Gateway | Self::Producer | Self::Onlooker | Self::Exporter => Vec::new(),
         }
     }
 

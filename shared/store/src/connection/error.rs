@@ -183,13 +183,6 @@ pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<supe
     }
 }
 
-impl StoreError {
-    /// Whether the server does not know the script, and the user may not load it.
-    pub(crate) fn is_unknown_script(&self) -> bool {
-        matches!(self, Self::Verb { source, .. } if source.code() == Some("NOSCRIPT"))
-    }
-}
-
 /// Returns true if a server refused a script before it began, because the slot is elsewhere, or nobody serves it now.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))

@@ -3,7 +3,6 @@
 
 mod aside;
 pub(crate) mod seals;
-mod stats;
 
 use std::collections::{BTreeMap, HashMap};
 

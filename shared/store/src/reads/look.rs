@@ -90,27 +90,6 @@ impl Store {
         Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1, meta.deadline_ms))))
     }
 
-    /// Returns true if a turn or task whose producer gave the id was taken in, and nobody has decided about it so far.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
-        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
-        let state: String = self.connection.query(Question::Look, &command).await?;
-        Ok(state == "q")
-    }
-
-    /// The digest of the turn or task whose producer gave it this id, taken in or decided about, for as long as the id is
-    /// remembered; none where it is not.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn content_of(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
-        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(1).arg(-1).to_owned();
-        let digest: String = self.connection.query(Question::Look, &command).await?;
-        Ok(Some(digest).filter(|digest| !digest.is_empty()))
-    }
-
     /// Why a turn or task that is under way was cancelled; none where it was not.
     ///
     /// # Errors

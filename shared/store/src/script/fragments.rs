@@ -33,8 +33,6 @@ pub(crate) const BUDGET: Fragment = fragment!("budget");
 pub(crate) const LIMITS: Fragment = fragment!("limits");
 /// What models use: budgets of tokens and money, and what is counted of them.
 pub(crate) const SPEND: Fragment = fragment!("spend");
-/// What was put aside, and who is done with it.
-pub(crate) const ASIDE: Fragment = fragment!("aside");
 /// Cancels that came before what they cancel.
 pub(crate) const EARLY: Fragment = fragment!("early");
 /// The end of a turn or task that is asked for.

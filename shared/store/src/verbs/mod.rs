@@ -10,15 +10,13 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    ASIDE, BUDGET, CANCEL, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    BUDGET, CANCEL, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
 };
 use crate::script::verbs;
 
 verbs! {
-    Submit: "turns" / "submit" [TENANTS, INBOX],
     Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS, EARLY, INBOX] drains,
     Reject: "turns" / "reject" [INBOX, REPLY],
-    Cancel: "turns" / "cancel" [TENANTS, SLICE, CANCEL],
     Heads: "timers" / "heads" [],
     Release: "timers" / "release" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS] drains,
     Promote: "timers" / "promote" [PRESSURE, TENANTS, SLICE] drains,
@@ -30,8 +28,6 @@ verbs! {
     Conclude: "effects" / "conclude" [],
     AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
     UseApproval: "approvals" / "use_approval" [],
-    DecideApproval: "approvals" / "decide_approval" [],
-    Notices: "approvals" / "notices" [],
     Lookup: "cache" / "lookup" [],
     Fill: "cache" / "fill" [MEMORY],
     Brake: "loops" / "brake" [],
@@ -44,27 +40,12 @@ verbs! {
     Rest: "parked" / "rest" [TENANTS, SLICE],
     Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
-    Enqueue: "tasks" / "enqueue" [TENANTS, INBOX],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
-    Touch: "tasks" / "touch" [],
-    Say: "talks" / "say" [],
-    Tell: "talks" / "tell" [],
-    Hear: "talks" / "hear" [],
-    Retire: "tasks" / "retire" [],
     Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
     Suspect: "recovery" / "suspect" [],
     PutBack: "recovery" / "put_back" [],
-    ResetLimit: "run_time" / "reset_limit" [LIMITS],
-    KeepDocument: "knowledge" / "keep_document" [MEMORY],
-    DropDocuments: "knowledge" / "drop_documents" [],
-    Remember: "knowledge" / "remember" [MEMORY],
-    Forget: "knowledge" / "forget" [],
-    Replay: "dead" / "replay" [ASIDE, INBOX],
-    DropDead: "dead" / "drop_dead" [ASIDE],
     Seal: "audit" / "seal" [],
-    Checkpoint: "audit" / "checkpoint" [],
-    RollUp: "audit" / "roll_up" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
     Repair: "upkeep" / "repair" [TENANTS, SLICE, GROUPS],
@@ -82,7 +63,8 @@ pub(crate) mod turns {
 
     pub use admit::*;
     pub use cancel::*;
-    pub use inbound::{Inbound, Waits};
+    pub use inbound::Waits;
+    pub use tickfleet_core::turn::submit::Inbound;
     pub use limit::{CounterDebits, LimitRow};
     pub use policy::{Generations, PolicyRow};
     pub use reject::*;
@@ -141,16 +123,14 @@ pub(crate) mod effects {
 /// Approvals: what people are asked about calls, what they say, and what comes of that.
 pub(crate) mod approvals {
     mod ask_approval;
-    mod decide_approval;
-    mod facts;
     mod notices;
     mod use_approval;
+    mod view;
 
     pub use ask_approval::*;
-    pub use decide_approval::*;
-    pub use facts::*;
     pub use notices::*;
     pub use use_approval::*;
+    pub use view::*;
 }
 
 /// Answers of reads that are kept for those who ask the same soon.
@@ -185,23 +165,19 @@ pub(crate) mod facts {
 /// Tasks, and the runtimes outside that carry them out.
 pub(crate) mod tasks {
     mod delegate;
-    mod enqueue;
     mod retire;
     mod step;
     mod touch;
 
     pub use delegate::*;
-    pub use enqueue::*;
     pub use touch::*;
 }
 
 /// What is said: between people and agents in sessions, and from agent to agent.
 pub(crate) mod talks {
-    mod hear;
     mod say;
     mod tell;
 
-    pub use hear::*;
     pub use say::*;
     pub use tell::*;
 }
@@ -238,8 +214,6 @@ pub(crate) mod run_time {
 
 /// What agents may look up: documents and memories.
 pub(crate) mod knowledge {
-    mod drop_documents;
-    mod forget;
     mod keep_document;
     mod remember;
 
@@ -249,7 +223,6 @@ pub(crate) mod knowledge {
 
 /// What was put aside, and what operators do with it.
 pub(crate) mod dead {
-    mod drop_dead;
     mod replay;
 
     pub use replay::*;

@@ -1,6 +1,8 @@
 //! What was put aside: dead letters by their ids, and which failed calls of the audit log somebody is done with.
 
-use redis::Value;
+use redis::Value as Reply;
+use tickfleet_core::dead::handled_calls;
+use tickfleet_core::{Query, Value};
 
 use crate::connection::question::Question;
 use crate::connection::reader::entry;
@@ -21,24 +23,17 @@ impl Store {
     ) -> Result<Vec<DeadLetter>, StoreError> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(self.keys.key("dead")).arg(until).arg(from).arg("COUNT").arg(count);
-        let found: Vec<Value> = self.connection.query(Question::Look, &command).await?;
+        let found: Vec<Reply> = self.connection.query(Question::Look, &command).await?;
         Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
     }
 
-    /// Tells of each of these entries of the audit log whether somebody is done with it.
+    /// Returns for each of these entries of the audit log whether an operator has replayed or dropped its call.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn are_handled(&self, entries: &[&str]) -> Result<Vec<bool>, StoreError> {
-        if entries.is_empty() {
-            return Ok(Vec::new());
-        }
-        let key = self.keys.key("handled");
-        let mut pipe = redis::pipe();
-        for entry in entries {
-            pipe.cmd("ZSCORE").arg(&key).arg(entry);
-        }
-        let found: Vec<Option<f64>> = self.connection.pipeline(Question::Look, &pipe).await?;
-        Ok(found.iter().map(Option::is_some).collect())
+        let queries: Vec<Query> = entries.iter().map(|entry| Query::Place(handled_calls(), (*entry).into())).collect();
+        let found = self.seam().read(&queries).await?;
+        Ok(found.iter().map(|place| matches!(place, Value::Place(Some(_)))).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! A scheduler that stops in order returns what it has not decided about.
 
 use crate::verbs::Verb;
-use crate::verbs::turns::inbound::INBOUND;
+use crate::verbs::turns::Inbound;
 use crate::{Store, StoreError};
 use tickfleet_model::ConsumerId;
 
@@ -19,8 +19,8 @@ impl Store {
         loop {
             let mut args = self.args();
             args.show(consumer).show(PUT_BACK_MAX);
-            for inbound in INBOUND {
-                args.text(inbound.stream());
+            for inbound in [Inbound::Turns, Inbound::Tasks] {
+                args.text(inbound.stream().to_string());
             }
             let mut reply = self.ask(Verb::PutBack, args).await?;
             let now = reply.number()?.unsigned_abs();

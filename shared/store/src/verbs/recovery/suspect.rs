@@ -1,7 +1,7 @@
 //! The inbound entry that a scheduler looks into alone.
 
 use crate::verbs::Verb;
-use crate::verbs::turns::inbound::Inbound;
+use crate::verbs::turns::Inbound;
 use crate::{Store, StoreError};
 use tickfleet_model::ConsumerId;
 
@@ -13,7 +13,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn suspect(&self, from: Inbound, consumer: &ConsumerId, entry: Option<&str>) -> Result<(), StoreError> {
         let mut args = self.args();
-        args.text(from.stream()).show(consumer).text(entry.unwrap_or_default());
+        args.text(from.stream().to_string()).show(consumer).text(entry.unwrap_or_default());
         self.run(Verb::Suspect, args).await.map(drop)
     }
 }

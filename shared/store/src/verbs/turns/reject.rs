@@ -4,7 +4,7 @@ use crate::connection::question::Question;
 use crate::keys::TurnName;
 use crate::script::reply::text_of;
 use crate::verbs::Verb;
-use crate::verbs::turns::inbound::Inbound;
+use crate::verbs::turns::Inbound;
 use crate::{Store, StoreError};
 use tickfleet_model::{InboxName, TenantId};
 
@@ -39,7 +39,7 @@ impl Store {
         let mut args = self.args();
         let o = &self.options;
         args.show(o.reply_retain_ms).show(o.dead_entries_max).show(o.dedupe_ms.max(o.retain_ms));
-        args.text(from.stream()).show(o.inbox_unread_max).show(o.inboxes_max).show(entries.len());
+        args.text(from.stream().to_string()).show(o.inbox_unread_max).show(o.inboxes_max).show(entries.len());
         for e in entries {
             args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
             args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant).or(e.absent.as_ref()))
