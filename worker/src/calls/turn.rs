@@ -128,13 +128,22 @@ impl Pipeline {
     }
 
     /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
-    pub(crate) async fn slice(self: Arc<Self>, slice: Slice, hold: Hold, slot: Slot, held: OwnedSemaphorePermit) {
-        let (name, entry) = (slice.name.clone(), slice.entry.clone());
-        let span = span_of(&slice);
+    pub(crate) fn slice(
+        self: Arc<Self>,
+        slice: Slice,
+        hold: Hold,
+        slot: Slot,
+        held: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> + Send {
         // A task is copied several times on its way to where it runs: what is large of it is in a box.
-        Box::pin(self.run_slice(slice, hold, slot)).instrument(span).await;
-        self.slices.let_go(&name, &entry);
-        drop(held);
+        let slice = Arc::new(slice);
+        async move {
+            let (name, entry) = (slice.name.clone(), slice.entry.clone());
+            let span = span_of(&slice);
+            Box::pin(self.run_slice(slice, hold, slot)).instrument(span).await;
+            self.slices.let_go(&name, &entry);
+            drop(held);
+        }
     }
 
     /// Marks a slice that a worker has died with as started: only then does another crash count against it. `None` if
@@ -174,7 +183,7 @@ impl Pipeline {
         Some(Arc::unwrap_or_clone(slice))
     }
 
-    async fn run_slice(&self, slice: Slice, hold: Hold, slot: Slot) {
+    async fn run_slice(&self, slice: Arc<Slice>, hold: Hold, slot: Slot) {
         // By one clock: the ID of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.entry).unwrap_or_else(|| self.store.state().now_ms);
         self.metrics.started(self.since(dispatched_ms));
@@ -423,10 +432,10 @@ impl Pipeline {
 }
 
 impl Holding {
-    fn new(slice: Slice, hold: Hold) -> Self {
+    fn new(slice: Arc<Slice>, hold: Hold) -> Self {
         let results = Vec::with_capacity(slice.calls.len());
         let (view, repeats) = (View::default(), Vec::new());
-        Self { slice: Arc::new(slice), hold, results, view, repeats, canceled: None, begun_by: None }
+        Self { slice, hold, results, view, repeats, canceled: None, begun_by: None }
     }
 
     /// True if all calls of the slice have results.
