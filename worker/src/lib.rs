@@ -39,6 +39,7 @@ use tokio_util::sync::CancellationToken;
 use agents::TaskHandlers;
 use calls::call::Calls;
 pub use calls::governed::loops::LoopOptions;
+pub use tickfleet_core::call::streak::StreakBounds;
 use calls::turn::Pipeline;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};

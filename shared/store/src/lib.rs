@@ -59,14 +59,10 @@ pub use script::ScriptLine;
 pub use verbs::Scripts;
 pub use verbs::approvals::*;
 pub use verbs::audit::*;
-pub use verbs::cache::*;
 pub use verbs::dead::*;
-pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::facts::*;
 pub use verbs::knowledge::*;
-pub use verbs::loops::*;
-pub use verbs::parked::*;
 pub use verbs::recovery::*;
 pub use verbs::run_time::*;
 pub use verbs::slices::*;
@@ -78,7 +74,6 @@ pub use verbs::upkeep::*;
 
 use std::sync::Arc;
 
-use connection::confirm::Confirming;
 use connection::no_redis::NoRedis;
 use decide::{Backend, Known};
 use seam::memory::MemoryStore;
@@ -201,8 +196,6 @@ pub struct Store {
     shard: u32,
     options: Arc<StoreOptions>,
     time: TimeSource,
-    /// Connections for what has to be durable before the next step: one for each kind of durability, since each waits.
-    confirming: Arc<[Confirming; 2]>,
     backend: Backend,
     known: Arc<Known>,
 }
@@ -248,7 +241,6 @@ impl Store {
             shard,
             options,
             time: TimeSource::Redis,
-            confirming: Arc::default(),
             backend: Backend::Redis(Arc::new(redis)),
             known: Arc::default(),
         }

@@ -13,8 +13,7 @@ use tokio::sync::Mutex;
 use super::question::Question;
 use super::{Connection, Live, is_of_this_connection};
 use crate::StoreError;
-use crate::script::{Function, Script};
-use crate::script::args::Args;
+use crate::script::Function;
 
 /// Whether what was written would survive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,37 +40,6 @@ impl std::fmt::Debug for Live {
 }
 
 impl Connection {
-    /// Runs a script on the connection of `confirming`, and waits `at_most` until what it wrote would survive; only where
-    /// its answer `asks` for that.
-    ///
-    /// # Errors
-    /// As those of a script. What it wrote may be there, and is not confirmed: it may be repeated.
-    pub(crate) async fn run_confirmed(
-        &self,
-        confirming: &Confirming,
-        (script, prefix, args): (&Script, &str, &Args),
-        (durability, at_most): (Durability, Duration),
-        asks: impl Fn(&Value) -> bool,
-    ) -> Result<(Value, Confirmed), StoreError> {
-        let mut kept = confirming.kept.lock().await;
-        // While an answer is awaited the connection belongs to the future: one that was given up is not used again.
-        let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
-            Some(live) => live,
-            None => {
-                let (moves, connection) = (self.moves(), Box::pin(self.dedicated(at_most)).await?);
-                (Live::new(connection), moves)
-            }
-        };
-        let run = self.run_on(&live.0, script, prefix, args);
-        let answer = self.observe(script.verb, true, run).await?;
-        let confirmed = match asks(&answer) {
-            true => self.confirm(&live.0, durability, at_most).await?,
-            false => Confirmed::Yes,
-        };
-        *kept = Some(live);
-        Ok((answer, confirmed))
-    }
-
     /// Runs a function on the connection of `confirming`, and waits `at_most` until what it wrote would survive. `read` reads
     /// its reply, and says whether it wrote anything.
     ///

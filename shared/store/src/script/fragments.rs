@@ -31,8 +31,6 @@ pub(crate) const GROUPS: Fragment = fragment!("groups");
 pub(crate) const BUDGET: Fragment = fragment!("budget");
 /// Limits, as data.
 pub(crate) const LIMITS: Fragment = fragment!("limits");
-/// What models use: budgets of tokens and money, and what is counted of them.
-pub(crate) const SPEND: Fragment = fragment!("spend");
 /// Cancels that came before what they cancel.
 pub(crate) const EARLY: Fragment = fragment!("early");
 /// The end of a turn or task that is asked for.
@@ -41,8 +39,6 @@ pub(crate) const CANCEL: Fragment = fragment!("cancel");
 pub(crate) const INBOX: Fragment = fragment!("inbox");
 /// Replies into inboxes.
 pub(crate) const REPLY: Fragment = fragment!("reply");
-/// Whether there is room for what is kept for good.
-pub(crate) const MEMORY: Fragment = fragment!("memory");
 /// Facts of sessions.
 pub(crate) const FACTS: Fragment = fragment!("facts");
 /// Replies for what kills its readers.

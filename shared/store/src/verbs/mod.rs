@@ -10,7 +10,7 @@ mod scripts;
 pub use scripts::Scripts;
 
 use crate::script::fragments::{
-    BUDGET, CANCEL, EARLY, FACTS, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+    BUDGET, CANCEL, EARLY, FACTS, GROUPS, INBOX, LIMITS, POISON, PRESSURE, REPLY, SLICE, TENANTS,
 };
 use crate::script::verbs;
 
@@ -22,24 +22,9 @@ verbs! {
     Promote: "timers" / "promote" [PRESSURE, TENANTS, SLICE] drains,
     Wake: "timers" / "wake" [],
     Cascade: "timers" / "cascade" [TENANTS, SLICE, CANCEL],
-    Begin: "slices" / "begin" [],
-    Assert: "slices" / "assert" [],
-    Claim: "effects" / "claim" [],
-    Conclude: "effects" / "conclude" [],
-    AskApproval: "approvals" / "ask_approval" [TENANTS, SLICE, INBOX, REPLY],
-    UseApproval: "approvals" / "use_approval" [],
-    Lookup: "cache" / "lookup" [],
-    Fill: "cache" / "fill" [MEMORY],
-    Brake: "loops" / "brake" [],
-    CountRepeat: "loops" / "count_repeat" [],
     Expect: "facts" / "expect" [FACTS],
     Enter: "facts" / "enter" [FACTS],
-    Restate: "facts" / "restate" [FACTS],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY, FACTS],
-    Retry: "parked" / "retry" [TENANTS, SLICE],
-    Rest: "parked" / "rest" [TENANTS, SLICE],
-    Wait: "parked" / "wait" [TENANTS, SLICE, SPEND, FACTS],
-    HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
@@ -89,77 +74,27 @@ pub(crate) mod timers {
 
 /// The verbs of workers for a slice that they hold.
 pub(crate) mod slices {
-    mod assert;
-    mod begin;
-    mod hand_back;
     mod settle;
 
-    pub use assert::*;
-    pub use begin::*;
-    pub use hand_back::*;
     pub use settle::*;
-}
-
-/// The verbs of workers that park a slice: without a slot, until something has come.
-pub(crate) mod parked {
-    mod rest;
-    mod retry;
-    mod wait;
-
-    pub use rest::*;
-    pub use retry::*;
-    pub use wait::*;
-}
-
-/// The ledger of effects: equal calls of a tool that declares what makes them equal.
-pub(crate) mod effects {
-    mod claim;
-    mod conclude;
-
-    pub use claim::*;
-    pub use conclude::*;
 }
 
 /// Approvals: what people are asked about calls, what they say, and what comes of that.
 pub(crate) mod approvals {
-    mod ask_approval;
     mod notices;
-    mod use_approval;
     mod view;
 
-    pub use ask_approval::*;
     pub use notices::*;
-    pub use use_approval::*;
     pub use view::*;
-}
-
-/// Answers of reads that are kept for those who ask the same soon.
-pub(crate) mod cache {
-    mod fill;
-    mod lookup;
-
-    pub use fill::*;
-    pub use lookup::*;
-}
-
-/// Agents that make the same call again and again.
-pub(crate) mod loops {
-    mod brake;
-    mod count_repeat;
-
-    pub use brake::*;
-    pub use count_repeat::*;
 }
 
 /// Facts of sessions: what calls that ended have set and cleared, and which calls may begin by that.
 pub(crate) mod facts {
     mod enter;
     mod expect;
-    mod restate;
 
     pub use enter::*;
     pub use expect::*;
-    pub use restate::*;
 }
 
 /// Tasks, and the runtimes outside that carry them out.
