@@ -113,6 +113,29 @@ impl Decision for NameSuspect {
     }
 }
 
+/// Takes an inbound entry off its stream that needs no decision of its own: what it asks for is done.
+#[derive(Debug, Clone)]
+pub struct AcknowledgeInbound {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The entry.
+    pub entry: EntryId,
+}
+
+impl Decision for AcknowledgeInbound {
+    /// False if another scheduler has taken it over.
+    type Output = bool;
+
+    fn decide(&self, _: &View, context: &Context) -> Result<Step<bool>, Undecided> {
+        if context.failed(|conflict| *conflict == Conflict::NotHeld) {
+            return Ok(Step::Return(false));
+        }
+        let mut transaction = Transaction::new(context.version.clone());
+        transaction.guard(Guard::Held(self.stream.clone(), self.entry.clone()));
+        Ok(Step::Commit(transaction, true))
+    }
+}
+
 /// Redelivers one inbound entry of a scheduler whose lease has ended.
 pub struct ReapInbound<'a> {
     /// The scheduler's consumer.

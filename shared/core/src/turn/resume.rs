@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::due::{Case, Fired};
 use super::end::parts;
 use super::slice::dispatch;
-use super::state::{EndReason, Turn};
+use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
 use crate::keys::limits;
 use crate::transaction::{Conflict, CounterKey, Guard, Room, TimerRule, Window};
@@ -45,7 +45,12 @@ impl Case<'_> {
             counters_max: u64::MAX,
         }));
         dispatch(&mut self.transaction, name, &mut turn, &calls);
-        self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
+        // An external runtime that stays silent loses the task.
+        let due_ms = match turn.destination {
+            Destination::Workers(_) => deadline_ms,
+            Destination::External { lease_ms } => deadline_ms.min(now_ms + lease_ms),
+        };
+        self.transaction.timer(name.timer(), due_ms, TimerRule::Set);
         self.transaction.proof = Some(name.record());
         Ok(Fired::Dispatched)
     }
