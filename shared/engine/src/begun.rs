@@ -98,9 +98,9 @@ async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn,
         turn: Some(name.turn.clone()),
         digest: content_digest(turn),
         reply_to: None,
-        payload,
+        payload: payload.into(),
     };
-    Ok(match store.submit(&[submission]).await?.pop() {
+    Ok(match store.submit(&[submission]).await?.pop().transpose()? {
         Some(Submitted::Accepted { .. }) => BegunTurn::Out(name.turn),
         Some(Submitted::Duplicate) => submitted_before(store, &name).await?,
         Some(Submitted::Conflict) => BegunTurn::Refused(ID_IS_TAKEN.to_owned()),

@@ -281,16 +281,15 @@ impl Planned {
             delegated_by: self.by.as_ref().map(ToString::to_string),
             span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
         };
-        let (call, destination) = if self.external_lease_ms > 0 {
+        let (arguments, destination) = if self.external_lease_ms > 0 {
             // An external runtime reads the message itself, with its ID.
             let wire = Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire };
-            (write_task(&wire).into(), Destination::External { lease_ms: self.external_lease_ms })
+            (write_task(&wire), Destination::External { lease_ms: self.external_lease_ms })
         } else {
-            let arguments = with_id(&self.arguments, &task);
-            let call = Call { provider_id: None, tool: TASK_TOOL.into(), arguments };
-            let call = serde_json::to_vec(&call).unwrap_or_default().into();
-            (call, Destination::Workers(self.queue.priority()))
+            (with_id(&self.arguments, &task), Destination::Workers(self.queue.priority()))
         };
+        let call = Call { provider_id: None, tool: TASK_TOOL.into(), arguments };
+        let call = serde_json::to_vec(&call).unwrap_or_default().into();
         Delegate {
             name: TurnName::task(&self.tenant, &task),
             given,
