@@ -113,6 +113,13 @@ pub fn marks(turn: &TurnName) -> RecordKey {
     RecordKey::new(format!("ran:{turn}"))
 }
 
+/// Turns and tasks whose next call is retried or waits for something other than people, for metrics. A place is the time
+/// since when, ms.
+#[must_use]
+pub fn parked() -> SetKey {
+    SetKey::new("parked")
+}
+
 /// All timers of a shard. A place is the due time, ms.
 #[must_use]
 pub fn timers() -> SetKey {

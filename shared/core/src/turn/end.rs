@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, TurnId};
 
+use super::park::leave_parked;
 use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
@@ -347,6 +348,7 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
 
 /// Leaves the throttle or budget queue, returns the permits, and wakes their waiters.
 pub fn leave_waits(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
+    leave_parked(transaction, name, turn);
     if let State::Waiting { reason: WaitReason::Budget { counter }, .. } = &turn.state {
         let (set, member) = (keys::budget_queue(counter), name.to_string().into());
         transaction.write(Write::Leave { set, member, queue_of: None });

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::expire::begin_ending;
 use super::holder;
+use super::park::join_parked;
 use super::slice::{Slice, dispatch, fields};
 use super::state::{EndReason, State, Turn, WaitReason};
 use crate::bounds::Bounds;
@@ -188,6 +189,7 @@ impl HandBackUnreadable<'_> {
         turn.state = State::Waiting { upto, reason: WaitReason::Reader { attempts }, due_ms };
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        join_parked(transaction, name, &turn, now_ms);
         holder::count_out(transaction, name, -1);
         HandedBack::Waits(due_ms)
     }

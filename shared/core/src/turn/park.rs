@@ -6,10 +6,10 @@ use super::holder;
 use super::slice::Slice;
 use super::state::{Note, State, Turn, WaitReason};
 use crate::decision::{Context, Decision, Step};
-use crate::keys::TurnName;
+use crate::keys::{self, TurnName};
 use crate::mutant;
 use crate::section::{self, Section};
-use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction};
+use crate::transaction::{Conflict, Guard, RecordKey, TimerRule, Transaction, Write};
 use crate::view::{Undecided, View};
 
 /// Why the next call of a slice waits.
@@ -143,9 +143,34 @@ impl Park<'_> {
         holder::keep_calls(transaction, name, turn.position, &holder::texts(&slice.calls));
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
+        join_parked(transaction, name, &turn, now_ms);
         holder::count_out(transaction, name, -1);
         transaction.proof = Some(name.record());
         due_ms
+    }
+}
+
+/// True if a parked turn is in the set of [`keys::parked`].
+const fn is_listed(state: &State) -> bool {
+    match state {
+        State::Retrying { .. } => true,
+        State::Waiting { reason, .. } => !matches!(reason, WaitReason::Approval { .. }),
+        _ => false,
+    }
+}
+
+/// Lists a turn that was parked.
+pub(super) fn join_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn, now_ms: i64) {
+    if is_listed(&turn.state) {
+        let (member, place) = (name.to_string().into(), now_ms.max(0).unsigned_abs());
+        transaction.write(Write::Join { set: keys::parked(), member, place, queue_of: None });
+    }
+}
+
+/// Removes a turn that was parked from the list.
+pub(super) fn leave_parked(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
+    if is_listed(&turn.state) {
+        transaction.write(Write::Leave { set: keys::parked(), member: name.to_string().into(), queue_of: None });
     }
 }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::due::{Case, Fired};
 use super::end::parts;
+use super::park::leave_parked;
 use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};
@@ -22,6 +23,7 @@ impl Case<'_> {
         let mut turn = self.stored.value.clone();
         let deadline_ms = turn.head.deadline_ms;
         if upto == turn.position {
+            leave_parked(&mut self.transaction, name, &turn);
             let counter = undecided_queue(name, &turn);
             throttle(&mut self.transaction, name, &mut turn, counter, now_ms, now_ms);
             self.transaction.timer(name.timer(), deadline_ms, TimerRule::Set);
@@ -44,6 +46,7 @@ impl Case<'_> {
             shadow: false,
             counters_max: u64::MAX,
         }));
+        leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
         // An external runtime that stays silent loses the task.
         let due_ms = match turn.destination {
