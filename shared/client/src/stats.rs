@@ -208,7 +208,7 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
             *sums.entry((day, format!("{tenant}:{agent}:{tool}:{what}"), overflow)).or_default() += amount;
         }
     }
-    let addition = |((day, field, overflow), amount)| Addition { day, field, overflow, amount };
+    let addition = |((day, count, overflow), amount)| Addition { day, count, overflow, amount };
     sums.into_iter().map(addition).collect()
 }
 
@@ -361,7 +361,7 @@ mod tests {
         };
         let counts = additions(&[entry("ok"), entry("ok"), entry("denied")]);
         let sum = |is_so: &dyn Fn(&str) -> bool| -> u64 {
-            counts.iter().filter(|one| is_so(&one.field)).map(|one| one.amount).sum()
+            counts.iter().filter(|one| is_so(&one.count)).map(|one| one.amount).sum()
         };
         assert_eq!(sum(&|field| call_of(field) == Some("demo")), 3);
         assert_eq!(sum(&|field| field == looked_at("demo")), 3);

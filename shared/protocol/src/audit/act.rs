@@ -25,8 +25,7 @@ pub struct LimitReset<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The entry of a reset as JSON, open: what the counter had used is known in the step that resets it, which writes
-/// `used_before` and `window_ends_ms` behind the last member of `meta`, and closes both objects.
+/// The audit entry of a reset, JSON. The commit of the reset adds `used_before` and `window_ends_ms` to `meta`.
 #[must_use]
 pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     let LimitReset { limit, counter, redactor, .. } = *reset;
@@ -50,8 +49,8 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     }
     let which = if counter.is_empty() { String::new() } else { format!("@{counter}") };
     entry.text("message", &format!("{by} reset {limit}{which}"));
-    entry.raw("meta", &meta.open());
-    entry.open()
+    entry.raw("meta", &meta.end());
+    entry.end()
 }
 
 /// Something that an operator did to a tenant, an agent, or turns.
@@ -167,8 +166,8 @@ pub struct ApprovalSaid<'a> {
     pub redactor: &'a Redactor,
 }
 
-/// The entry of a person's word as JSON, open: the step in which it counts writes `state`, what the approval has come to,
-/// and `missing`, how many more have to agree, behind the last member of `meta`, and closes both objects.
+/// The audit entry of a person's decision, JSON. Its commit adds to `meta` the `state` of the approval, and `missing`, the
+/// number of people who still have to agree.
 #[must_use]
 pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
     let by = said.redactor.text(said.by);
@@ -193,8 +192,8 @@ pub fn approval_entry(said: &ApprovalSaid<'_>) -> String {
     entry.text("tenant", said.tenant.as_str());
     let did = if said.agrees { "approved" } else { "denied" };
     entry.text("message", &format!("{by} {did} {} of {}", said.tool, said.agent));
-    entry.raw("meta", &meta.open());
-    entry.open()
+    entry.raw("meta", &meta.end());
+    entry.end()
 }
 
 #[cfg(test)]
@@ -228,20 +227,17 @@ mod tests {
             unit: "calls",
             redactor: &Redactor::default(),
         };
-        let closed = |open: String| -> Value {
-            serde_json::from_str(&format!(r#"{open},"used_before":5,"window_ends_ms":7}}}}"#)).unwrap()
-        };
+        let read = |entry: String| -> Value { serde_json::from_str(&entry).unwrap() };
         let expected = json!({
             "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "LIMIT_RESET", "entity_type": "limit",
             "entity_id": "mails@acme:kelly", "actor_type": "operator", "actor_id": "anna", "tenant": "acme",
             "message": "anna reset mails@acme:kelly",
             "meta": {
                 "limit": "mails", "counter": "acme:kelly", "reason": "\"quoted\", token=[REDACTED]", "unit": "calls",
-                "used_before": 5, "window_ends_ms": 7,
             },
         });
-        assert_eq!(closed(limit_reset_entry(&reset)), expected);
-        let of_all = closed(limit_reset_entry(&LimitReset { tenant: None, counter: "", ..reset }));
+        assert_eq!(read(limit_reset_entry(&reset)), expected);
+        let of_all = read(limit_reset_entry(&LimitReset { tenant: None, counter: "", ..reset }));
         assert_eq!((&of_all["tenant"], &of_all["message"]), (&Value::Null, &json!("anna reset mails")));
     }
 }
