@@ -382,8 +382,9 @@ pub struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// The outcome of a call, and its attempts beyond those that failed.
-    fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
+    /// The outcome of a call, its error, and its attempts beyond those that failed.
+    #[must_use]
+    pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
         let EndedCall { turn, reason, fate, .. } = ended_call;
         let deadline_ms = turn.head.deadline_ms;
         let why = turn.canceled.as_deref().map(|why| self.options.redactor.text(why));

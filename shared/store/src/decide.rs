@@ -1,5 +1,6 @@
 //! Decisions of `core` on this shard: [`Store::decide`] reads, decides and commits.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(crate) struct Known {
     state: Mutex<ShardState>,
     clock: ShardClock,
     inbound: [Mutex<Look>; 2],
+    /// The largest jump of shard time ahead of this process' clock since it was asked for, ms.
+    ahead_ms: AtomicI64,
 }
 
 /// The last look at the bytes of an inbound stream.
@@ -50,7 +53,13 @@ const INBOUND_LOOK_MS: i64 = 100;
 impl Default for Known {
     fn default() -> Self {
         let prefix = format!("{:x}.", rand_prefix());
-        Self { versions: Versions::new(prefix), state: Mutex::default(), clock: ShardClock::default(), inbound: <[Mutex<Look>; 2]>::default() }
+        Self {
+            versions: Versions::new(prefix),
+            state: Mutex::default(),
+            clock: ShardClock::default(),
+            inbound: <[Mutex<Look>; 2]>::default(),
+            ahead_ms: AtomicI64::new(0),
+        }
     }
 }
 
@@ -155,11 +164,20 @@ impl Store {
         Ok(self.state())
     }
 
+    /// The largest jump of shard time ahead of this process' clock since the last call, ms.
+    #[must_use]
+    pub fn take_jump_ms(&self) -> i64 {
+        self.known.ahead_ms.swap(0, Ordering::Relaxed)
+    }
+
     /// Takes over the state that a commit has returned.
     pub(crate) fn learn(&self, state: ShardState) {
         let mut known = self.known.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Answers may overtake each other.
         if state.now_ms >= known.now_ms {
+            if known.now_ms > 0 {
+                self.known.ahead_ms.fetch_max(state.now_ms - self.known.clock.now_ms(), Ordering::Relaxed);
+            }
             *known = state;
             self.known.clock.set(state.now_ms);
         }

@@ -5,6 +5,7 @@ use tickfleet_model::TurnId;
 use crate::turn::submit::{Inbound, Submit};
 
 use super::*;
+use crate::recovery::inbound::ReturnInbound;
 
 fn inbound_trial(messages: &[&str]) -> Trial {
     let mut trial = Trial::at(LEASE);
@@ -120,4 +121,19 @@ fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
         assert_eq!(entry_of_id(&trial), Some(taken[0].0.clone()), "round {round}");
         reap_inbound(&mut trial, &scheduler);
     }
+}
+
+#[test]
+fn a_stopping_scheduler_returns_messages_without_a_crash() {
+    let mut trial = inbound_trial(&["{}"]);
+    let entry = trial.holds(&keys::turns(), "s1").remove(0);
+    let fields = trial.fields(&keys::turns(), &entry).unwrap();
+    let returned = ReturnInbound { entry: HeldEntry { queue: keys::turns(), entry: entry.clone(), fields } };
+    assert!(trial.run(&returned));
+    assert!(!trial.run(&returned), "another scheduler may have it");
+    trial.take(&keys::turns(), "s2", 9);
+    let again = trial.holds(&keys::turns(), "s2").remove(0);
+    let fields = trial.fields(&keys::turns(), &again).unwrap();
+    assert_eq!(messages::crashes(&fields), 0);
+    assert_eq!(messages::origin(&HeldEntry { queue: keys::turns(), entry: again, fields }), entry);
 }
