@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_core::counters::{DeleteCounters, PruneCounter, expiring};
-use tickfleet_core::dead::{ForgetHandled, handled};
+use tickfleet_core::dead::ForgetHandled;
 use tickfleet_core::task::external::Retire;
 use tickfleet_core::task::lists::ExpireList;
 use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, audit, call, keys};
@@ -216,11 +216,8 @@ impl House {
             return Ok(());
         };
         let first_ms = first.first().and_then(|(entry, _)| entry_ms(entry.as_str()));
-        let Some(before_ms) = first_ms else { return Ok(()) };
-        let due = Query::First { set: handled(), upto: Some(before_ms.max(0).unsigned_abs()), count: 1 };
-        if matches!(self.store.query(due).await?, Value::Members(members) if !members.is_empty()) {
-            self.store.decide(ForgetHandled { before_ms }).await?;
-        }
+        let Some(log_begins_ms) = first_ms.and_then(|first_ms| u64::try_from(first_ms).ok()) else { return Ok(()) };
+        self.store.decide(ForgetHandled { log_begins_ms }).await?;
         Ok(())
     }
 
@@ -236,7 +233,7 @@ impl House {
             self.store.decide(DeleteCounters { limit, counters, last: next == 0 }).await?;
         }
         let active = self.active.load();
-        let names: Vec<String> = keys::limits::PRUNED
+        let names: Vec<String> = keys::limits::WINDOWED
             .iter()
             .map(|name| (*name).to_owned())
             .chain(active.policy.limits.iter().map(|limit| limit.name.clone()))

@@ -195,6 +195,9 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
 
 /// Names of the built-in limits of every fleet. They start with `_`; configured limits do not.
 pub mod limits {
+    /// The built-in limits with windows: their idle counters are deleted.
+    pub const WINDOWED: [&str; 3] = [TICK, DAY, TENANT_DAY];
+
     /// Calls of an agent in a tick; the counter is `<tenant>:<agent>`.
     pub const TICK: &str = "_tick";
     /// Calls of an agent in a day; the counter is `<tenant>:<agent>`.

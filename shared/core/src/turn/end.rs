@@ -76,7 +76,7 @@ pub struct EndedCall<'a> {
 }
 
 /// Renders the text for producers and auditors. Pure: equal input gives equal text.
-pub trait Render {
+pub trait Render: Sync {
     /// The result of a call that ends without running.
     fn ended(&self, call: &EndedCall<'_>) -> RenderedCall;
 

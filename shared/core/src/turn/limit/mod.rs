@@ -228,7 +228,7 @@ pub enum Rules {
 }
 
 /// The limits of the policy in force.
-pub trait Policy {
+pub trait Policy: Sync {
     /// The rules for `calls`, the next calls of a turn.
     fn rules(&self, name: &TurnName, head: &Head, calls: &[Call]) -> Rules;
 
