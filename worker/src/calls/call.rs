@@ -250,7 +250,11 @@ impl Calls {
         if *reason != EndReason::Canceled {
             return None;
         }
-        let why = self.canceled_because(trying.slice).await?;
+        let known = trying.canceled.map(str::to_owned).or_else(|| trying.progress.lock().canceled.clone());
+        let why = match known {
+            Some(why) => why,
+            None => self.canceled_because(trying.slice).await?,
+        };
         trying.progress.lock().canceled.get_or_insert_with(|| why.clone());
         Some(self.redactor.text(&why).into_owned()).filter(|why| !why.is_empty())
     }

@@ -83,6 +83,8 @@ pub(crate) struct Trying<'a> {
     pub(crate) hold: &'a Hold,
     /// The policy and tools that it is judged and carried out by.
     pub(crate) config: &'a WorkerConfig,
+    /// Why the turn was canceled, if that is known.
+    pub(crate) canceled: Option<&'a str>,
     /// Calls of this slice that have results, and do not count for their streaks yet.
     pub(crate) unsettled: &'a [(StreakName, StreakBounds, Repeat)],
     /// Records that the slice's earlier calls have read.

@@ -475,6 +475,7 @@ impl Holding {
             context: Arc::clone(context),
             hold: &self.hold,
             config,
+            canceled: self.canceled.as_deref(),
             unsettled: &self.repeats,
             view: &self.view,
             progress: Mutex::default(),

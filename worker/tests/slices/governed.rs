@@ -139,6 +139,42 @@ async fn a_call_runs_when_people_agree_with_the_arguments_that_they_gave_it() {
     shard.stop().await;
 }
 
+/// A call with a streak, facts, consent and an idempotency claim: one read, one begin and one settle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fully_governed_call_takes_three_round_trips() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let paid = || Fact::parse("paid").unwrap();
+    // No heartbeat comes while it is counted.
+    let shard = Shard::start_for(60_000, |active, setup| {
+        let forbid = vec![FactCondition { fact: paid(), mode: RuleMode::Enforce, message: None }];
+        let sets = vec![FactChange { fact: paid(), on: [Outcome::Ok].into(), kept_ms: 60_000 }];
+        permit(active, "pay", FactRow { forbid, sets, ..FactRow::default() });
+        active.policy.permissions.approvers.insert("kim".into(), BTreeSet::new());
+        let bounds = StreakBounds { refuse_after: 3, refuse_ms: 60_000, keep_ms: 60_000 };
+        setup.loops = Some(LoopOptions { tell_after: 2, bounds, except: Arc::default() });
+        let pay = counted("pay", Effect::Once, &runs, 0).effect_key(&["/amount"], Duration::from_secs(60));
+        setup.tools.push(pay.requires_approval());
+    })
+    .await;
+    shard.dispatch("t1", &[("pay", r#"{"amount":7}"#)]).await;
+    let id = waiting_approval(&shard).await;
+    decide(&shard, &id, YES).await;
+    shard.parked("t1").await;
+    shard.tool_lists_written().await;
+    let before = shard.memory.round_trips();
+    shard.fire("t1").await;
+    // The test's own reads would count, too.
+    shard.until(|| async { (runs.load(Ordering::SeqCst) == 1).then_some(()) }).await;
+    shard.settled(before.1 + 3).await;
+    let (reads, commits) = shard.memory.round_trips();
+    // The timer reads the turn and its calls.
+    let (fire_reads, fire_commits) = (2, 1);
+    assert_eq!((reads - before.0 - fire_reads, commits - before.1 - fire_commits), (1, 2));
+    let result = shard.result("t1", 0).await;
+    assert_eq!((&result["outcome"], &result["approval"]["by"]), (&json!("ok"), &json!(["kim"])), "{result}");
+    shard.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_approval_that_its_call_needs_no_more_becomes_void() {
     let runs = Arc::new(AtomicU32::new(0));

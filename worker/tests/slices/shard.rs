@@ -12,7 +12,7 @@ use tickfleet_core::turn::state::Finished;
 use tickfleet_core::turn::{Destination, Due, Head, State, Suspect, Turn};
 use tickfleet_core::view::{Undecided, View};
 use tickfleet_core::workers::{self, notify_cancel};
-use tickfleet_core::{Context, Decision, Query, Step, StreamKey, Transaction, Value, Write};
+use tickfleet_core::{Context, Decision, Query, RecordKey, Step, StreamKey, Transaction, Value, Write};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{Renderer, ReportOptions};
@@ -91,8 +91,13 @@ impl Shard {
 
     /// Starts a worker; `set_up` changes its policy and its tools.
     pub async fn start_with(set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
-        let memory = MemoryStore::new(MemoryOptions { lease_ms: LEASE_MS, ..MemoryOptions::default() });
-        let options = StoreOptions { lease_ms: LEASE_MS, ..StoreOptions::default() };
+        Self::start_for(LEASE_MS, set_up).await
+    }
+
+    /// As [`Self::start_with`], with another lease. A heartbeat comes four times a lease.
+    pub async fn start_for(lease_ms: i64, set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Self {
+        let memory = MemoryStore::new(MemoryOptions { lease_ms, ..MemoryOptions::default() });
+        let options = StoreOptions { lease_ms, ..StoreOptions::default() };
         let store = Store::in_memory(memory.clone(), 0, Arc::new(options));
         let shutdown = Shutdown::default();
         let worker = worker(store.clone(), &shutdown, set_up);
@@ -115,6 +120,34 @@ impl Shard {
             let due = Due { name: &name, render: &render, sections: &[&EndUnreported], bounds: &bounds };
             self.store.decide(due).await.unwrap();
         }
+    }
+
+    /// Handles the timer of a turn once.
+    pub async fn fire(&self, id: &str) {
+        let (bounds, options, policy) = (self.store.bounds(), ReportOptions::default(), Policy::default());
+        let render = Renderer { options: &options, policy: &policy };
+        let name = name(id);
+        let due = Due { name: &name, render: &render, sections: &[&EndUnreported], bounds: &bounds };
+        self.store.decide(due).await.unwrap();
+    }
+
+    /// Waits until a turn waits.
+    pub async fn parked(&self, id: &str) {
+        self.until(|| async { self.record(id).await.filter(|turn| matches!(turn.state, State::Waiting { .. })) }).await;
+    }
+
+    /// Waits until the worker has written the lists of tools, as each worker does when it starts.
+    pub async fn tool_lists_written(&self) {
+        self.until(|| async {
+            let list = Query::Record(RecordKey::new("tools"));
+            matches!(self.store.query(list).await.unwrap(), Value::Record(Some(_))).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits for this number of commits.
+    pub async fn settled(&self, commits: u64) {
+        self.until(|| async { (self.memory.round_trips().1 >= commits).then_some(()) }).await;
     }
 
     /// The outcome of a turn's call, once the turn has ended. Handles timers meanwhile.

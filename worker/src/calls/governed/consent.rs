@@ -31,6 +31,8 @@ use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying, Waiting};
 use crate::tools::Toolbox;
 
+/// A wait for a point in time is longer by this.
+const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// Bytes of the reasons for which a call asks, as people see them.
 const WHY_BYTES_MAX: usize = 2 * 1024;
 
@@ -194,7 +196,8 @@ impl Calls {
         let stored = view.record::<Approval>(&key).ok().flatten();
         let until_ms = stored.as_ref().and_then(|stored| stored.value.state.until_ms());
         let until_ms = until_ms.unwrap_or(trying.head().deadline_ms);
-        let at_most = self.store.clock().until(until_ms).max(Duration::from_millis(1));
+        // The estimated clock may be ahead, and the call would find people deciding still.
+        let at_most = self.store.clock().until(until_ms) + CLOCK_ERROR;
         (at_most, stored.map(|stored| Guard::Version(key, stored.version)))
     }
 

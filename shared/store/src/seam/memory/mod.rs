@@ -71,6 +71,8 @@ struct Shared {
     enqueued: Notify,
     /// Wakes readers that follow a log or inbox when an entry is appended.
     appended: Notify,
+    reads: AtomicU64,
+    commits: AtomicU64,
 }
 
 /// A shard, with the journal and history of its effects.
@@ -145,8 +147,16 @@ impl MemoryStore {
             bytes_max: AtomicU64::new(bytes_max),
             enqueued: Notify::new(),
             appended: Notify::new(),
+            reads: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Number of reads and of commits so far: on Redis, each would be a round trip.
+    #[must_use]
+    pub fn round_trips(&self) -> (u64, u64) {
+        (self.shared.reads.load(Ordering::Relaxed), self.shared.commits.load(Ordering::Relaxed))
     }
 
     /// Sets the bound on the memory in use, bytes; 0 for none. It applies from the next sample.
@@ -204,10 +214,12 @@ impl MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
+        self.shared.reads.fetch_add(1, Ordering::Relaxed);
         self.look(|contents| queries.iter().map(|query| contents.answer(query)).collect())
     }
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
+        self.shared.commits.fetch_add(1, Ordering::Relaxed);
         let committed = self.change(|shard, raw_ms| shard.commit(raw_ms, batch)).await?;
         if committed.results.iter().flatten().any(|one| !one.entries.is_empty()) {
             self.shared.enqueued.notify_waiters();
