@@ -228,6 +228,8 @@ impl Calls {
                         let mut progress = trying.progress.lock();
                         progress.written = Some(Box::new((version, turn)));
                         progress.begun_by = is_begun.then(|| by.clone());
+                        // From here on it may run.
+                        progress.ends.unrun = None;
                         progress.view.extend(view);
                     }
                     if let Some(claim) = &claim {
