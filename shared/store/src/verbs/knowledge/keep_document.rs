@@ -5,7 +5,7 @@ use tickfleet_core::knowledge::{DropDocuments, KeepDocument};
 use tickfleet_model::knowledge::{Document, Passages};
 use tickfleet_model::{TenantId, limits};
 
-use crate::records::passages;
+use crate::reads::passages;
 use crate::{Store, StoreError};
 
 impl Store {

@@ -1,9 +1,9 @@
-//! The passages of a document: one line of JSON, then the vectors, one after the other, a byte a number.
+//! The stored form of a document's passages: a line of JSON, then the vectors, one after the other, one byte per number.
 
 use tickfleet_model::knowledge::{Passage, Passages};
 use tickfleet_model::limits;
 
-/// As Redis keeps them.
+/// The stored form.
 pub(crate) fn write(passages: &Passages) -> Vec<u8> {
     let mut bytes = serde_json::to_vec(&passages.passages).unwrap_or_default();
     // JSON has no line break outside its texts, and in them it is escaped.
