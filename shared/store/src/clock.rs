@@ -57,6 +57,6 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
-        Ok(self.refresh_state().await?.now_ms)
+        Ok(self.seam().vitals().await?.shard.now_ms)
     }
 }

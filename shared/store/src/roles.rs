@@ -167,7 +167,6 @@ const SCHEDULER: &[Verb] = &[
     Verb::Cascade,
     Verb::Settle,
     Verb::Delegate,
-    Verb::Beat,
     Verb::Reap,
     Verb::Suspect,
     Verb::PutBack,
@@ -179,7 +178,6 @@ const WORKER: &[Verb] = &[
     Verb::Enter,
     Verb::Settle,
     Verb::Delegate,
-    Verb::Beat,
     Verb::Reap,
     Verb::Suspect,
     Verb::Weigh,
@@ -372,7 +370,6 @@ mod tests {
                 assert!(!moves, "{role:?} moves the clock by {}", verb.as_str());
             }
         }
-        assert!(scripts.of(Verb::Beat).usual.source.contains("'last_ms', string.format"));
         for role in [Role::Producer, Role::Onlooker, Role::Exporter] {
             let selected = role.selectors().iter().flat_map(|selector| selector.keys).map(ToString::to_string);
             let mut keys = role.keys("t").into_iter().chain(selected);

@@ -6,7 +6,6 @@ pub(crate) mod cluster;
 pub(crate) mod confirm;
 pub(crate) mod dial;
 pub(crate) mod error;
-pub(crate) mod inbox;
 pub(crate) mod no_redis;
 pub(crate) mod pool;
 pub(crate) mod question;

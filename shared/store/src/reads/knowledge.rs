@@ -70,11 +70,11 @@ impl Store {
         let Value::AllParts(parts) = self.query(Query::AllParts(documents_key(tenant))).await? else {
             return Ok(Vec::new());
         };
-        let read = |(id, part): &(_, bytes::Bytes)| {
-            let header = DocumentHeader::read(part)?;
-            Some(Document { id: String::from(&**id as &str), ..header.document })
+        let read = |(id, part): (std::sync::Arc<str>, bytes::Bytes)| {
+            let header = DocumentHeader::read(&part)?;
+            Some(Document { id: id.to_string(), ..header.document })
         };
-        Ok(parts.iter().filter_map(read).collect())
+        Ok(parts.into_iter().filter_map(read).collect())
     }
 
     /// The passages of these documents, in their order; `None` for a removed one. Ask for few at a time: each may have some

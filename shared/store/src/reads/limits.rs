@@ -76,8 +76,10 @@ impl Store {
     pub async fn budgets(&self, seen_max: usize) -> Result<(BTreeMap<String, AgentBudget>, bool), StoreError> {
         let (ticks, all_ticks) = self.states_of(limits::TICK, seen_max).await?;
         let (days, all_days) = self.states_of(limits::DAY, seen_max).await?;
-        let state = |states: &BTreeMap<String, CounterState>, name| states.get(name).copied().unwrap_or_default();
-        let budget = |name: &String| (name.clone(), AgentBudget::of(state(&ticks, name), state(&days, name)));
+        let budget = |name: &String| {
+            let state = |states: &BTreeMap<String, CounterState>| states.get(name).copied().unwrap_or_default();
+            (name.clone(), AgentBudget::of(state(&ticks), state(&days)))
+        };
         Ok((ticks.keys().chain(days.keys()).map(budget).collect(), all_ticks && all_days))
     }
 

@@ -26,7 +26,6 @@ verbs! {
     Enter: "facts" / "enter" [FACTS],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY, FACTS],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
-    Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
     Suspect: "recovery" / "suspect" [],
     PutBack: "recovery" / "put_back" [],
@@ -119,14 +118,12 @@ pub(crate) mod talks {
 
 /// Signs of life, and what happens when they stop.
 pub(crate) mod recovery {
-    mod beat;
     mod drain;
     mod ensure_groups;
     mod put_back;
     mod reap;
     mod suspect;
 
-    pub use beat::*;
     pub use reap::*;
 }
 
