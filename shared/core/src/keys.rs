@@ -195,6 +195,12 @@ pub fn throttle_timer(counter: &CounterKey) -> String {
 
 /// Names of the built-in limits of every fleet. They start with `_`; configured limits do not.
 pub mod limits {
+    /// True for a limit of every fleet. Names of other limits may begin with `_` too, and have a `:`.
+    #[must_use]
+    pub fn is_built_in(limit: &str) -> bool {
+        limit.starts_with('_') && !limit.contains(':')
+    }
+
     /// The built-in limits with windows: their idle counters are deleted.
     pub const WINDOWED: [&str; 3] = [TICK, DAY, TENANT_DAY];
 

@@ -1,7 +1,7 @@
 //! The stored form of a record: `<version> <entry> <rooms> <content>`.
 //!
 //! The entry is that of the slice that the writing transaction enqueued, or `-`. The rooms are the counters that a stamped
-//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, separated by commas,
+//! transaction debited, in the order of its [`crate::Room`] guards: `<used>:<end of the window, ms>`, for a configured limit also its begin, separated by commas,
 //! or `-`. The content is a schema number and JSON, `1{"…"}`. Large immutable parts (calls, results) are stored beside the
 //! record, each under a name.
 
@@ -81,6 +81,9 @@ pub struct Debited {
     pub used: u64,
     /// The end of the window, ms; 0 without a window.
     pub ends_ms: i64,
+    /// The begin of the window, ms. `None` for a built-in limit, see [`crate::keys::limits::is_built_in`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_ms: Option<i64>,
 }
 
 impl Debited {
@@ -88,8 +91,12 @@ impl Debited {
     #[must_use]
     pub fn parse_all(rooms: &str) -> Vec<Self> {
         let parse = |one: &str| {
-            let (used, ends) = one.split_once(':')?;
-            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()? })
+            let (used, times) = one.split_once(':')?;
+            let (ends, began) = match times.split_once(':') {
+                Some((ends, began)) => (ends, Some(began.parse().ok()?)),
+                None => (times, None),
+            };
+            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()?, began_ms: began })
         };
         rooms.split(',').filter_map(parse).collect()
     }
@@ -100,7 +107,11 @@ impl Debited {
         if debited.is_empty() {
             return "-".to_owned();
         }
-        debited.iter().map(|one| format!("{}:{}", one.used, one.ends_ms)).collect::<Vec<_>>().join(",")
+        let render = |one: &Self| match one.began_ms {
+            None => format!("{}:{}", one.used, one.ends_ms),
+            Some(began_ms) => format!("{}:{}:{began_ms}", one.used, one.ends_ms),
+        };
+        debited.iter().map(render).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -210,7 +221,7 @@ mod tests {
     fn a_stored_record_reads_back() {
         let (version, entry) = (Version::new("a-1"), EntryId::new("5-0"));
         let stored =
-            RecordText::render(&version, Some(&entry), &[Debited { used: 3, ends_ms: 9 }], &Sample { n: 7 }.encode());
+            RecordText::render(&version, Some(&entry), &[Debited { used: 3, ends_ms: 9, began_ms: None }], &Sample { n: 7 }.encode());
         assert_eq!(&stored[..], b"a-1 5-0 3:9 12{\"n\":7}");
         let read = Stored::<Sample>::read(&stored).unwrap();
         assert_eq!(
@@ -218,7 +229,7 @@ mod tests {
             Stored {
                 version,
                 entry: Some(entry),
-                rooms: vec![Debited { used: 3, ends_ms: 9 }],
+                rooms: vec![Debited { used: 3, ends_ms: 9, began_ms: None }],
                 value: Sample { n: 7 }
             }
         );

@@ -9,6 +9,7 @@
 //! | record `statistics` | the last counted entry of the log, see [`statistics`] |
 //! | counters of the limit `_calls:<day>` | the counts of a day |
 
+pub mod admitted;
 pub mod follow;
 pub mod seal;
 pub mod statistics;

@@ -14,7 +14,7 @@ pub mod streak;
 #[cfg(test)]
 mod life;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::fmt;
 

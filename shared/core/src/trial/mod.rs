@@ -186,7 +186,8 @@ impl Trial {
             .filter_map(|guard| match guard {
                 Guard::Room(room) if transaction.stamped => {
                     let state = self.counters.get(&room.counter)?;
-                    Some(Debited { used: state.used, ends_ms: state.ends_ms })
+                    let began_ms = (!crate::keys::limits::is_built_in(&room.counter.limit)).then_some(state.began_ms);
+                    Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms })
                 }
                 _ => None,
             })

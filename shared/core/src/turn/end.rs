@@ -11,7 +11,8 @@ use super::park::leave_parked;
 use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
-use crate::record::Record;
+use crate::audit::admitted;
+use crate::record::{Debited, Record};
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
 
@@ -176,6 +177,8 @@ pub struct Ending<'a> {
     pub new_from: usize,
     /// Why the turn ends early; `None` if its calls have run.
     pub reason: Option<EndReason>,
+    /// The counters of the last admission, if the record does not have them yet.
+    pub debited: &'a [Debited],
     /// The frame of the reply.
     pub frame: &'a ReplyFrame,
     /// Bounds.
@@ -194,9 +197,8 @@ impl Ending<'_> {
         if turn.is_task() {
             self.return_budget(transaction, view)?;
         }
-        for result in self.results.iter().skip(self.new_from) {
-            append_audit(transaction, &result.audit, bounds);
-        }
+        let entries = self.results.iter().skip(self.new_from).map(|result| &result.audit);
+        append_call_audits(transaction, entries, (turn, self.new_from), self.debited, bounds, now_ms);
         let reply = self.reply();
         if let Some(inbox) = &turn.head.reply_to {
             transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.clone().into()));
@@ -323,13 +325,36 @@ pub fn waiter(name: &TurnName, head: &Head, is_task: bool) -> Option<TurnId> {
 
 /// Appends an audit entry, unless it is empty.
 pub fn append_audit(transaction: &mut Transaction, entry: &Bytes, bounds: &Bounds) {
-    if !entry.is_empty() {
-        transaction.write(Write::Append {
-            log: keys::audit(),
-            fields: vec![("audit".into(), entry.clone())],
-            max_entries: bounds.audit_entries_max,
-        });
+    append(transaction, entry.clone(), None, bounds);
+}
+
+/// Appends the audit entries of calls of a turn from `position` on. With `audit.admissions`, they report how the calls were
+/// admitted, and when they ended. `debited` has the counters of the last admission, if the record does not have them yet.
+pub fn append_call_audits<'a>(
+    transaction: &mut Transaction,
+    entries: impl Iterator<Item = &'a Bytes>,
+    (turn, position): (&Turn, usize),
+    debited: &[Debited],
+    bounds: &Bounds,
+    now_ms: i64,
+) {
+    let admission = bounds.audit_admissions.then(|| admitted::admitted(turn, debited)).flatten();
+    for (at, entry) in (position..).zip(entries) {
+        // A call that was never admitted reports no admission.
+        let admission = admission.as_ref().filter(|_| at < turn.debited);
+        let entry =
+            if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
+        append(transaction, entry, admission, bounds);
     }
+}
+
+fn append(transaction: &mut Transaction, entry: Bytes, admission: Option<&String>, bounds: &Bounds) {
+    if entry.is_empty() {
+        return;
+    }
+    let mut fields = vec![("audit".into(), entry)];
+    fields.extend(admission.map(|admission| ("admitted".into(), admission.clone().into())));
+    transaction.write(Write::Append { log: keys::audit(), fields, max_entries: bounds.audit_entries_max });
 }
 
 /// Subtracts a turn from the tenant's counters.

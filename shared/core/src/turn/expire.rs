@@ -121,6 +121,7 @@ impl Case<'_> {
             results: &results,
             new_from: turn.position,
             reason: Some(reason.clone()),
+            debited: &[],
             frame: &frame,
             bounds: due.bounds,
             now_ms,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::end::{Ending, RenderedCall, ReplyFrame, append_audit, parts, return_permits};
+use super::end::{Ending, RenderedCall, ReplyFrame, append_call_audits, parts, return_permits};
 use super::holder;
 use super::slice::Slice;
 use super::state::{EndReason, State, Turn};
@@ -74,7 +74,7 @@ impl Decision for Settle<'_> {
         section::add_readable(self.sections, &mut transaction, view, context, self.bounds)?;
         let done = turn.position + self.results.len();
         if done < turn.head.calls && turn.state.out().is_some_and(|upto| done < upto) {
-            return Ok(self.go_on(transaction));
+            return Ok(self.go_on(transaction, context.now_ms));
         }
         let settled = if done < turn.head.calls {
             self.leave_rest(&mut transaction, context.now_ms);
@@ -136,6 +136,7 @@ impl Settle<'_> {
             results: &results,
             new_from: turn.position,
             reason: self.reason.cloned(),
+            debited: &self.slice.debited,
             frame: self.frame,
             bounds: self.bounds,
             now_ms,
@@ -144,9 +145,9 @@ impl Settle<'_> {
     }
 
     /// The holder keeps the slice and begins the next call after this commit.
-    fn go_on(&self, mut transaction: Transaction) -> Step<Settled> {
+    fn go_on(&self, mut transaction: Transaction, now_ms: i64) -> Step<Settled> {
         let slice = self.slice;
-        let mut turn = self.keep_results(&mut transaction);
+        let mut turn = self.keep_results(&mut transaction, now_ms);
         if let Some(upto) = turn.state.out() {
             turn.state = State::Ready { upto };
         }
@@ -160,7 +161,7 @@ impl Settle<'_> {
     /// Ends the slice: the turn waits until its next calls are dispatched.
     fn leave_rest(&self, transaction: &mut Transaction, now_ms: i64) {
         let name = &self.slice.name;
-        let mut turn = self.keep_results(transaction);
+        let mut turn = self.keep_results(transaction, now_ms);
         return_permits(transaction, &turn, now_ms);
         holder::count_out(transaction, name, -1);
         turn.leave_slice();
@@ -184,11 +185,13 @@ impl Settle<'_> {
     }
 
     /// Stores the results until the turn ends. Returns the updated record.
-    fn keep_results(&self, transaction: &mut Transaction) -> Turn {
+    fn keep_results(&self, transaction: &mut Transaction, now_ms: i64) -> Turn {
         let (name, mut turn) = (&self.slice.name, self.slice.turn.clone());
         let mut bytes = 0;
+        let entries = self.results.iter().map(|one| &one.audit);
+        let (of, debited) = ((&self.slice.turn, turn.position), self.slice.debited.as_slice());
+        append_call_audits(transaction, entries, of, debited, self.bounds, now_ms);
         for (position, one) in (turn.position..).zip(self.results) {
-            append_audit(transaction, &one.audit, self.bounds);
             let mut put = |part, text: &bytes::Bytes| {
                 bytes += text.len() as u64;
                 transaction.write(Write::PutPart(name.record(), part, text.clone()));

@@ -365,6 +365,9 @@ pub enum Note {
         calls: usize,
         /// The counters, in the order of [`Debited`]: limit and maximum.
         limits: Vec<(CounterKey, u64)>,
+        /// The amounts, in the same order; only with `audit.admissions`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        amounts: Vec<u64>,
         /// The counters' states, known once the slice is taken.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,

@@ -95,6 +95,7 @@ impl Decision for End {
             results: &[],
             new_from: 0,
             reason: self.failed.then_some(EndReason::Canceled),
+            debited: &[],
             frame: &frame,
             bounds: &bounds,
             now_ms: context.now_ms,

@@ -97,13 +97,13 @@ fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
 fn what_was_debited_stays_known() {
     let mut trial = Trial::at(NOW);
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
-    let note = Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], debited: Vec::new() };
+    let note = Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
     trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
     let queue = keys::ready(Priority::Normal);
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
     fields.insert(0, ("d".into(), "3:1100".into()));
     let slice = Slice::read(queue, entry, &fields).unwrap();
     trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
-    let debited = crate::record::Debited { used: 3, ends_ms: 1_100 };
+    let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: None };
     assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
 }

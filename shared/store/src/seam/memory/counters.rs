@@ -1,5 +1,6 @@
 //! Counters: how their windows open, when a debit has room, and how it changes them.
 
+use tickfleet_core::keys::limits;
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 
@@ -46,7 +47,9 @@ impl Counter {
         let mut counter = self.opened(&room.window, moment.now_ms);
         let refused = counter.refusal(room, moment);
         let leaves_ms = counter.add_debit(room, moment.now_ms);
-        Debit { debited: Debited { used: counter.state.used, ends_ms: leaves_ms }, counter, refused }
+        let began_ms = (!limits::is_built_in(&room.counter.limit)).then_some(counter.state.began_ms);
+        let debited = Debited { used: counter.state.used, ends_ms: leaves_ms, began_ms };
+        Debit { debited, counter, refused }
     }
 
     /// The state to report if the debit has no room.

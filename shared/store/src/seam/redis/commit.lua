@@ -183,7 +183,7 @@ local function debit(rooms, stamped, stamp, shadowed)
     end
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
-    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%.0f:%.0f', c.used, leaves) end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format(c.key == BUILT_IN and '%.0f:%.0f' or '%.0f:%.0f:%.0f', c.used, leaves, c.began) end
   end
   return nil, stamp, shadowed
 end

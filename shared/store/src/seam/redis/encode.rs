@@ -60,15 +60,9 @@ impl Arguments {
 /// The hash of the counters of the limits that every fleet has. Its size is not bounded.
 const BUILT_IN: &str = "_";
 
-/// Returns true for a limit that every fleet has, such as `_tick`. The limits of a day, such as `_calls:20000`, have a hash
-/// each: a scan reads them whole.
-fn is_built_in(limit: &str) -> bool {
-    limit.starts_with(BUILT_IN) && !limit.contains(':')
-}
-
 /// The hash of a limit's counters. Built-in limits share one.
 pub(super) fn hash_of(limit: &str) -> &str {
-    if is_built_in(limit) { BUILT_IN } else { limit }
+    if tickfleet_core::keys::limits::is_built_in(limit) { BUILT_IN } else { limit }
 }
 
 /// The field of a counter in its hash.
@@ -78,7 +72,7 @@ pub(super) fn field_of(counter: &CounterKey) -> String {
 
 /// The prefix of the counter's name in the field.
 pub(super) fn field_before(limit: &str) -> [&str; 2] {
-    if is_built_in(limit) { [limit, ":"] } else { ["", ""] }
+    if tickfleet_core::keys::limits::is_built_in(limit) { [limit, ":"] } else { ["", ""] }
 }
 
 /// Names in groups: counters by hash, inboxes by tenant. They are numbered from 1, in the order of the groups.
