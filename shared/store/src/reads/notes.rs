@@ -42,7 +42,7 @@ pub fn admissions(notes: &[Note]) -> Vec<AdmissionNote> {
 }
 
 fn admission(note: &Note) -> Option<AdmissionNote> {
-    let Note::Admitted { at_ms, calls, limits: applied, debited } = note else { return None };
+    let Note::Admitted { at_ms, calls, limits: applied, debited, .. } = note else { return None };
     let number = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let of = |limit: &str| {
         let at = applied.iter().position(|(counter, _)| *counter.limit == *limit);
@@ -101,7 +101,7 @@ mod tests {
         let limits = vec![(key(limits::TASK), 9), (key(limits::TICK), 10), (key("mails"), 3), (key(limits::DAY), 100)];
         let debited = |used, ends_ms| Debited { used, ends_ms };
         let debited = vec![debited(1, 0), debited(4, 5_000), debited(1, 1), debited(40, 90_000)];
-        let note = Note::Admitted { at_ms: 1_000, calls: 2, limits, debited };
+        let note = Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: Vec::new(), debited };
         let expected = AdmissionNote {
             at_ms: 1_000,
             calls: 2,
