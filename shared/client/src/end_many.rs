@@ -48,7 +48,7 @@ pub async fn is_there(client: &Client, name: &TurnName) -> Result<bool, StoreErr
 
 async fn end(client: &Client, name: &TurnName, reason: &str) -> Result<Word, StoreError> {
     let is_task = match client.store(&name.tenant).look(name).await? {
-        TurnView::Live(live) => live.record.is_task,
+        TurnView::Live(live) => live.turn.is_task(),
         TurnView::Finished(_) => false,
         TurnView::Unknown if !is_there(client, name).await? => return Ok(Word::Unknown),
         TurnView::Unknown => false,

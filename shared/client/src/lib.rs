@@ -61,7 +61,7 @@ pub use undecided::Undecided;
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits, task_digest};
 use tickfleet_protocol::{about, write_task, write_turn};
-use tickfleet_store::{Cancelled, Observer, Pool, Store, Submission, Submitted as Word, TurnName};
+use tickfleet_store::{Cancelled, Observer, Store, Submission, Submitted as Word, TurnName};
 
 /// A turn that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Client {
     /// shards, for then turns would be put where nobody looks for them.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let client = Self::open(url, options)?;
-        client.check(url).await?;
+        client.check().await?;
         Ok(client)
     }
 
@@ -135,17 +135,15 @@ impl Client {
         Ok(Self { shards: Store::open_all(url, &Arc::new(options))?.into() })
     }
 
-    /// Checks that the fleet at `url` has as many shards as this client.
+    /// Checks that the fleet has as many shards as this client.
     ///
     /// # Errors
     /// [`StoreError::Connect`]; [`StoreError::Shards`].
-    pub async fn check(&self, url: &str) -> Result<(), StoreError> {
+    pub async fn check(&self) -> Result<(), StoreError> {
         let ours = u32::try_from(self.shards.len()).unwrap_or(u32::MAX);
-        let checks = Pool::open(url, 1)?;
         for store in self.shards.iter() {
-            let found = checks.shard_count(store.keys()).await?;
-            if let Some(stored) = found.filter(|stored| *stored != ours.to_string()) {
-                return Err(StoreError::Shards { ours, stored });
+            if let Some(stored) = store.shard_count().await?.filter(|stored| *stored != ours) {
+                return Err(StoreError::Shards { ours, stored: stored.to_string() });
             }
         }
         Ok(())

@@ -275,7 +275,7 @@ pub(crate) async fn run(setup: &Setup, args: &GatewayArgs) -> Result<(), Failure
 /// # Errors
 /// It is another fleet: one with another number of shards.
 async fn known_fleet(setup: &Setup, client: &Client) -> Result<bool, Failure> {
-    match client.check(&setup.url).await {
+    match client.check().await {
         Ok(()) => Ok(true),
         Err(error @ StoreError::Shards { .. }) => Err(error.into()),
         Err(error) => {

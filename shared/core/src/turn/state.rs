@@ -158,6 +158,24 @@ impl State {
         }
     }
 
+    /// The turn or task that the next call waits for, if any.
+    #[must_use]
+    pub const fn awaits(&self) -> Option<&TurnId> {
+        match self {
+            Self::Waiting {
+                reason: WaitReason::Child { turn } | WaitReason::Fact { turn } | WaitReason::EqualCall { turn },
+                ..
+            } => Some(turn),
+            _ => None,
+        }
+    }
+
+    /// True if the next call was dispatched before, and is retried or waits.
+    #[must_use]
+    pub const fn is_parked(&self) -> bool {
+        matches!(self, Self::Retrying { .. } | Self::Waiting { .. })
+    }
+
     /// Position after the last call of the slice, while the slice is on a queue or with a worker.
     #[must_use]
     pub const fn out(&self) -> Option<usize> {

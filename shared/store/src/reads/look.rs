@@ -22,6 +22,8 @@ const KEYS_PER_STEP: usize = 128;
 pub struct LiveTurn {
     /// Its record.
     pub turn: Turn,
+    /// The reason of its cancellation, if one was requested.
+    pub canceled: Option<String>,
     /// The entry of its slice, while that is on a queue or with a holder.
     pub entry: Option<EntryId>,
     /// The calls that are known, JSON, by position.
@@ -106,14 +108,18 @@ impl Store {
             Query::Record(record.clone()),
             Query::AllParts(record.clone()),
             Query::Place(keys::timers(), name.timer().into()),
+            Query::Record(name.cancellation()),
             Query::Record(finished.clone()),
         ];
         let mut found = self.values(&queries).await?;
-        let (live, parts, timer, done) = (found.next(), found.next(), found.next(), found.next());
+        let (live, parts, timer) = (found.next(), found.next(), found.next());
+        let (cancellation, done) = (found.next(), found.next());
         if let Some(done) = super::stored::<Finished>(&finished, done)? {
             return Ok(TurnView::Finished(Box::new(done.value)));
         }
         let Some(stored) = read_turn(&record, live)? else { return Ok(TurnView::Unknown) };
+        let cancellation: Option<Stored<Cancellation>> = super::stored(&name.cancellation(), cancellation)?;
+        let asked = cancellation.filter(|one| one.value.is_of(&stored.value)).map(|one| one.value.reason);
         let parts = if let Some(Value::AllParts(parts)) = parts { parts } else { Vec::new() };
         let part = |name: &str| {
             let at = parts.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
@@ -122,6 +128,7 @@ impl Store {
         let calls = (0..stored.value.head.calls).map(|position| part(&parts::call(position))).collect();
         let results = (0..stored.value.position).map_while(|position| part(&parts::result(position))).collect();
         Ok(TurnView::Live(Box::new(LiveTurn {
+            canceled: stored.value.canceled.clone().or(asked),
             entry: stored.out_entry().cloned(),
             turn: stored.value,
             calls,
