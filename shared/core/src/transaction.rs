@@ -170,6 +170,12 @@ pub struct Room {
 }
 
 impl Room {
+    /// True if the guard only compares: it changes no counter, and creates none.
+    #[must_use]
+    pub fn only_checks(&self) -> bool {
+        self.amount == 0 && self.window == Window::Total
+    }
+
     /// The counter that all counters beyond `counters_max` share.
     pub const OTHERS: &'static str = "~";
 }

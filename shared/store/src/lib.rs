@@ -84,7 +84,7 @@ use verbs::Verb;
 /// The words of all that Redis may be asked, verbs and other questions, each once: as [`Observer`] hears them.
 #[must_use]
 pub fn asked() -> Vec<&'static str> {
-    let mut words = [Verb::WORDS, Question::WORDS].concat();
+    let mut words = [Verb::WORDS, Question::WORDS, &[seam::redis::COMMIT]].concat();
     words.sort_unstable();
     words.dedup();
     words

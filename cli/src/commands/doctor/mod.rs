@@ -172,10 +172,10 @@ async fn server_findings(
     findings.extend(server::sentinels(&pool.sentinels().await));
     let (before, theirs, after) = (local_ms(), pool.time_ms().await, local_ms());
     findings.extend(or_refused("clock", theirs.map(|theirs| vec![server::clock(theirs, before, after)]))?);
-    let scripts = pool.load_scripts().await;
+    let loaded = pool.load_function().await;
     findings.extend(or_refused(
-        "scripts",
-        scripts.map(|count| vec![Finding::ok("scripts", format!("all {count} scripts load"))]),
+        "function",
+        loaded.map(|()| vec![Finding::ok("function", "the function that commits loads".to_owned())]),
     )?);
     Ok(findings)
 }

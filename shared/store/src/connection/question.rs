@@ -33,8 +33,6 @@ questions! {
     Look: "look",
     /// Whether the server runs scripts and takes writes.
     Probe: "probe",
-    /// Scripts are loaded for those who may not load them.
-    LendScripts: "lend_scripts",
     /// A message is put on an inbound stream without a script.
     Append: "append",
     /// The time in the shard.

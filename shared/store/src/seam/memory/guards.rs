@@ -130,6 +130,9 @@ impl Shard {
             passed.shadowed.push(room.counter.clone());
         }
         passed.debited.push(debit.debited);
+        if room.only_checks() {
+            return Ok(());
+        }
         match debited.and_then(|at| passed.counters.get_mut(at)) {
             Some((_, counter)) => *counter = debit.counter,
             None => passed.counters.push((key, debit.counter)),

@@ -24,7 +24,7 @@ local function in_parts(command, key, list, from, last)
   for k = from, last, MANY do try(command, key, unpack(list, k, min_of(k + MANY - 1, last))) end
 end
 
----- The shard. Its clock never steps back; its epoch is one run of the server.
+---- The shard. Its clock never steps back; its epoch is one run of the server. Users of weak roles may not write them.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
@@ -35,7 +35,7 @@ local function read_state(text)
 end
 local function write_state()
   state = format('%d %s %d %d %d %d %d', offset, run_id, epoch, restarted, policy, settings, pressure)
-  call('HSET', META, 'state', state)
+  try('HSET', META, 'state', state)
 end
 local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
@@ -46,10 +46,10 @@ local function read_shard()
   if advanced < last_ms then
     offset = offset + last_ms - advanced
     write_state()
-    call('HSET', META, 'step_ms', format('%d', last_ms - advanced))
-    call('HINCRBY', META, 'steps', '1')
+    try('HSET', META, 'step_ms', format('%d', last_ms - advanced))
+    try('HINCRBY', META, 'steps', '1')
   elseif now > last_ms then
-    call('HSET', META, 'last_ms', now_text)
+    try('HSET', META, 'last_ms', now_text)
   end
   if run_id == ARGV[1] and run_id ~= '' then return end
   -- The caller may be wrong, so the server itself is asked.
@@ -167,9 +167,14 @@ local function debit(rooms, stamped, stamp, shadowed)
     if window > ROLLING and (now < from or now >= upto) then return { 'time' } end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
-    change(c)
-    open_window(c, window, from, upto, length)
+    -- Only a comparison: it changes nothing, and so needs no right to change it.
+    local checks = amount == 0 and window == 0
+    if not checks then
+      change(c)
+      open_window(c, window, from, upto, length)
+    end
     local used, ends = c.used, c.ends
+    if checks and (c.buckets or ends ~= 0) then used, ends = 0, 0 end
     -- The restart may have lost debits, and holders have not reported themselves yet.
     if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
@@ -183,7 +188,8 @@ local function debit(rooms, stamped, stamp, shadowed)
     end
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
-    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format(c.key == BUILT_IN and '%.0f:%.0f' or '%.0f:%.0f:%.0f', c.used, leaves, c.began) end
+    if checks then leaves = ends else used = c.used end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format(c.key == BUILT_IN and '%.0f:%.0f' or '%.0f:%.0f:%.0f', used, leaves, c.began) end
   end
   return nil, stamp, shadowed
 end

@@ -49,9 +49,17 @@ use crate::connection::url::target_of;
 use crate::script::Function;
 use crate::{Keys, Observer, StoreError};
 use encode::{Encoded, encode};
-use reply::COMMIT;
+pub(crate) use reply::COMMIT;
 
-static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, include_str!("commit.lua")));
+/// The text of the function.
+pub(crate) const COMMIT_SOURCE: &str = include_str!("commit.lua");
+
+static FUNCTION: LazyLock<Function> = LazyLock::new(|| Function::new(COMMIT, COMMIT_SOURCE));
+
+/// The function that commits.
+pub(crate) fn function() -> &'static Function {
+    &FUNCTION
+}
 
 /// A shard on Redis. Connects on first use.
 pub struct RedisStore {

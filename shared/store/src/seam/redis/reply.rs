@@ -11,7 +11,7 @@ use crate::seam::look::Vitals;
 use crate::seam::{Batch, ShardState};
 
 /// The operation's name in errors and metrics.
-pub(super) const COMMIT: &str = "commit";
+pub(crate) const COMMIT: &str = "commit";
 
 /// Reads the reply to a batch.
 pub(super) fn read(prefix: &str, encoded: &Encoded, reply: Value) -> Result<Batch, StoreError> {
