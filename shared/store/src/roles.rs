@@ -393,7 +393,8 @@ mod tests {
             .filter(|line| [" call(", " try("].iter().any(|start| line.contains(start)))
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
             .collect();
-        assert_eq!(hidden, ["local function in_parts(command, key, list, from, last)"; 0], "which command is it?");
+        // The command of a list that is too long for one call.
+        assert!(matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")), "which command is it? {hidden:?}");
     }
 
     #[test]
