@@ -68,7 +68,7 @@ pub async fn begin_turn(
     let is_ours = match (&view, same) {
         (TurnView::Unknown, _) => true,
         (_, Same::Calls) => store.content_of(&name).await?.is_none_or(|found| found == content_digest(turn)),
-        (TurnView::Live(live), Same::Agent) => is_agent(turn, live.record.agent.as_deref()),
+        (TurnView::Live(live), Same::Agent) => is_agent(turn, Some(live.turn.head.agent.as_str())),
         (TurnView::Finished(finished), Same::Agent) => is_agent(turn, agent_of(&finished.reply).as_deref()),
     };
     if !is_ours {
