@@ -18,7 +18,7 @@ use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, Tena
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{Scripts, Store, StoreOptions};
+use tickfleet_store::{Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
 use tickfleet_tools::{Environment, NoShell, RegisteredTool, Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
@@ -87,8 +87,6 @@ pub struct Plan {
     pub policy: fn(&mut Policy),
     /// The policy, task handlers and digest of a whole configuration, instead of all the above.
     pub active: Option<ActivePolicy>,
-    /// Other scripts than the embedded ones, where a test switches something off.
-    pub scripts: Option<Scripts>,
     /// Whether schedulers and workers are users of Redis with the rights of their roles alone.
     pub users: bool,
     /// The right of all parts to look into a suspect, as if they were one process. None: each is a process of its own.
@@ -122,7 +120,6 @@ impl Default for Plan {
             drain: Duration::from_secs(5),
             policy: |_| {},
             active: None,
-            scripts: None,
             users: users::are_wanted(),
             suspects: None,
         }
@@ -166,11 +163,7 @@ impl Plan {
 
     /// The shard at `url`, on a connection of its own.
     pub fn store(&self, url: &str) -> Store {
-        let store = Store::open(url, 0, Arc::new(self.store.clone())).unwrap();
-        match &self.scripts {
-            Some(scripts) => store.with_scripts(scripts.clone()),
-            None => store,
-        }
+        Store::open(url, 0, Arc::new(self.store.clone())).unwrap()
     }
 
     /// A scheduler on `store`, not yet running.

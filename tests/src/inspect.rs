@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use serde_json::{Value, json};
-use tickfleet_store::AgentBudget;
+use tickfleet_core::keys::limits;
+use tickfleet_core::{CounterKey, Query};
 use tokio::time::Instant;
 
 use crate::fleet::{Fleet, PATIENCE};
@@ -29,8 +30,11 @@ impl Fleet {
 
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
-        let packed: Option<Vec<u8>> = self.ask("HGET", "budgets", &[&format!("acme:{agent}")]).await;
-        packed.map_or(0, |packed| AgentBudget::unpack(&packed).day_used.unsigned_abs())
+        let counter = CounterKey::new(limits::DAY, format!("acme:{agent}"));
+        match self.store.query(Query::Counter(counter)).await.unwrap() {
+            tickfleet_core::Value::Counter(Some(state)) => state.used,
+            _ => 0,
+        }
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.
