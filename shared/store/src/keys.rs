@@ -186,8 +186,3 @@ impl fmt::Display for Queue {
         }
     }
 }
-
-/// The streams of every shard: what producers write, then what workers read.
-pub(crate) fn streams() -> impl Iterator<Item = String> {
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Queue::of_workers().map(|queue| queue.to_string()))
-}

@@ -12,7 +12,6 @@ pub mod fuzzing;
 mod incarnation;
 mod keys;
 mod reads;
-mod records;
 mod roles;
 mod script;
 pub mod seam;
@@ -50,23 +49,14 @@ pub use reads::standing::Standing;
 pub use reads::tasks::{LaneWait, Pulse};
 pub use reads::usage::{DayUsage, Used};
 pub use reads::watch::{EndedCall, LaneView, ServerLoad, ShardView, Stand, StreamView, Watch};
-pub use records::schema as fields;
-pub use records::slice::SliceMeta;
 pub use roles::{DEFAULT_USER, Role};
-pub use script::ScriptLine;
-pub use verbs::Scripts;
 pub use verbs::approvals::*;
 pub use verbs::audit::*;
 pub use verbs::dead::*;
-pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
-pub use verbs::facts::*;
 pub use verbs::knowledge::*;
-pub use verbs::recovery::*;
 pub use verbs::run_time::*;
-pub use verbs::slices::*;
 pub use verbs::talks::*;
 pub use verbs::tasks::*;
-pub use verbs::timers::*;
 pub use verbs::turns::*;
 pub use verbs::upkeep::*;
 
@@ -77,14 +67,11 @@ use decide::{Backend, Known};
 use seam::memory::MemoryStore;
 use seam::redis::RedisStore;
 use connection::url::{Target, target_of};
-use script::args::Args;
-use script::reply::Reply;
-use verbs::Verb;
 
-/// The words of all that Redis may be asked, verbs and other questions, each once: as [`Observer`] hears them.
+/// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
 #[must_use]
 pub fn asked() -> Vec<&'static str> {
-    let mut words = [Verb::WORDS, Question::WORDS, &[seam::redis::COMMIT]].concat();
+    let mut words = [Question::WORDS, &[seam::redis::COMMIT]].concat();
     words.sort_unstable();
     words.dedup();
     words
@@ -104,15 +91,6 @@ pub enum TimeSource {
     Redis,
     /// Milliseconds that a test sets.
     Injected(Arc<std::sync::atomic::AtomicI64>),
-}
-
-impl TimeSource {
-    fn argument(&self) -> String {
-        match self {
-            Self::Redis => String::new(),
-            Self::Injected(ms) => ms.load(std::sync::atomic::Ordering::SeqCst).to_string(),
-        }
-    }
 }
 
 /// The bounds and times that scripts are called with. Units last.
@@ -189,7 +167,6 @@ impl Default for StoreOptions {
 #[derive(Debug, Clone)]
 pub struct Store {
     connection: Connection,
-    scripts: Arc<Scripts>,
     keys: Keys,
     shard: u32,
     options: Arc<StoreOptions>,
@@ -234,7 +211,6 @@ impl Store {
         let redis = RedisStore::on(connection.clone(), keys.prefix(), options.lease_ms);
         Self {
             connection,
-            scripts: Scripts::shared(),
             keys,
             shard,
             options,
@@ -269,13 +245,6 @@ impl Store {
         self
     }
 
-    /// The same shard with other scripts. For tests that switch a rule off.
-    #[must_use]
-    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
-        self.scripts = Arc::new(scripts);
-        self
-    }
-
     /// Returns true if this tenant's keys live in this shard (rule 10).
     #[must_use]
     pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
@@ -304,26 +273,5 @@ impl Store {
     #[must_use]
     pub const fn connection(&self) -> &Connection {
         &self.connection
-    }
-
-    fn args(&self) -> Args {
-        Args::new(self.time.argument())
-    }
-
-    /// Carries out a verb; one that drains in its second form, where memory is full.
-    async fn run(&self, verb: Verb, args: Args) -> Result<redis::Value, StoreError> {
-        let forms = self.scripts.of(verb);
-        self.connection.run(&forms.usual, forms.at_brim.as_ref(), self.keys.prefix(), &args).await
-    }
-
-    /// As [`Self::run`], of a verb whose reply is a list.
-    async fn ask(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
-        Reply::new(verb.as_str(), self.run(verb, args).await?)
-    }
-
-    /// As [`Self::ask`], only while there is memory, also of a verb that drains.
-    async fn ask_while_there_is_memory(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
-        let script = &self.scripts.of(verb).usual;
-        Reply::new(verb.as_str(), self.connection.run(script, None, self.keys.prefix(), &args).await?)
     }
 }

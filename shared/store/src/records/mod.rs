@@ -1,4 +1,0 @@
-//! Records of the scripts.
-
-pub mod schema;
-pub(crate) mod slice;
