@@ -14,7 +14,7 @@ use tickfleet_model::{
     task_digest,
 };
 use tickfleet_protocol::write_task;
-use tickfleet_store::{Delegation, Queue, SliceMeta, entry_ms};
+use tickfleet_store::{Queue, entry_ms};
 
 /// The tool that a task's one result names.
 pub const TASK_TOOL: &str = "delegate_task";
@@ -301,55 +301,6 @@ impl Planned {
             parent: self.parent,
             awaited: self.awaited,
             bounds,
-        }
-    }
-
-    /// Returns the delegation to write, once the id is known. `given` says that the producer gave it.
-    #[must_use]
-    pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
-        let meta = SliceMeta {
-            agent: self.agent.clone(),
-            dialect: Dialect::Raw,
-            reply_to: self.reply_to.clone(),
-            deadline_ms: self.deadline_ms,
-            submitted_ms: entry.as_deref().and_then(entry_ms).unwrap_or(self.planned_ms),
-            digest: self.digest.clone(),
-            calls: 1,
-            want_audits: false,
-            strict: false,
-            allowed_tools: None,
-            parallel_reads: false,
-            pending_approval: false,
-            context: self.context,
-            task: Some((task.clone(), self.grant.clone())),
-            is_task: true,
-            by: self.by.as_ref().map(ToString::to_string),
-            span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
-        };
-        let call = if self.external_lease_ms > 0 {
-            // An external runtime reads the message itself, with its id.
-            write_task(&Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire })
-        } else {
-            let arguments = with_id(&self.arguments, &task);
-            serde_json::to_string(&Call { provider_id: None, tool: TASK_TOOL.into(), arguments }).unwrap_or_default()
-        };
-        Delegation {
-            entry,
-            reply_to: self.reply_to,
-            tenant: self.tenant,
-            given,
-            digest: self.digest,
-            queue: self.queue,
-            agent: self.agent,
-            deadline_ms: self.deadline_ms,
-            budget: self.grant.budget,
-            parent: self.parent,
-            by: self.by.map(|call| call.turn),
-            awaited: self.awaited,
-            meta: serde_json::to_string(&meta).unwrap_or_default(),
-            call,
-            external_lease_ms: self.external_lease_ms,
-            task,
         }
     }
 }
