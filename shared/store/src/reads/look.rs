@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tickfleet_core::turn::end::parts;
+use tickfleet_core::turn::reject::{AbsentTenant, absent_tenant};
 use tickfleet_core::turn::slice::fields;
 use tickfleet_core::turn::state::Finished;
 use tickfleet_core::turn::{Cancellation, State, Turn};
@@ -183,6 +184,15 @@ impl Store {
         let cancellation = self.record_of::<Cancellation>(&name.cancellation()).await?;
         let asked = cancellation.filter(|one| one.value.is_of(&stored.value)).map(|one| one.value.reason);
         Ok(stored.value.canceled.or(asked))
+    }
+
+    /// True if a message has named this tenant within the last minute, and the tenant is not configured. Such a tenant has no
+    /// inbox for the rejection.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_absent(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        Ok(self.record_of::<AbsentTenant>(&absent_tenant(tenant)).await?.is_some())
     }
 
     /// Counts the calls of these turns that their first admissions dispatched.
