@@ -9,7 +9,7 @@ use tickfleet_model::limit::{Every, LimitBound};
 use tickfleet_model::suggest::closest;
 use tickfleet_model::{Limit, limits};
 use tickfleet_protocol::{LimitReset, limit_reset_entry};
-use tickfleet_store::{CounterName, Pool, Store, ResetCounter};
+use tickfleet_store::{CounterName, ResetCounter, Store};
 
 use super::listing::{known, no_limit, number};
 use super::seen::{self, Seen};
@@ -89,7 +89,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
             name.limit
         )));
     }
-    let (client, pool) = (setup.client().await?, setup.pool()?);
+    let client = setup.client().await?;
     let mut done: Vec<(u32, ResetCounter)> = Vec::new();
     let mut now_ms = 0;
     // A counter of the fleet has a share in every shard; that of a tenant is in one of them.
@@ -99,7 +99,7 @@ pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<
         done.extend(reset_in(store, &name, &entry).await?);
     }
     if done.is_empty() {
-        return Err(no_counter(&client, &pool, setup, &name).await?);
+        return Err(no_counter(&client, setup, &name).await?);
     }
     let used: u64 = done.iter().map(|(_, was)| was.used).sum();
     let told = Done {
@@ -173,14 +173,14 @@ fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: 
 }
 
 /// The failure that says that there is no such counter, and which may have been meant.
-async fn no_counter(client: &Client, pool: &Pool, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
+async fn no_counter(client: &Client, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
     let shards = seen::shards(client).await?;
-    let names = seen::names(pool, &shards, &setup.configuration.policy.limits).await?;
+    let names = seen::names(&setup.configuration.policy.limits);
     if !names.contains(&name.limit) {
         return Ok(no_limit(&name.limit, names.iter().map(String::as_str)));
     }
     let limit = known(&setup.configuration.policy.limits, &name.limit);
-    let seen = Seen::of(pool, &shards, (&name.limit, limit), &setup.configuration.policy).await?;
+    let seen = Seen::of(&shards, (&name.limit, limit), &setup.configuration.policy).await?;
     let meant = closest(&name.counter, seen.counters.keys().map(|key| key.counter.as_str()));
     let meant = meant.filter(|meant| !meant.is_empty()).map(|meant| format!(" Did you mean {meant:?}?"));
     let which = if name.counter.is_empty() {
