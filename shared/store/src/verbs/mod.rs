@@ -89,8 +89,10 @@ pub(crate) mod audit {
 
 /// Bounds that are kept once in a while.
 pub(crate) mod upkeep {
+    mod check;
     mod grants;
     mod tool_lists;
 
+    pub use check::*;
     pub use tool_lists::*;
 }
