@@ -13,6 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_client::Client;
 use tickfleet_client::inner::{InnerCall, inner_calls};
 use tickfleet_client::tasks::TaskStory;
+use tickfleet_core::turn::state::EndReason;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
 use tickfleet_store::{AdmissionNote, FailedTry, Remembered, RestNote, Store, TurnName, TurnView};
@@ -129,8 +130,8 @@ struct Story {
     retries: u64,
     crashes: u64,
     /// Why the rest was ended without having run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ended_because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "story::as_word")]
+    ended_because: Option<EndReason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cancel_asked: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

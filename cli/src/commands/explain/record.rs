@@ -7,7 +7,7 @@ use serde_json::Value;
 use tickfleet_client::{Approval, Reply, ReplyStatus};
 use tickfleet_core::CounterKey;
 use tickfleet_core::keys::limits;
-use tickfleet_core::turn::state::{EndReason, Finished};
+use tickfleet_core::turn::state::Finished;
 use tickfleet_core::turn::{State as TurnState, WaitReason};
 use tickfleet_model::limit::amount;
 use tickfleet_model::policy::Pause;
@@ -236,7 +236,7 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     let results = live.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
     let task = live.first_call().filter(|_| turn.is_task());
     let (delegator, description) = task.map(said_of_task).unwrap_or_default();
-    let ending = if let TurnState::Ending { reason, .. } = &turn.state { Some(word(reason).to_owned()) } else { None };
+    let ending = if let TurnState::Ending { reason, .. } = &turn.state { Some(reason.clone()) } else { None };
     Story {
         is_task: turn.is_task(),
         delegator,
@@ -323,21 +323,6 @@ fn wait(live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -
     })
 }
 
-/// The stable word of a reason.
-const fn word(reason: &EndReason) -> &'static str {
-    match reason {
-        EndReason::Expired => "expired",
-        EndReason::Canceled => "cancelled",
-        EndReason::DailyCapReached { .. } => "daily_cap_reached",
-        EndReason::TaskBudgetReached => "task_budget_reached",
-        EndReason::LimitReached { .. } => "limit_reached",
-        EndReason::OverLimit { .. } => "over_limit",
-        EndReason::NoAmount { .. } => "no_amount",
-        EndReason::Quarantined { .. } => "internal",
-        EndReason::AgentRemoved => "rejected",
-    }
-}
-
 impl Wait {
     /// As it is, or the wait for people, if there is something that they have not decided yet.
     pub(super) fn or_for_approval(self, open: Option<Approval>) -> Self {
@@ -380,7 +365,7 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
         retries: u64::from(turn.retries),
         crashes: u64::from(turn.crashes),
         // An answer without calls ends in the way of an ending, and nothing was the matter with it.
-        ended_because: turn.reason.as_ref().filter(|_| !no_calls).map(|reason| word(reason).to_owned()),
+        ended_because: turn.reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, State::Done, now_ms)

@@ -129,8 +129,8 @@ pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
     let mut meta = Object::new(256);
     meta.raw("shard", &shard);
     meta.raw("mended", &repair.mended.to_string());
-    let named: Vec<String> = repair.named.iter().map(|name| quoted(&repair.redactor.text(name))).collect();
-    meta.raw("named", &format!("[{}]", named.join(",")));
+    let named: Vec<_> = repair.named.iter().map(|name| repair.redactor.text(name)).collect();
+    meta.texts("named", named.iter().map(AsRef::as_ref));
     let mut entry = Object::new(768);
     entry.text("timestamp", &time(repair.timestamp_ms));
     entry.text("level", "info");
