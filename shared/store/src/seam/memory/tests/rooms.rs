@@ -16,11 +16,11 @@ async fn a_stamped_transaction_notes_its_debits() {
         .write(Write::Enqueue(StreamKey::new("q1"), fields("x")))
         .write(put("after", "1{}", None));
     bench.commit(&transaction).await.unwrap();
-    let end = START + 10;
-    assert_eq!(bench.text("before").await.unwrap(), format!("v1 - 2:{end},0:0,3:{end} 1{{}}"));
-    assert_eq!(bench.text("after").await.unwrap(), format!("v1 {START}-0 2:{end},0:0,3:{end} 1{{}}"));
+    let debited = format!("2:{end}:{START},0:0:0,3:{end}:{START}", end = START + 10);
+    assert_eq!(bench.text("before").await.unwrap(), format!("v1 - {debited} 1{{}}"));
+    assert_eq!(bench.text("after").await.unwrap(), format!("v1 {START}-0 {debited} 1{{}}"));
     let taken = bench.store.take(&take(1, 0)).await.unwrap();
-    assert_eq!(taken[0].fields[0], ("d".into(), Bytes::from(format!("2:{end},0:0,3:{end}"))));
+    assert_eq!(taken[0].fields[0], ("d".into(), Bytes::from(debited)));
 }
 
 #[tokio::test]
