@@ -4,9 +4,6 @@ use std::fmt;
 
 use tickfleet_model::{AgentId, InboxName, Priority, TenantId};
 
-/// The consumer group on every stream of a shard.
-pub(crate) const GROUP: &str = "workers";
-
 /// The keys of one shard.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -76,50 +73,6 @@ impl Keys {
 }
 
 pub use tickfleet_core::keys::TurnName;
-
-/// What turns wait on for calls to be admitted, in admission order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Lane {
-    /// For an agent's own budgets: `<tenant>:<agent>`.
-    Agent(TenantId, AgentId),
-    /// For a counter of a limit: `<limit>@<counter>`.
-    Counter {
-        /// The limit's name.
-        limit: String,
-        /// The counter among those of the limit.
-        counter: String,
-    },
-}
-
-impl Lane {
-    /// Reads a lane's name; none where it is not one.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
-        if let Some((limit, counter)) = name.split_once('@') {
-            return Some(Self::Counter { limit: limit.to_owned(), counter: counter.to_owned() });
-        }
-        let (tenant, agent) = name.split_once(':')?;
-        Some(Self::Agent(TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
-    }
-
-    /// What stands for a turn on it.
-    #[must_use]
-    pub fn member(&self, turn: &TurnName) -> String {
-        match self {
-            Self::Agent(..) => turn.turn.to_string(),
-            Self::Counter { .. } => turn.to_string(),
-        }
-    }
-}
-
-impl fmt::Display for Lane {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Agent(tenant, agent) => write!(f, "{tenant}:{agent}"),
-            Self::Counter { limit, counter } => write!(f, "{limit}@{counter}"),
-        }
-    }
-}
 
 /// The name of a counter: its limit, and which of that limit's counters it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,7 +9,6 @@ pub(crate) mod error;
 pub(crate) mod no_redis;
 pub(crate) mod pool;
 pub(crate) mod question;
-pub(crate) mod reader;
 pub(crate) mod refusal;
 mod role;
 mod sentinel;
