@@ -37,7 +37,10 @@ impl Shard {
             "q": {"r": "normal"}, "pl": 1, "t": 500, "b": 10, "s": state,
         }))
         .unwrap();
-        self.write(|transaction| drop(transaction.put(&name.record(), &turn))).await;
+        self.write(|transaction| {
+            transaction.put(&name.record(), &turn);
+        })
+        .await;
         name
     }
 

@@ -201,7 +201,8 @@ async fn a_stamped_transaction_says_what_it_debited() {
         let entry = b.commit(stamped).await.unwrap().entries.pop().unwrap();
         let Value::Record(Some(stored)) = b.read(Query::Record(key("r"))).await else { panic!() };
         let text = RecordText::parse(&stored).unwrap();
-        let rooms = vec![Debited { used: 2, ends_ms: 0, began_ms: None }, Debited { used: 1, ends_ms: now + 90_000, began_ms: None }];
+        let debited = |used, began_ms, ends_ms| Debited { used, ends_ms, began_ms: Some(began_ms) };
+        let rooms = vec![debited(2, 0, 0), debited(1, now - 9, now + 90_000)];
         assert_eq!((text.entry.as_ref(), &text.rooms), (Some(&entry), &rooms));
         let Value::Entry(Some(fields)) = b.read(Query::Entry(queue("q"), entry)).await else { panic!() };
         let d = Bytes::from(Debited::render_all(&rooms));
