@@ -109,6 +109,30 @@ pub struct CounterState {
     pub queued: bool,
 }
 
+impl CounterState {
+    /// The counter with the window that runs at `now_ms`. A [`Window::Rolling`] has no window to open.
+    #[must_use]
+    pub const fn opened(self, window: &Window, now_ms: i64) -> Self {
+        let (ended, last_ms) = (now_ms >= self.ends_ms, self.ends_ms);
+        match *window {
+            Window::Fixed { .. } | Window::Day { .. } if !ended => self,
+            Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {
+                self.begun(end_ms.saturating_add(length_ms), now_ms)
+            }
+            Window::Day { start_ms, end_ms } if start_ms < last_ms && last_ms < end_ms => {
+                Self { ends_ms: end_ms, ..self }
+            }
+            Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => self.begun(end_ms, start_ms),
+            Window::Held | Window::Total if last_ms != 0 => self.begun(0, 0),
+            Window::Held | Window::Total | Window::Rolling { .. } => self,
+        }
+    }
+
+    const fn begun(self, ends_ms: i64, began_ms: i64) -> Self {
+        Self { used: 0, ends_ms, began_ms, queued: self.queued }
+    }
+}
+
 /// How a counter gets room again. If the kind of a counter's limit has changed, the counter starts again at 0: it had a
 /// window and has none, or it was rolling and is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use tickfleet_model::policy::{AgentPolicy, TenantPolicy, Unknown};
 use tickfleet_model::{AgentId, Call, Limit, Policy, TenantId};
 
 use crate::active_policy::ActivePolicy;
-use crate::limit_rows::{counter_of, known_zone, limit_row};
+use crate::limit_rows::{counter_of, known_zone};
 
 /// The workers' slots, as far as a process knows them. Limits on shares and parts of the slots depend on them.
 pub trait Slots: Sync {
@@ -123,7 +123,7 @@ impl ActiveRules<'_> {
         Debits { limit, key, amounts }: Debits,
     ) -> Option<Debit> {
         let limit = policy.limits.get(limit).filter(|limit| self.slots.counts(limit))?;
-        let mut row: LimitRow = limit_row(policy, owner, limit, self.shard);
+        let mut row = LimitRow::configured(policy, owner, limit, self.shard);
         if let Some(max) = self.slots.max_of(&owner.limit(limit), tenant) {
             row.max = max;
         }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use tickfleet_core::task::spend::{BudgetDebit, Reach, Reserve, Reserved, Shortage, Spent, Unreserve};
+use tickfleet_core::turn::limit::LimitRow;
 use tickfleet_core::turn::limit::evaluate::WINDOW_LOOK_MS;
 use tickfleet_core::turn::state::BudgetUnit;
 use tickfleet_core::usage::{Day, ModelUse};
 use tickfleet_core::{EntryId, Query, Value, keys};
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_engine::limit_rows::{counter_of, known_zone, limit_row};
+use tickfleet_engine::limit_rows::{counter_of, known_zone};
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::day::day_bounds;
 use tickfleet_model::limit::counters::{Debits, Maker, Spend, model_counters};
@@ -156,7 +157,7 @@ impl<'a> Budgets<'a> {
     fn debit(&self, owner: &TenantPolicy, debits: &Debits) -> BudgetDebit {
         let (policy, store) = (&self.active.policy, &self.agent.store);
         let limit = &policy.limits[debits.limit];
-        let row = limit_row(policy, owner, limit, (store.shard(), store.options().shards));
+        let row = LimitRow::configured(policy, owner, limit, (store.shard(), store.options().shards));
         let (counter, stagger_ms) = counter_of(&row, &debits.key);
         BudgetDebit {
             counter,

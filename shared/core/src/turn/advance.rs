@@ -212,6 +212,7 @@ impl Candidate<'_> {
             view,
             context,
             waits: counter.map(|counter| (counter, place)),
+            is_exact: false,
             permits_only: self.resumes(),
             lease_ends_ms: lease_ends_ms(context, self.bounds),
         };

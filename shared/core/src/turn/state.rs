@@ -227,6 +227,24 @@ pub enum EndReason {
     AgentRemoved,
 }
 
+impl EndReason {
+    /// The stable word in `explain` and `whatif`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Canceled => "cancelled",
+            Self::DailyCapReached { .. } => "daily_cap_reached",
+            Self::TaskBudgetReached => "task_budget_reached",
+            Self::LimitReached { .. } => "limit_reached",
+            Self::OverLimit { .. } => "over_limit",
+            Self::NoAmount { .. } => "no_amount",
+            Self::Quarantined { .. } => "internal",
+            Self::AgentRemoved => "rejected",
+        }
+    }
+}
+
 /// The event that a call waits for. The slot is free meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "snake_case")]

@@ -81,23 +81,10 @@ impl Counter {
         let rolling = matches!(window, Window::Rolling { .. });
         // The limit has changed its kind, so its counters start again.
         let state = if rolling == self.buckets.is_some() { self.state } else { CounterState::default() };
-        let (ended, last_ms) = (now_ms >= state.ends_ms, state.ends_ms);
-        let opened = |used, ends_ms, began_ms| CounterState { used, ends_ms, began_ms, queued: self.state.queued };
-        let still = opened(state.used, state.ends_ms, state.began_ms);
-        let state = match *window {
-            Window::Rolling { .. } => return self.without_left(now_ms),
-            Window::Fixed { .. } | Window::Day { .. } if !ended => still,
-            Window::Fixed { start_ms, end_ms, length_ms } if start_ms < last_ms && last_ms < end_ms => {
-                opened(0, end_ms.saturating_add(length_ms), now_ms)
-            }
-            Window::Day { start_ms, end_ms } if start_ms < last_ms && last_ms < end_ms => {
-                opened(state.used, end_ms, state.began_ms)
-            }
-            Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } => opened(0, end_ms, start_ms),
-            Window::Held | Window::Total if last_ms == 0 => still,
-            Window::Held | Window::Total => opened(0, 0, 0),
-        };
-        Self { state, buckets: None }
+        match window {
+            Window::Rolling { .. } => self.without_left(now_ms),
+            _ => Self { state: state.opened(window, now_ms), buckets: None },
+        }
     }
 
     /// The rolling counter without expired buckets.
