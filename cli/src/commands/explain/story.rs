@@ -463,18 +463,7 @@ const fn because(reason: &EndReason) -> &'static str {
 /// Writes the reason of an ending as its stable word.
 #[allow(clippy::ref_option, reason = "serde gives a reference")]
 pub(super) fn as_word<S: Serializer>(reason: &Option<EndReason>, serializer: S) -> Result<S::Ok, S::Error> {
-    let word = reason.as_ref().map(|reason| match reason {
-        EndReason::Expired => "expired",
-        EndReason::Canceled => "cancelled",
-        EndReason::DailyCapReached { .. } => "daily_cap_reached",
-        EndReason::TaskBudgetReached => "task_budget_reached",
-        EndReason::LimitReached { .. } => "limit_reached",
-        EndReason::OverLimit { .. } => "over_limit",
-        EndReason::NoAmount { .. } => "no_amount",
-        EndReason::Quarantined { .. } => "internal",
-        EndReason::AgentRemoved => "rejected",
-    });
-    word.serialize(serializer)
+    reason.as_ref().map(EndReason::word).serialize(serializer)
 }
 
 /// `timestamp  level  message`.
