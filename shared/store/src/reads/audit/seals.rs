@@ -92,12 +92,16 @@ impl Store {
     /// [`StoreError`].
     pub async fn seals(&self, after: &str, count: usize) -> Result<Vec<LogSeal>, StoreError> {
         let range = range_of(&format!("({after}"), "+", count);
-        let seal = |(id, fields): Entry| LogSeal {
-            id: id.to_string(),
-            body: field(&fields, "body"),
-            signature: field(&fields, "signature"),
-        };
-        Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(seal).collect())
+        Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
+    }
+
+    /// The newest `count` seals, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn newest_seals(&self, count: usize) -> Result<Vec<LogSeal>, StoreError> {
+        let range = Range { newest_first: true, ..range_of("-", "+", count) };
+        Ok(self.seam().entries(&seal::seals(), &range).await?.into_iter().map(log_seal).collect())
     }
 
     /// The heads of the chains of these tenants; `None` without a chain.
@@ -155,6 +159,10 @@ impl Store {
     async fn sealing(&self) -> Result<Option<Sealing>, StoreError> {
         Ok(self.record_of(&seal::key()).await?.map(|stored| stored.value))
     }
+}
+
+fn log_seal((id, fields): Entry) -> LogSeal {
+    LogSeal { id: id.to_string(), body: field(&fields, "body"), signature: field(&fields, "signature") }
 }
 
 fn log_entries(entries: Vec<Entry>) -> Vec<LogEntry> {
