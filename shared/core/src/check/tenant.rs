@@ -23,7 +23,7 @@ impl TenantCounts {
     pub fn add(&mut self, turn: &Turn) {
         self.unfinished += 1;
         self.bytes += turn.bytes;
-        self.out += u64::from(turn.state.out().is_some());
+        self.out += u64::from(turn.counts_as_out());
     }
 
     /// The numbers in the tenant's counters.

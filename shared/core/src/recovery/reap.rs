@@ -324,7 +324,7 @@ pub fn end_soon(
     for (call, position) in calls.iter().zip(turn.position..) {
         transaction.write(Write::PutPart(name.record(), parts::call(position), call.clone()));
     }
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         let counter = CounterKey::new(limits::OUT, name.tenant.as_str());
         transaction.write(Write::Add { counter, amount: -1, ends_ms: None });
     }

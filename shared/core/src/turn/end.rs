@@ -366,7 +366,7 @@ fn count_out(transaction: &mut Transaction, name: &TurnName, turn: &Turn) {
     };
     add(limits::UNFINISHED, 1);
     add(limits::BYTES, turn.bytes);
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         add(limits::OUT, 1);
     }
 }

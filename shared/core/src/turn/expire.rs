@@ -176,7 +176,7 @@ pub(super) fn begin_ending(
 ) {
     leave_waits(transaction, name, &turn, now_ms);
     turn.permits.clear();
-    if turn.state.out().is_some() {
+    if turn.counts_as_out() {
         holder::count_out(transaction, name, -1);
     }
     turn.entry = None;

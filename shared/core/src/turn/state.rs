@@ -549,6 +549,13 @@ impl Turn {
         }
     }
 
+    /// True if its slice counts toward the tenant's slices out. A task on the queue of an external runtime does not: it may
+    /// stay there for days, and would stop the tenant's turns.
+    #[must_use]
+    pub const fn counts_as_out(&self) -> bool {
+        self.state.out().is_some() && matches!(self.destination, Destination::Workers(_))
+    }
+
     /// Adds a note, unless the maximum is reached.
     pub fn note(&mut self, note: Note) {
         if self.notes.len() < Self::NOTES_MAX {

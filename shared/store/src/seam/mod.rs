@@ -256,8 +256,11 @@ pub enum RunError {
     Contended(usize),
 }
 
-/// Conflicts after which a decision fails.
+/// Conflicts after which a decision fails, apart from those with a record.
 const CONFLICTS_MAX: usize = 16;
+/// Conflicts with records after which a decision fails. Each one means that another decision was committed, so the number of
+/// processes that write one record bounds them.
+const RECORD_CONFLICTS_MAX: usize = 1_024;
 /// Reads after which a decision fails. No decision follows this many references.
 const READS_MAX: usize = 32;
 
@@ -269,6 +272,8 @@ struct Pending<'a, D: Decision> {
     decision: &'a D,
     context: Context,
     conflicts: usize,
+    /// Those of `conflicts` with a record that had changed.
+    overtaken: usize,
     rereads: usize,
     outcome: Option<Result<Receipt<D::Output>, RunError>>,
 }
@@ -360,6 +365,7 @@ async fn run_by<D: Decision>(
                 conflicts: Vec::new(),
             },
             conflicts: 0,
+            overtaken: 0,
             rereads: 0,
             outcome: None,
         })
@@ -384,11 +390,16 @@ async fn run_by<D: Decision>(
                 Err(conflict) => {
                     view.learn(&conflict);
                     item.conflicts += 1;
+                    item.overtaken += usize::from(matches!(conflict, Conflict::Record { .. }));
+                    let is_contended =
+                        item.conflicts - item.overtaken >= CONFLICTS_MAX || item.overtaken >= RECORD_CONFLICTS_MAX;
                     if let Conflict::Failed { message } = conflict {
                         item.outcome = Some(Err(RunError::Failed(message)));
-                    } else if item.conflicts >= CONFLICTS_MAX {
+                    } else if is_contended {
                         item.outcome = Some(Err(RunError::Contended(item.conflicts)));
                     } else {
+                        // Of a record, only its last state counts.
+                        item.context.conflicts.retain(|earlier| !is_of_same_record(earlier, &conflict));
                         item.context.conflicts.push(conflict);
                     }
                 }
@@ -404,6 +415,14 @@ async fn run_by<D: Decision>(
     }
     let results = pending.into_iter().filter_map(|item| item.outcome).collect();
     Ok((shard, results))
+}
+
+/// True if both are conflicts with the same record.
+fn is_of_same_record(one: &Conflict, other: &Conflict) -> bool {
+    match (one, other) {
+        (Conflict::Record { key: one, .. }, Conflict::Record { key: other, .. }) => one == other,
+        _ => false,
+    }
 }
 
 /// Decides all items without a result, and reads missing values. Returns the transactions to commit, by index.
