@@ -144,7 +144,9 @@ impl Park<'_> {
         transaction.put(&name.record(), &turn);
         transaction.timer(name.timer(), due_ms, TimerRule::Earlier);
         join_parked(transaction, name, &turn, now_ms);
-        holder::count_out(transaction, name, -1);
+        if slice.turn.counts_as_out() {
+            holder::count_out(transaction, name, -1);
+        }
         transaction.proof = Some(name.record());
         due_ms
     }

@@ -37,15 +37,12 @@ impl Case<'_> {
             // Without all its calls the turn cannot run.
             return self.expire(EndReason::Quarantined { crashes: turn.crashes });
         };
-        self.transaction.guard(Guard::Room(Room {
-            counter: out,
-            amount: 1,
-            max: self.due.bounds.tenant_out_max,
-            window: Window::Total,
-            behind_queue: false,
-            shadow: false,
-            counters_max: u64::MAX,
-        }));
+        let (max, counters_max) = (self.due.bounds.tenant_out_max, u64::MAX);
+        let (window, behind_queue, shadow) = (Window::Total, false, false);
+        if turn.is_for_workers() {
+            let room = Room { counter: out, amount: 1, max, window, behind_queue, shadow, counters_max };
+            self.transaction.guard(Guard::Room(room));
+        }
         leave_parked(&mut self.transaction, name, &turn);
         dispatch(&mut self.transaction, name, &mut turn, &calls);
         // An external runtime that stays silent loses the task.

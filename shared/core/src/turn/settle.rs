@@ -163,7 +163,9 @@ impl Settle<'_> {
         let name = &self.slice.name;
         let mut turn = self.keep_results(transaction, now_ms);
         return_permits(transaction, &turn, now_ms);
-        holder::count_out(transaction, name, -1);
+        if turn.counts_as_out() {
+            holder::count_out(transaction, name, -1);
+        }
         turn.leave_slice();
         let counter = undecided_queue(name, &turn);
         throttle(transaction, name, &mut turn, counter, self.next_due(now_ms), now_ms);

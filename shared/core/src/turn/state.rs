@@ -553,7 +553,13 @@ impl Turn {
     /// stay there for days, and would stop the tenant's turns.
     #[must_use]
     pub const fn counts_as_out(&self) -> bool {
-        self.state.out().is_some() && matches!(self.destination, Destination::Workers(_))
+        self.state.out().is_some() && self.is_for_workers()
+    }
+
+    /// True if workers run its slices.
+    #[must_use]
+    pub const fn is_for_workers(&self) -> bool {
+        matches!(self.destination, Destination::Workers(_))
     }
 
     /// Adds a note, unless the maximum is reached.

@@ -137,3 +137,16 @@ fn a_runtime_reads_the_message_of_its_task() {
     assert_eq!(field("task"), Some(Bytes::from_static(b"{\"a\":1}")));
     assert_eq!(field("r"), None, "the record is not for programs outside");
 }
+
+/// A task may stay with its runtime for days.
+#[test]
+fn a_task_of_a_runtime_is_no_slice_out() {
+    let (mut trial, bounds) = (Trial::at(5), bounds());
+    trial.run(&external("k1", &bounds));
+    assert_eq!((trial.used(&counter("_out")), trial.used(&counter("_unfinished"))), (0, 1));
+    take_external(&mut trial, "k1");
+    lapse(&mut trial, "k1", &bounds);
+    trial.now_ms += 1_000;
+    assert_eq!(lapse(&mut trial, "k1", &bounds), Lapsed::Offered);
+    assert_eq!(trial.used(&counter("_out")), 0);
+}
