@@ -4,11 +4,11 @@
 //! decides again, or removes a member without a subject. A guard on the record that the decision used protects the repair.
 //! Reads are not isolated: without a repair, a fault counts only if it is found twice.
 //!
-//! [`TenantCounts`] compares the numbers of a tenant. They are not repaired, because turns continue during the count.
+//! [`TenantCounts`] compares the numbers of a tenant, and [`Recount`] corrects them.
 
 mod tenant;
 
-pub use tenant::TenantCounts;
+pub use tenant::{Recount, TenantCounts};
 
 use std::sync::Arc;
 
