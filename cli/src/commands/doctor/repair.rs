@@ -11,6 +11,8 @@ use crate::setup::Setup;
 
 /// Subjects of one kind of fault that are named.
 const NAMED_MAX: usize = 5;
+/// The advice for a fault that is not repaired without a request.
+const BY_REQUEST: &str = "not repaired automatically: tickfleet doctor --repair";
 /// Repairs that an audit entry names.
 const AUDITED_MAX: usize = 50;
 
@@ -100,12 +102,7 @@ fn subject(found: &FaultFound) -> String {
 const fn advice(kind: &FaultKind) -> (Level, &'static str) {
     let fault = match kind {
         FaultKind::Found(fault) => fault,
-        FaultKind::TenantMiscounted { .. } => {
-            return (
-                Level::Warn,
-                "not repaired: the bounds of this tenant count with these numbers. Stop its producers and run it again; if it stays, report it",
-            );
-        }
+        FaultKind::TenantMiscounted { .. } => return (Level::Fail, BY_REQUEST),
         FaultKind::Unreadable { .. } => {
             return (
                 Level::Warn,
@@ -119,7 +116,7 @@ const fn advice(kind: &FaultKind) -> (Level, &'static str) {
         | Fault::TurnNotQueued
         | Fault::QueueWithoutTimer
         | Fault::LeaseTooLong { .. }
-        | Fault::ConsumerUnlisted => (Level::Fail, "not repaired automatically: tickfleet doctor --repair"),
+        | Fault::ConsumerUnlisted => (Level::Fail, BY_REQUEST),
         Fault::TimerWithoutTurn => {
             (Level::Warn, "a scheduler removes it when it is due; tickfleet doctor --repair does so now")
         }
