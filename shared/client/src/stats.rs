@@ -180,7 +180,7 @@ impl LoggedMeta {
 
 /// The counts of some entries, added up.
 fn additions(entries: &[LogEntry]) -> Vec<Addition> {
-    let mut sums: HashMap<(i64, String, String), u64> = HashMap::new();
+    let mut sums: HashMap<(i64, String, String, String), u64> = HashMap::new();
     for entry in entries {
         if !entry.text.contains(r#""action":"TOOL_CALL""#) {
             continue;
@@ -188,9 +188,9 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
         let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
-        *sums.entry((day, looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
+        *sums.entry((day, tenant.clone(), looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
         for (did, rule) in logged.meta.rules() {
-            *sums.entry((day, field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
+            *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
         }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
         // A model may name any tool that does not exist.
@@ -205,10 +205,11 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         ];
         for (what, amount) in counts.into_iter().filter(|(_, amount)| *amount > 0) {
             let overflow = format!("{tenant}:{OTHERS}:{OTHERS}:{what}");
-            *sums.entry((day, format!("{tenant}:{agent}:{tool}:{what}"), overflow)).or_default() += amount;
+            let count = format!("{tenant}:{agent}:{tool}:{what}");
+            *sums.entry((day, tenant.clone(), count, overflow)).or_default() += amount;
         }
     }
-    let addition = |((day, count, overflow), amount)| Addition { day, count, overflow, amount };
+    let addition = |((day, tenant, count, overflow), amount)| Addition { day, tenant, count, overflow, amount };
     sums.into_iter().map(addition).collect()
 }
 
