@@ -198,3 +198,17 @@ proptest! {
         }
     }
 }
+
+/// The claim of a call that ended stays, so that no equal call runs.
+#[test]
+fn while_memory_is_short_only_small_results_are_kept() {
+    for (bytes, pressure, kept) in [(2_000, false, 2_002), (2_000, true, 0), (10, true, 12)] {
+        let mut store = MiniStore { pressure, ..MiniStore::default() };
+        store.put(&name("a").record(), &turn());
+        claim(&mut store, &claim_of("a"));
+        let result = format!("\"{}\"", "x".repeat(bytes));
+        assert_eq!(end(&mut store, "a", EffectEnd::Ended(result)), EndClaimResult::Done);
+        let ClaimResult::Ended { result, .. } = claim(&mut store, &claim_of("b")) else { panic!("it has ended") };
+        assert_eq!(result.len(), kept);
+    }
+}
