@@ -15,7 +15,7 @@ pub struct TenantCounts {
     pub unfinished: u64,
     /// Size of the unfinished turns and tasks, bytes.
     pub bytes: u64,
-    /// Number of slices that are on queues or with workers.
+    /// Number of slices that are on queues or with workers; tasks of external runtimes do not count.
     pub out: u64,
 }
 
