@@ -134,7 +134,7 @@ impl Game {
                 one.begun = None;
                 one.slice.advance(version, *turn);
             }
-            Settled::Ended | Settled::Throttled | Settled::Stale => self.drop_held(worker, held),
+            Settled::Ended | Settled::Throttled | Settled::Stale | Settled::Unsure => self.drop_held(worker, held),
         }
     }
 
