@@ -25,6 +25,7 @@ pub use tickfleet_tools as tools;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tickfleet_core::workers::Slots;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
@@ -32,14 +33,12 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_core::workers::Slots;
 use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use calls::call::Calls;
 pub use calls::governed::loops::LoopOptions;
-pub use tickfleet_core::call::streak::StreakBounds;
 use calls::turn::Pipeline;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};
@@ -50,6 +49,7 @@ use leasing::{Leasing, LeasingParts};
 use lists::ListWriter;
 use outbox::Outbox;
 use strays::Strays;
+pub use tickfleet_core::call::streak::StreakBounds;
 use tools::Registry;
 
 /// The options of a worker.
