@@ -5,7 +5,6 @@ use std::path::Path;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
-use tickfleet_store::fields::turn;
 use tickfleet_testkit::RedisServer;
 
 use crate::support::binary::{DevFleet, Said, command};
@@ -170,30 +169,6 @@ async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
     assert_eq!(cap(&of_fran, "max_calls_per_tick"), ticks[1..]);
     let said = place.run(&["limits", "--limit", "max_calls_per_tick"]).exits(0);
     said.says("max_calls_per_tick: 2 calls per agent in a tick").says("2 of 2");
-}
-
-#[tokio::test]
-async fn budgets_of_tasks_are_listed_with_the_caps_while_the_tasks_are_under_way() {
-    let place = Place::new(" {}").await;
-    let mut redis = place.redis.connection().await;
-    let deadline = (now_ms(&mut redis).await + 60_000).to_string();
-    let mut pipe = redis::pipe();
-    for (task, agent, used) in [("t1", "fran", "3"), ("t2", "kelly", "5"), ("ended", "kelly", "")] {
-        pipe.cmd("ZADD").arg("{tickfleet:0}:tasks:demo").arg(1).arg(task).ignore();
-        if !used.is_empty() {
-            let of = [(turn::AGENT, agent), (turn::BUDGET, "5"), (turn::BUDGET_USED, used)];
-            let of = [&of[..], &[(turn::DEADLINE_MS, deadline.as_str())]].concat();
-            pipe.hset_multiple(format!("{{tickfleet:0}}:turn:demo:{task}"), &of).ignore();
-        }
-    }
-    pipe.exec_async(&mut redis).await.unwrap();
-    let counter = |name: &str, used| (name.to_owned(), json!(used), json!(5));
-    let listing = place.run(&["limits", "--json"]).exits(0).json();
-    assert_eq!(cap(&listing, "budget of the task"), [counter("demo:t2", 5), counter("demo:t1", 3)]);
-    let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
-    assert_eq!(cap(&of_fran, "budget of the task"), [counter("demo:t1", 3)]);
-    let said = place.run(&["limits", "--limit", "budget of the task"]).exits(0);
-    said.says("100 unless the delegation sets a budget; calls over the limit are rejected").says("5 of 5");
 }
 
 #[tokio::test]

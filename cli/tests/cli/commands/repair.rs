@@ -81,7 +81,9 @@ impl Place {
         let mut words = text.split(' ');
         let mut command = redis::cmd(words.next().unwrap());
         command.arg(format!("{{tickfleet:0}}:{}", words.next().unwrap()));
-        words.for_each(|word| drop(command.arg(word)));
+        words.for_each(|word| {
+            command.arg(word);
+        });
         command.query_async(&mut self.redis.connection().await).await.unwrap()
     }
 
