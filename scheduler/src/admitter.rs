@@ -24,6 +24,7 @@ use crate::Common;
 use crate::admission::{Arrival, Candidate, Rejection, expected, head, refuse};
 use crate::decider::Decider;
 use crate::ended::{NotingRenderer, turn_ended};
+use crate::house::trim_inbox;
 use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
 use crate::policy::Deciding;
 use crate::reading::Reading;
@@ -199,6 +200,12 @@ impl Admitter {
                     (is_stale, _) = (true, tried.again.push(at));
                     continue;
                 }
+                Ok(Receipt { result: Admitted::Refused(RejectionCode::InboxFull), .. })
+                    if self.has_trimmed(candidate).await? =>
+                {
+                    tried.again.push(at);
+                    continue;
+                }
                 Ok(receipt) => match self.decided(candidate, admit, &render, &receipt) {
                     Ok(decision) => decision,
                     Err(rejection) => {
@@ -226,6 +233,13 @@ impl Admitter {
             self.decider.stale().await?;
         }
         Ok(tried)
+    }
+
+    /// Before a turn is refused because its inbox is full: its readers may have confirmed replies a moment ago.
+    async fn has_trimmed(&self, candidate: &Candidate) -> Result<bool, StoreError> {
+        let Some(inbox) = &candidate.turn.reply_to else { return Ok(false) };
+        let age_ms = self.store.options().reply_retain_ms;
+        Ok(trim_inbox(&self.store, &candidate.turn.tenant, inbox.as_str(), age_ms).await? > 0)
     }
 
     /// Before a turn is refused because its tenant or agent is unknown: it may have been declared a moment ago.

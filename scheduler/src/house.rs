@@ -184,13 +184,7 @@ impl House {
                 continue;
             };
             for (inbox, used_ms) in inboxes {
-                let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
-                let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
-                let read_upto = match self.store.query(Query::Record(read)).await? {
-                    Value::Record(Some(text)) => read_position(&text),
-                    _ => None,
-                };
-                self.store.seam().trim(&log, Keep { age_ms: retain_ms, read_upto, ..Keep::default() }).await?;
+                trim_inbox(&self.store, tenant, &inbox, retain_ms).await?;
                 if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
                     let mut transaction = Transaction::new(self.store.versions().draw());
                     transaction.write(Write::Leave { set: set.clone(), member: inbox, queue_of: None });
@@ -280,6 +274,22 @@ impl House {
 struct Cursors {
     limit: usize,
     counter: u64,
+}
+
+/// Removes replies by age, and those that the readers have confirmed. Returns their number.
+pub(crate) async fn trim_inbox(
+    store: &Store,
+    tenant: &TenantId,
+    inbox: &str,
+    age_ms: i64,
+) -> Result<u64, StoreError> {
+    let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
+    let read_upto = match store.query(Query::Record(read)).await? {
+        Value::Record(Some(text)) => read_position(&text),
+        _ => None,
+    };
+    let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
+    store.seam().trim(&log, Keep { age_ms, read_upto, ..Keep::default() }).await
 }
 
 /// The last entry that readers have confirmed, in the form of [`Keep::read_upto`].

@@ -475,7 +475,7 @@ impl Fleet {
         for part in parts {
             part.running.await.unwrap();
         }
-        self.forget_timers_of_empty_lanes().await;
+        self.forget_timers_of_empty_queues().await;
         let mut connection = self.server.connection().await;
         tickfleet_testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
         if self.plan.users {
@@ -485,11 +485,11 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// The timer of a lane whose last turn was cancelled or has expired goes when it is due: at the next tick or day.
-    async fn forget_timers_of_empty_lanes(&self) {
+    /// The timer of a queue whose last turn was canceled or has expired goes when it is due: at the next tick or day.
+    async fn forget_timers_of_empty_queues(&self) {
         let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
-        for timer in timers.iter().filter(|timer| timer.starts_with("l:")) {
-            if self.ask::<u64>("EXISTS", &timer.replacen("l:", "lane:", 1), &[]).await == 0 {
+        for timer in timers.iter().filter(|timer| timer.starts_with("throttle:")) {
+            if self.ask::<u64>("EXISTS", timer, &[]).await == 0 {
                 let _: u64 = self.ask("ZREM", "timers", &[timer]).await;
             }
         }
