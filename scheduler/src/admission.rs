@@ -236,12 +236,7 @@ pub(crate) fn expected(policy: &Policy, batch: &[(&Candidate, &Head)]) -> Vec<Ex
             let sets = row.facts.sets.iter().map(|set| set.fact.key(&arguments)).collect();
             let session = row.facts.session(&turn.agent, turn.task.as_ref(), &turn.context);
             let session = SessionName::new(&turn.tenant, &session);
-            let one = ExpectedCall {
-                turn: candidate.name.turn.clone(),
-                position,
-                deadline_ms: head.deadline_ms,
-                sets,
-            };
+            let one = ExpectedCall { turn: candidate.name.turn.clone(), position, deadline_ms: head.deadline_ms, sets };
             match expected.iter_mut().find(|expect| expect.session == session) {
                 Some(expect) => expect.calls.push(one),
                 None => expected.push(Expect { session, calls: vec![one] }),

@@ -90,7 +90,12 @@ impl Admitter {
                 Err(refusal) => {
                     self.metrics.admitted(Decision::Rejected, 1);
                     tracing::debug!(entry = %arrival.entry, code = refusal.code.as_str(), reason = refusal.message, "turn rejected");
-                    rejections.push(self.intake.rejection(Inbound::Turns, &arrival, &refusal, RejectionStatus::Rejected));
+                    rejections.push(self.intake.rejection(
+                        Inbound::Turns,
+                        &arrival,
+                        &refusal,
+                        RejectionStatus::Rejected,
+                    ));
                 }
             }
             // A batch of refused turns may ask for many times its own bytes.
@@ -178,8 +183,7 @@ impl Admitter {
             }
         }
         self.expect(&deciding, candidates, &heads).await;
-        let (rules, render, bounds) =
-            (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
         let (mut positions, mut admits) = (Vec::with_capacity(heads.len()), Vec::with_capacity(heads.len()));
         for (at, head) in heads {
             let Some(candidate) = candidates.get(at) else { continue };
@@ -289,8 +293,7 @@ impl Admitter {
         self.metrics.admitted(Decision::Rejected, 1);
         let (entry, code, reason) = (&candidate.arrival.entry, refusal.code.as_str(), &refusal.message);
         tracing::debug!(%entry, code, reason, "turn rejected");
-        let rejection =
-            self.intake.rejection(Inbound::Turns, &candidate.arrival, refusal, RejectionStatus::Rejected);
+        let rejection = self.intake.rejection(Inbound::Turns, &candidate.arrival, refusal, RejectionStatus::Rejected);
         rejection.of_turn(candidate)
     }
 

@@ -162,10 +162,7 @@ impl Decider {
     /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
     pub(crate) async fn state_lost(&self, what: &str) {
         self.metrics.state_lost();
-        tracing::error!(
-            what,
-            "streams or groups of the shard are missing; recreating them"
-        );
+        tracing::error!(what, "streams or groups of the shard are missing; recreating them");
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "failed to recreate streams and groups");
         }

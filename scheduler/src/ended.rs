@@ -69,11 +69,8 @@ impl Render for NotingRenderer<'_> {
         let (outcome, ..) = self.renderer.outcome(call, spelled);
         let mut noted = self.noted.lock();
         let is_first = call.position == call.turn.position;
-        let new = || Noted {
-            submitted_ms: call.turn.head.submitted_ms,
-            reason: call.reason.clone(),
-            calls: BTreeMap::new(),
-        };
+        let new =
+            || Noted { submitted_ms: call.turn.head.submitted_ms, reason: call.reason.clone(), calls: BTreeMap::new() };
         let of_turn = noted.entry(call.name.clone()).or_insert_with(new);
         if is_first {
             *of_turn = new();

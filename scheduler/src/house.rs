@@ -11,7 +11,6 @@ use tickfleet_core::task::lists::ExpireList;
 use tickfleet_core::{CounterKey, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, audit, call, keys};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId, limits};
-use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_store::seam::Keep;
 use tickfleet_store::{Store, StoreError, entry_ms};
@@ -48,7 +47,6 @@ pub(crate) struct House {
     store: Store,
     active: Arc<PolicyHandle>,
     decider: Arc<Decider>,
-    metrics: Arc<Metrics>,
     progress: Progress,
     /// The period at which bounds are kept.
     every: Duration,
@@ -65,7 +63,6 @@ impl House {
             store: common.store.clone(),
             active: common.active.clone(),
             decider: common.decider.clone(),
-            metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             every: options.collect_every,
             audit_bytes_max: options.audit_bytes_max,
@@ -254,9 +251,7 @@ impl House {
         let active = self.active.load();
         let is_configured = |queue: &str| {
             let rest = queue.strip_prefix("external:").and_then(|rest| rest.split_once(':'));
-            let names = rest.and_then(|(tenant, agent)| {
-                Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
-            });
+            let names = rest.and_then(|(tenant, agent)| Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?)));
             names.is_some_and(|(tenant, agent)| {
                 active.policy.look_up(&tenant, &agent).is_ok()
                     && matches!(active.task_handlers.get(&agent), Some(TaskHandlerDef::External { .. }))
@@ -277,12 +272,7 @@ struct Cursors {
 }
 
 /// Removes replies by age, and those that the readers have confirmed. Returns their number.
-pub(crate) async fn trim_inbox(
-    store: &Store,
-    tenant: &TenantId,
-    inbox: &str,
-    age_ms: i64,
-) -> Result<u64, StoreError> {
+pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
         Value::Record(Some(text)) => read_position(&text),

@@ -108,12 +108,7 @@ impl Intake {
     }
 
     /// The next batch: entries that are held already, if `compares`, else new ones.
-    async fn next(
-        &self,
-        take: &Take,
-        stop: &CancellationToken,
-        compares: bool,
-    ) -> Result<Vec<HeldEntry>, StoreError> {
+    async fn next(&self, take: &Take, stop: &CancellationToken, compares: bool) -> Result<Vec<HeldEntry>, StoreError> {
         if compares {
             let mine = held(&self.store, &take.queues, &take.consumer, self.batch).await?;
             if !mine.is_empty() {

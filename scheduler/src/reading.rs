@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use tickfleet_core::EntryId;
+use tickfleet_core::recovery::inbound::NameSuspect;
+use tickfleet_core::turn::submit::Inbound;
 use tickfleet_engine::one_suspect::{Look, OneSuspect};
 use tickfleet_engine::retry_until::Waiting;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::progress::LoopHandle;
-use tickfleet_core::EntryId;
-use tickfleet_core::recovery::inbound::NameSuspect;
-use tickfleet_core::turn::submit::Inbound;
 use tickfleet_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;

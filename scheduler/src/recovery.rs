@@ -191,7 +191,13 @@ impl Recovery {
         if redelivered + dead + quarantined == 0 {
             return;
         }
-        tracing::warn!(consumer = consumer.as_str(), requeued = redelivered, dead, quarantined, "recovered work of dead consumers");
+        tracing::warn!(
+            consumer = consumer.as_str(),
+            requeued = redelivered,
+            dead,
+            quarantined,
+            "recovered work of dead consumers"
+        );
         self.metrics.reaped(redelivered);
         (0..dead).for_each(|_| self.metrics.dead("poison"));
     }

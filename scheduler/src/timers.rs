@@ -180,8 +180,7 @@ impl Timers {
         let Some(deciding) = self.decider.deciding().await? else { return Ok(()) };
         let rearms: Vec<Rearm> = counters.iter().map(|counter| Rearm { counter: counter.clone() }).collect();
         let heads = self.store.decide_all(&rearms).await?;
-        let (rules, render, bounds) =
-            (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
+        let (rules, render, bounds) = (deciding.rules(), NotingRenderer::new(deciding.renderer()), self.store.bounds());
         let mut releases = Vec::new();
         for (counter, head) in counters.iter().zip(heads) {
             let Ok(QueueHead::Turns(turns)) = head.map(|receipt| receipt.result) else { continue };
@@ -325,7 +324,9 @@ impl Timers {
                     self.unreadable(&cancel.name, "its parent has ended");
                 }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(%error, turn = %cancel.name, "failed to cancel a turn with its parent; retrying"),
+                Err(error) => {
+                    tracing::warn!(%error, turn = %cancel.name, "failed to cancel a turn with its parent; retrying")
+                }
             }
         }
         Ok(())

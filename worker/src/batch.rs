@@ -14,9 +14,7 @@ use tickfleet_core::call::facts::{CheckFacts, WaitForFacts};
 use tickfleet_core::task::spend::BudgetWait;
 use tickfleet_core::turn::end::{RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{
-    HandBack, HandBackReason, HandedBack, Park, ParkReason, Parked, Settle, Settled, Slice,
-};
+use tickfleet_core::turn::{HandBack, HandBackReason, HandedBack, Park, ParkReason, Parked, Settle, Settled, Slice};
 use tickfleet_core::{Decision as _, Guard, Query, Receipt, RecordKey, Section, View};
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::{Durability, limits};
@@ -122,16 +120,19 @@ impl Item for SettleResults {
         fill(store, &mut view, batch.iter().flat_map(|item| item.sections.queries())).await?;
         let (bounds, sections): (_, Vec<Vec<&dyn Section>>) =
             (store.bounds(), batch.iter().map(|item| item.sections.all()).collect());
-        let settles: Vec<Settle<'_>> = batch.iter().zip(&sections).map(|(item, sections)| Settle {
-            slice: &item.slice,
-            results: &item.results,
-            frame: &item.frame,
-            sections,
-            reason: item.reason.as_ref(),
-            canceled: item.canceled.as_deref(),
-            bounds: &bounds,
-        })
-        .collect();
+        let settles: Vec<Settle<'_>> = batch
+            .iter()
+            .zip(&sections)
+            .map(|(item, sections)| Settle {
+                slice: &item.slice,
+                results: &item.results,
+                frame: &item.frame,
+                sections,
+                reason: item.reason.as_ref(),
+                canceled: item.canceled.as_deref(),
+                bounds: &bounds,
+            })
+            .collect();
         Ok(store.decide_with(&mut view, &settles).await?.into_iter().map(result_of).collect())
     }
     /// The results of the turn's earlier slices are read again when it ends: per call, about as much as these.
@@ -236,11 +237,11 @@ impl Item for DurableBegin {
     async fn decide(store: &Store, batch: &[Self]) -> Results<Self::Reply> {
         let Some(first) = batch.first() else { return Ok(Vec::new()) };
         let (mut view, begins) = begins(store, batch.iter().map(|item| &item.begin)).await?;
-        let (results, confirmed) =
-            store.decide_durably(&mut view, &begins, first.durability, first.at_most).await?;
-        let all = begins.iter().zip(results).map(|(begin, result)| {
-            begun(&view, begin, result).map(|begun| (begun, confirmed.clone()))
-        });
+        let (results, confirmed) = store.decide_durably(&mut view, &begins, first.durability, first.at_most).await?;
+        let all = begins
+            .iter()
+            .zip(results)
+            .map(|(begin, result)| begun(&view, begin, result).map(|begun| (begun, confirmed.clone())));
         Ok(all.collect())
     }
     fn shared(&self) -> Vec<RecordKey> {
@@ -545,7 +546,8 @@ fn take_batch<I: Item, A>(gathered: &mut Vec<(I, A)>) -> Vec<(I, A)> {
         records.extend(shared);
         !is_full
     };
-    let (batch, rest): (Vec<_>, Vec<_>) = gathered.drain(..).map(|one| (fits(&one.0), one)).partition(|(fits, _)| *fits);
+    let (batch, rest): (Vec<_>, Vec<_>) =
+        gathered.drain(..).map(|one| (fits(&one.0), one)).partition(|(fits, _)| *fits);
     gathered.extend(rest.into_iter().map(|(_, one)| one));
     batch.into_iter().map(|(_, one)| one).collect()
 }

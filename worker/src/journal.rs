@@ -168,8 +168,7 @@ impl Journal {
         }
         let (lost, late) = self.report_calls(&calls).await?;
         let late = late + self.report_claims(claims.into_values(), now_ms).await?;
-        let facts: Vec<Restate> =
-            facts.into_iter().map(|(session, ends)| restate(session, ends, now_ms)).collect();
+        let facts: Vec<Restate> = facts.into_iter().map(|(session, ends)| restate(session, ends, now_ms)).collect();
         let mut lost_facts = 0;
         for batch in facts.chunks(limits::BATCH_ENTRIES_MAX) {
             let restored = self.decide(batch, |one| one.session.session.clone()).await?;
@@ -245,7 +244,9 @@ impl Journal {
         let results = self.store.decide_all(batch).await?;
         let receipt = |(one, result): (&D, Result<Receipt<D::Output>, RunError>)| {
             result
-                .inspect_err(|error| tracing::error!(%error, call = name(one), "store rejected an entry of the journal"))
+                .inspect_err(
+                    |error| tracing::error!(%error, call = name(one), "store rejected an entry of the journal"),
+                )
                 .ok()
         };
         Ok(batch.iter().zip(results).map(receipt).collect())

@@ -50,11 +50,7 @@ impl Told {
     ///
     /// # Errors
     /// Redis cannot be reached.
-    pub(crate) async fn before(
-        client: &Client,
-        tenant: &TenantId,
-        given: Option<&str>,
-    ) -> Result<Self, Failure> {
+    pub(crate) async fn before(client: &Client, tenant: &TenantId, given: Option<&str>) -> Result<Self, Failure> {
         let name = given.and_then(|id| TurnId::new(id).ok());
         let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
             // Who may not read it hears less, and sends all the same.

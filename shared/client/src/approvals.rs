@@ -384,16 +384,14 @@ impl Approval {
             Some(exact) if abridged => (value(exact), Some(short)),
             _ => (short, None),
         };
-        let needed = |demand: core::Demand| Needed {
-            approvers: demand.quorum,
-            roles: demand.roles.into_iter().collect(),
-        };
+        let needed =
+            |demand: core::Demand| Needed { approvers: demand.quorum, roles: demand.roles.into_iter().collect() };
         let until_ms = record.state.until_ms();
         let (ended_ms, denied) = match &record.state {
             ApprovalState::Waiting { .. } | ApprovalState::Approved { .. } => (None, None),
-            ApprovalState::Used { at_ms } | ApprovalState::Void { at_ms } | ApprovalState::Expired { since_ms: at_ms } => {
-                (Some(*at_ms), None)
-            }
+            ApprovalState::Used { at_ms }
+            | ApprovalState::Void { at_ms }
+            | ApprovalState::Expired { since_ms: at_ms } => (Some(*at_ms), None),
             ApprovalState::Denied { at_ms, by, reason } => {
                 let said = Said { by: by.clone(), reason: reason.clone(), at_ms: Some(*at_ms) };
                 (Some(*at_ms), Some(said))

@@ -190,7 +190,8 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
         *sums.entry((day, tenant.clone(), looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
         for (did, rule) in logged.meta.rules() {
-            *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() += 1;
+            *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() +=
+                1;
         }
         let agent = logged.meta.agent.unwrap_or(logged.actor_id);
         // A model may name any tool that does not exist.

@@ -220,8 +220,12 @@ mod tests {
     #[test]
     fn a_stored_record_reads_back() {
         let (version, entry) = (Version::new("a-1"), EntryId::new("5-0"));
-        let stored =
-            RecordText::render(&version, Some(&entry), &[Debited { used: 3, ends_ms: 9, began_ms: None }], &Sample { n: 7 }.encode());
+        let stored = RecordText::render(
+            &version,
+            Some(&entry),
+            &[Debited { used: 3, ends_ms: 9, began_ms: None }],
+            &Sample { n: 7 }.encode(),
+        );
         assert_eq!(&stored[..], b"a-1 5-0 3:9 12{\"n\":7}");
         let read = Stored::<Sample>::read(&stored).unwrap();
         assert_eq!(

@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::time::rfc3339;
-use tickfleet_model::approval::{Narrowed, narrow};
-use tickfleet_model::outcome::{Approved, Premises};
 use tickfleet_core::keys::TurnName;
 use tickfleet_core::turn::Head;
 use tickfleet_core::turn::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame};
 use tickfleet_core::turn::state::EndReason;
+use tickfleet_model::approval::{Narrowed, narrow};
+use tickfleet_model::outcome::{Approved, Premises};
 use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, limits};
@@ -283,8 +283,7 @@ pub fn ended(reason: &EndReason, deadline_ms: i64, past: &Past<'_>) -> (Outcome,
         EndReason::NoAmount { limit } => {
             let (named, what) =
                 (named(limit, past), "counts an argument that is missing from this call, or is not a plain number");
-            let message =
-                format!("The limit {named} {what}. Give it as a number; the call was not executed.");
+            let message = format!("The limit {named} {what}. Give it as a number; the call was not executed.");
             (Outcome::InvalidArguments, "invalid_arguments", message, Some(serde_json::json!({ "limit": limit })))
         }
         // Permits: nobody knows when a call that holds one ends.
@@ -482,8 +481,11 @@ mod tests {
     fn render(turn: &Turn, reason: &EndReason, options: &ReportOptions) -> Vec<(Value, Value)> {
         let (name, policy) = (TurnName::parse("acme:t1").unwrap(), Policy::default());
         let renderer = Renderer { options, policy: &policy };
-        let call =
-            Call { provider_id: None, tool: "send_invoice".into(), arguments: r#"{"amount": 700, "to": "kim"}"#.into() };
+        let call = Call {
+            provider_id: None,
+            tool: "send_invoice".into(),
+            arguments: r#"{"amount": 700, "to": "kim"}"#.into(),
+        };
         let one = |position| {
             let (fate, call) = (turn.fate(position), Some(&call));
             let rendered = renderer.ended(&EndedCall { name: &name, turn, position, call, reason, fate, now_ms: 0 });
@@ -501,8 +503,11 @@ mod tests {
     #[test]
     fn an_ending_does_not_deny_a_call_that_was_begun() {
         let options = ReportOptions { premises: true, ..ReportOptions::default() };
-        let consent =
-            UsedConsent { approval: "apr-1".into(), by: vec!["ann".into()], narrowed: Some(r#"{"/amount":400}"#.into()) };
+        let consent = UsedConsent {
+            approval: "apr-1".into(),
+            by: vec!["ann".into()],
+            narrowed: Some(r#"{"/amount":400}"#.into()),
+        };
         let begun = Begun { consent: Some(consent), ..Begun::new(1, "n1") };
         let mut lost = Turn { position: 1, debited: 4, begun: Some(begun), ..turn(4) };
         let results = render(&lost, &EndReason::Expired, &options);

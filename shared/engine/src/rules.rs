@@ -172,7 +172,10 @@ mod tests {
             (tick.row.max, tick.amounts.clone())
         };
         assert_eq!(tick(&active), (10, vec![Some(1)]));
-        active.policy.paused.insert(Paused { tenant, agent: None }, Pause { by: "ann".into(), reason: String::new(), since_ms: 0 });
+        active
+            .policy
+            .paused
+            .insert(Paused { tenant, agent: None }, Pause { by: "ann".into(), reason: String::new(), since_ms: 0 });
         assert_eq!(tick(&active).0, 0);
     }
 }

@@ -235,8 +235,7 @@ impl Store {
     ) -> Result<(Vec<Result<Receipt<D::Output>, RunError>>, Confirmed), StoreError> {
         let state = self.state_or_read().await?;
         let (items, how) = ((view, decisions), (durability, at_most));
-        let (state, results, confirmed) =
-            seam::run_durably(self.seam(), self.versions(), state, items, how).await?;
+        let (state, results, confirmed) = seam::run_durably(self.seam(), self.versions(), state, items, how).await?;
         self.learn(state);
         Ok((results, confirmed))
     }

@@ -62,10 +62,10 @@ pub use verbs::upkeep::*;
 use std::sync::Arc;
 
 use connection::no_redis::NoRedis;
+use connection::url::{Target, target_of};
 use decide::{Backend, Known};
 use seam::memory::MemoryStore;
 use seam::redis::RedisStore;
-use connection::url::{Target, target_of};
 
 /// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
 #[must_use]

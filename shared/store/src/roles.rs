@@ -145,7 +145,10 @@ const PRODUCER: &[Selector] = &[
 const EXPORTER: &[Selector] = &[
     LENT_FUNCTION,
     Selector { keys: &["%W~follow:*", "%W~notified:*"], commands: &["set", "pexpire", "del"] },
-    Selector { keys: &["%W~parts:follow:*", "%W~parts:notified:*"], commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"] },
+    Selector {
+        keys: &["%W~parts:follow:*", "%W~parts:notified:*"],
+        commands: &["hset", "hdel", "pexpire", "pexpireat", "persist", "del"],
+    },
     // The bare prefix: whether Redis takes writes.
     Selector { keys: &["%W~"], commands: &["set"] },
 ];
@@ -332,7 +335,8 @@ mod tests {
 
     #[test]
     fn the_function_is_read_for_its_commands() {
-        let source = "call('HSET', a) try('XINFO', 'STREAM', s) in_parts('ZADD', k) try('XGROUP', 'DELCONSUMER', s) call(n)";
+        let source =
+            "call('HSET', a) try('XINFO', 'STREAM', s) in_parts('ZADD', k) try('XGROUP', 'DELCONSUMER', s) call(n)";
         let found: Vec<String> = called(source).into_iter().collect();
         assert_eq!(found, ["hset", "xgroup|delconsumer", "xinfo|stream", "zadd"]);
         let all = called(COMMIT_SOURCE);
@@ -394,7 +398,10 @@ mod tests {
             .filter(|line| !line.contains("call('") && !line.contains("try('"))
             .collect();
         // The command of a list that is too long for one call.
-        assert!(matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")), "which command is it? {hidden:?}");
+        assert!(
+            matches!(hidden[..], [one] if one.contains("try(command, key, unpack(")),
+            "which command is it? {hidden:?}"
+        );
     }
 
     #[test]

@@ -79,8 +79,7 @@ impl Calls {
     /// What somebody else has begun of a call that will not run here. After a restart of the store, waits until other workers
     /// have reported what they have begun.
     pub(super) async fn begun_before(&self, trying: &Trying<'_>) -> Earlier {
-        let once =
-            !matches!(trying.config.registry.effect(&trying.call.tool), Some(Effect::Read | Effect::Idempotent));
+        let once = !matches!(trying.config.registry.effect(&trying.call.tool), Some(Effect::Read | Effect::Idempotent));
         let (turn, position) = (&trying.slice.turn, trying.id.position);
         let is_begun =
             turn.begun.as_ref().is_some_and(|begun| begun.position == position || once && begun.position > position);
@@ -139,12 +138,7 @@ impl Calls {
         let error = messages::outcome_unknown(&trying.call.tool, what);
         let begun = trying.slice.turn.begun.as_ref().filter(|begun| begun.position == trying.id.position);
         let approval = begun.and_then(|begun| begun.consent.as_ref()).map(|consent| {
-            report::approved(
-                &consent.approval,
-                &consent.by,
-                consent.narrowed.as_deref(),
-                &trying.call.arguments,
-            )
+            report::approved(&consent.approval, &consent.by, consent.narrowed.as_deref(), &trying.call.arguments)
         });
         let goes_by_facts = facts::row_of(trying.config, trying.slice, &trying.call.tool).is_some();
         let entered_ms = goes_by_facts.then_some(0);
@@ -203,7 +197,8 @@ impl Calls {
                 cache: question.as_ref().map(|question| question.name.clone()).filter(|_| !trying.waited),
                 view: view.clone(),
             };
-            let durability = if begin.once { runs.tool.spec.durable.unwrap_or(self.durable.0) } else { Durability::None };
+            let durability =
+                if begin.once { runs.tool.spec.durable.unwrap_or(self.durable.0) } else { Durability::None };
             let asked = Instant::now();
             let answer = self.outbox.begin(begin, durability, self.durable.1).await;
             let Some(((result, read), confirmed)) = answer else {
@@ -247,7 +242,10 @@ impl Calls {
                     if approved.is_some() {
                         self.count_agreed(trying);
                     }
-                    let shadow = facts.as_ref().map(|facts| facts.in_shadow(trying, &runs.tool, wanted.tools, &shadow)).unwrap_or_default();
+                    let shadow = facts
+                        .as_ref()
+                        .map(|facts| facts.in_shadow(trying, &runs.tool, wanted.tools, &shadow))
+                        .unwrap_or_default();
                     // Nothing was asked of another try.
                     let entered_ms = checked_ms.map(|at_ms| if trying.attempt == 1 { at_ms } else { 0 });
                     let mut passed = narrowed.unwrap_or(passed);

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::RawValue;
+use tickfleet_core::call::begin::StreakCheck;
+use tickfleet_core::turn::state::EndReason;
+use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
 use tickfleet_engine::report::Past;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::redaction::Redactor;
@@ -13,9 +16,6 @@ use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{CallError, Durability, Effect, Outcome, Priority, TurnId};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, cut_response, is_cut, text};
-use tickfleet_core::call::begin::StreakCheck;
-use tickfleet_core::turn::state::EndReason;
-use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
 use tickfleet_store::{Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -148,11 +148,8 @@ impl Calls {
         let mut admitted = match self.let_in(trying, wanted, passed).await {
             Ok(admitted) => admitted,
             Err(Instead { disposition, counts }) => {
-                let ends = if once {
-                    self.reconciled(trying, &tool, tools, &own, disposition).await
-                } else {
-                    disposition
-                };
+                let ends =
+                    if once { self.reconciled(trying, &tool, tools, &own, disposition).await } else { disposition };
                 self.loops.count_end(streak.filter(|_| counts), trying, &ends);
                 return ends;
             }

@@ -73,14 +73,25 @@ impl Ledger {
     }
 
     /// The end of a call that an equal call has answered.
-    pub(super) fn answered(&self, trying: &Trying<'_>, claim: &ClaimEffect, by: &Claimant, result: &str) -> Disposition {
+    pub(super) fn answered(
+        &self,
+        trying: &Trying<'_>,
+        claim: &ClaimEffect,
+        by: &Claimant,
+        result: &str,
+    ) -> Disposition {
         let result = read(result).unwrap_or_else(|| unknown(claim, by));
         self.told(trying, claim, by, result)
     }
 
     /// The result of a call that is over and did not end its claim; none where it certainly did nothing. It is written to
     /// the claim, since what it was found in is kept for a shorter time.
-    pub(super) async fn end_of(&self, claim: &ClaimEffect, by: &Claimant, result: Option<String>) -> Option<CallResult> {
+    pub(super) async fn end_of(
+        &self,
+        claim: &ClaimEffect,
+        by: &Claimant,
+        result: Option<String>,
+    ) -> Option<CallResult> {
         let result = result.as_deref().and_then(read).unwrap_or_else(|| unknown(claim, by));
         let end = end_by(&result);
         if end == EffectEnd::Undone {
@@ -190,12 +201,7 @@ fn unknown(claim: &ClaimEffect, by: &Claimant) -> CallResult {
 
 /// The effect that a call had claimed, for the audit log; none where it certainly did nothing, and nobody told it what an
 /// equal call did. It is reckoned anew from the arguments, so that a call is named whoever ends it.
-pub(super) fn note_of(
-    tool: &RegisteredTool,
-    slice: &Slice,
-    call: &Call,
-    result: &CallResult,
-) -> Option<EffectNote> {
+pub(super) fn note_of(tool: &RegisteredTool, slice: &Slice, call: &Call, result: &CallResult) -> Option<EffectNote> {
     let key = tool.spec.effect_key.as_ref()?;
     if result.repeats.is_none() && end_by(result) == EffectEnd::Undone {
         return None;

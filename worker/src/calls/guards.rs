@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tickfleet_core::call::cache::CachedResult;
 use tickfleet_model::outcome::Approved;
 use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, AskedBy, CallError, CallResult, Context, Outcome, TaskGrant, TaskId, TenantId, limits};
 use tickfleet_protocol::without_nulls;
-use tickfleet_core::call::cache::CachedResult;
 use tickfleet_rules::Ruling;
 
 use crate::agents::TaskHandlers;

@@ -49,7 +49,9 @@ pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
 /// A call whose equal call waits for it.
 pub(crate) fn equal_above(tool: &str, call: &str) -> CallError {
     let details = Some(serde_json::json!({ "reason": "equal_call", "call": call }));
-    let message = format!("You may not call {tool:?} with these arguments: the same call {call} is under way, and waits for you.");
+    let message = format!(
+        "You may not call {tool:?} with these arguments: the same call {call} is under way, and waits for you."
+    );
     CallError { details, ..error(Outcome::Denied, message) }
 }
 

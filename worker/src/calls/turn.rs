@@ -459,12 +459,7 @@ impl Holding {
     }
 
     /// A try of the call at `index` of the slice.
-    pub(super) fn trying<'a>(
-        &'a self,
-        index: usize,
-        context: &Arc<Context>,
-        config: &'a WorkerConfig,
-    ) -> Trying<'a> {
+    pub(super) fn trying<'a>(&'a self, index: usize, context: &Arc<Context>, config: &'a WorkerConfig) -> Trying<'a> {
         let slice = &self.slice;
         Trying {
             slice,
@@ -508,11 +503,7 @@ impl Holding {
 }
 
 /// The approval that a call leaves unused when it ends.
-fn unused_approval(
-    slice: &Slice,
-    index: usize,
-    result: &CallResult,
-) -> Option<(tickfleet_model::TenantId, String)> {
+fn unused_approval(slice: &Slice, index: usize, result: &CallResult) -> Option<(tickfleet_model::TenantId, String)> {
     let asked = slice.turn.approval.clone().filter(|_| index == 0)?;
     let is_used = result.approval.as_ref().is_some_and(|approval| approval.id == asked);
     (!is_used).then(|| (slice.name.tenant.clone(), asked))
@@ -582,7 +573,11 @@ fn span_of(slice: &Slice) -> Span {
         target: traces::TARGET, "slice", turn = %slice.name, agent = %head.agent, first = turn.position,
         calls = slice.calls.len(), crashes = turn.crashes,
     );
-    traces::follow(&span, head.span.as_deref().or(head.context.traceparent.as_deref()), head.context.tracestate.as_deref());
+    traces::follow(
+        &span,
+        head.span.as_deref().or(head.context.traceparent.as_deref()),
+        head.context.tracestate.as_deref(),
+    );
     span
 }
 

@@ -188,7 +188,8 @@ async fn an_approval_that_its_call_needs_no_more_becomes_void() {
     let id = waiting_approval(&shard).await;
     let bounds = shard.store.bounds();
     let reason = "enough";
-    let cancel = tickfleet_core::task::cancel::Cancel { name: name("t1"), reason: reason.into(), above: None, bounds: &bounds };
+    let cancel =
+        tickfleet_core::task::cancel::Cancel { name: name("t1"), reason: reason.into(), above: None, bounds: &bounds };
     shard.store.decide(cancel).await.unwrap();
     let result = shard.result("t1", 0).await;
     assert_eq!(result["outcome"], "cancelled", "{result}");
@@ -212,7 +213,12 @@ async fn a_call_begins_by_the_facts_that_others_have_set() {
         setup.tools.push(counted("buy", Effect::Once, &runs, 1));
     })
     .await;
-    let calls = [("buy", r#"{"amount":1}"#), ("quote", r#"{"amount":1}"#), ("buy", r#"{"amount":1}"#), ("buy", r#"{"amount":1}"#)];
+    let calls = [
+        ("buy", r#"{"amount":1}"#),
+        ("quote", r#"{"amount":1}"#),
+        ("buy", r#"{"amount":1}"#),
+        ("buy", r#"{"amount":1}"#),
+    ];
     shard.dispatch("t1", &calls).await;
     let mut outcomes = Vec::new();
     for position in 0..4 {

@@ -234,11 +234,7 @@ pub struct Setup {
     pub loops: Option<LoopOptions>,
 }
 
-fn worker(
-    store: Store,
-    shutdown: &Shutdown,
-    set_up: impl FnOnce(&mut ActivePolicy, &mut Setup),
-) -> Arc<Worker> {
+fn worker(store: Store, shutdown: &Shutdown, set_up: impl FnOnce(&mut ActivePolicy, &mut Setup)) -> Arc<Worker> {
     let mut active = ActivePolicy { digest: "test".into(), ..ActivePolicy::default() };
     for tool in ["echo", "sleep", "fail", "fail_once"] {
         active.policy.permissions.matrix.insert(tool.into(), everyone());
@@ -332,4 +328,3 @@ pub fn turn(now_ms: i64, calls: usize, suspect: Option<Suspect>) -> Turn {
         state: State::Ready { upto: calls },
     }
 }
-

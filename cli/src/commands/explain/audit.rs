@@ -37,12 +37,7 @@ impl Audit {
 }
 
 /// The entries of a turn with a record, or of its one call.
-pub(super) async fn of_story(
-    store: &Store,
-    name: &TurnName,
-    story: &Story,
-    args: &Explain,
-) -> Result<Audit, Failure> {
+pub(super) async fn of_story(store: &Store, name: &TurnName, story: &Story, args: &Explain) -> Result<Audit, Failure> {
     if matches!(story.state, State::Inbound | State::Rejected) {
         return Ok(Audit { complete: true, ..Audit::default() });
     }
@@ -72,12 +67,7 @@ pub(super) async fn of_story(
 
 /// The entries of a turn of which no record is left: an id that was made for it tells its time, for one that was given
 /// somebody has to.
-pub(super) async fn unrecorded(
-    store: &Store,
-    name: &TurnName,
-    now_ms: i64,
-    args: &Explain,
-) -> Result<Audit, Failure> {
+pub(super) async fn unrecorded(store: &Store, name: &TurnName, now_ms: i64, args: &Explain) -> Result<Audit, Failure> {
     let minted = minted_ms(name.turn.as_str());
     let Some(from_ms) = args.since.map(|since| since.at(now_ms)).or(minted) else { return Ok(Audit::default()) };
     let search = AuditSearch {

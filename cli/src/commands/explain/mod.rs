@@ -202,12 +202,7 @@ pub(crate) async fn told(
 }
 
 /// Everything known of what is asked about.
-async fn gather(
-    setup: &Setup,
-    client: &Client,
-    asked: &Asked,
-    args: &Explain,
-) -> Result<Story, Failure> {
+async fn gather(setup: &Setup, client: &Client, asked: &Asked, args: &Explain) -> Result<Story, Failure> {
     let mut found = None;
     for tenant in tenants(asked, setup, client).await? {
         let name = TurnName { tenant, turn: asked.turn.clone() };
@@ -288,7 +283,9 @@ async fn story(setup: &Setup, client: &Client, name: &TurnName) -> Result<Option
             let active = active.load();
             let caps = record::caps(&active.policy, &name.tenant, &agent);
             let mut story = record::live(name, &live, budget, caps, now_ms);
-            if let (Some(wait), Some(counter)) = (&mut story.waits, counter.filter(|counter| record::is_configured(counter))) {
+            if let (Some(wait), Some(counter)) =
+                (&mut story.waits, counter.filter(|counter| record::is_configured(counter)))
+            {
                 wait.limit = record::limit(&active.policy, &name.tenant, counter, &budget, now_ms);
                 // The timer of its throttle queue may be due before there is room.
                 wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);

@@ -219,8 +219,9 @@ pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>,
 /// The counter that a turn waits for, if any.
 pub(super) const fn counter(live: &LiveTurn) -> Option<&CounterKey> {
     match &live.turn.state {
-        TurnState::Throttled { counter, .. }
-        | TurnState::Waiting { reason: WaitReason::Budget { counter }, .. } => Some(counter),
+        TurnState::Throttled { counter, .. } | TurnState::Waiting { reason: WaitReason::Budget { counter }, .. } => {
+            Some(counter)
+        }
         _ => None,
     }
 }
@@ -510,6 +511,9 @@ mod tests {
         assert_eq!(state(&out), State::Ready);
         assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), State::Running);
         assert_eq!(state(&turn(1, &json!({"s": "retrying", "upto": 2, "due_ms": 3_000}))), State::Retry);
-        assert_eq!(state(&turn(0, &json!({"s": "ending", "reason": {"w": "expired"}, "due_ms": 3_000}))), State::Ending);
+        assert_eq!(
+            state(&turn(0, &json!({"s": "ending", "reason": {"w": "expired"}, "due_ms": 3_000}))),
+            State::Ending
+        );
     }
 }

@@ -89,12 +89,7 @@ async fn add_agents(
 }
 
 /// The days of the tenants that have a cap of their own, and of the one that is asked for.
-async fn add_tenants(
-    shard: &Shard<'_>,
-    policy: &Policy,
-    whose: Whose<'_>,
-    found: &mut Found,
-) -> Result<(), Failure> {
+async fn add_tenants(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &TenantId, owner: &TenantPolicy| match whose.tenant {
         Some(wanted) => wanted == tenant,
         None => owner.max_actions_per_day.is_some(),
@@ -112,12 +107,7 @@ async fn add_tenants(
 }
 
 /// The budgets of the tasks that are under way, among the newest of each tenant. No turn waits for one: calls beyond end.
-async fn add_tasks(
-    shard: &Shard<'_>,
-    policy: &Policy,
-    whose: Whose<'_>,
-    found: &mut Found,
-) -> Result<(), Failure> {
+async fn add_tasks(shard: &Shard<'_>, policy: &Policy, whose: Whose<'_>, found: &mut Found) -> Result<(), Failure> {
     let wanted = |tenant: &&TenantId| whose.tenant.is_none_or(|wanted| wanted == *tenant);
     let here = policy.tenants.keys().filter(wanted).filter(|tenant| shard.store.is_home_of(tenant));
     let names: Vec<TenantId> = here.take(SEEN_MAX).cloned().collect();

@@ -171,9 +171,8 @@ async fn all_faults_are_repaired_together_and_what_is_only_reported_changes_noth
     for (_, commands) in REPAIRED {
         place.breaks(commands).await;
     }
-    let all = |what: &str| -> BTreeSet<String> {
-        REPAIRED.iter().map(|(fault, _)| format!("{what} {fault}")).collect()
-    };
+    let all =
+        |what: &str| -> BTreeSet<String> { REPAIRED.iter().map(|(fault, _)| format!("{what} {fault}")).collect() };
     assert_eq!(BTreeSet::from_iter(place.doctor(&[])), all("repair"));
     assert_eq!(BTreeSet::from_iter(place.doctor(&["--repair", "--by", "anna"])), all("repaired"));
     assert_eq!(place.doctor(&[]), Vec::<String>::new());

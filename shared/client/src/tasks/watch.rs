@@ -285,8 +285,7 @@ impl Watch {
 
     /// Tells what it waits for, once for each wait.
     async fn wait(&mut self, turn: &Turn, pulse: &Pulse) -> Result<(), StoreError> {
-        let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await?
-        else {
+        let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, turn, pulse.timer_ms).await? else {
             return Ok(());
         };
         if self.told.as_ref() == Some(&reason) {

@@ -33,8 +33,7 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
     let ((_, tick_max), tick) = of(limits::TICK)?;
     let ((_, day_max), day) = of(limits::DAY)?;
-    let mut text =
-        format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
+    let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
     if let Some(((_, max), task)) = of(limits::TASK) {
         text.push_str(&format!(";T{},{max}", task.used));
     }
@@ -108,8 +107,14 @@ mod tests {
 
     #[test]
     fn an_entry_reports_the_last_admission_and_the_waits_before_it() {
-        let limits = [(limits::TASK, "acme:job", 50), (limits::DAY, "acme:kelly", 100), (limits::TICK, "acme:kelly", 10), ("mails", "acme", 5)];
-        let limits: Vec<_> = limits.iter().map(|(limit, counter, max)| (CounterKey::new(limit, counter), *max)).collect();
+        let limits = [
+            (limits::TASK, "acme:job", 50),
+            (limits::DAY, "acme:kelly", 100),
+            (limits::TICK, "acme:kelly", 10),
+            ("mails", "acme", 5),
+        ];
+        let limits: Vec<_> =
+            limits.iter().map(|(limit, counter, max)| (CounterKey::new(limit, counter), *max)).collect();
         let tick = CounterKey::new(limits::TICK, "acme:kelly");
         let notes = vec![
             Note::Admitted { at_ms: 500, calls: 1, limits: limits.clone(), amounts: Vec::new(), debited: Vec::new() },
@@ -121,7 +126,8 @@ mod tests {
         ];
         let turn = Turn { notes, ..turn() };
         let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
-        let debited = [debited(7, 0, None), debited(12, 86_400_000, None), debited(2, 5_000, None), debited(4, 9_000, Some(3))];
+        let debited =
+            [debited(7, 0, None), debited(12, 86_400_000, None), debited(2, 5_000, None), debited(4, 9_000, Some(3))];
         let text = admitted(&turn, &debited).unwrap();
         assert_eq!(text, "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000");
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);

@@ -264,7 +264,11 @@ impl Decision for Assert {
         let ours = known.map(|known| known.value).filter(|known| known.digest == self.digest);
         let mut marks =
             ours.unwrap_or_else(|| Marks { digest: self.digest.clone(), until_ms: 0, calls: BTreeMap::new() });
-        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark { by: self.by.clone(), once: self.once, result: None });
+        let mark = marks.calls.entry(self.position).or_insert_with(|| Mark {
+            by: self.by.clone(),
+            once: self.once,
+            result: None,
+        });
         if mark.by != self.by {
             return Ok(Step::Return(Asserted::Late));
         }

@@ -96,7 +96,12 @@ impl<E: Clone> Journal<E> {
     /// Records that a call begins. Must precede the commit of the begin.
     pub fn begin(&mut self, call: JournalCall) {
         let name = call.name.clone();
-        let number = self.add(Entry { content: Content::Call(call, Outcome::Begun), bytes: 0, confirmed_ms: None, reported: false });
+        let number = self.add(Entry {
+            content: Content::Call(call, Outcome::Begun),
+            bytes: 0,
+            confirmed_ms: None,
+            reported: false,
+        });
         self.open.entry(name).or_default().push(number);
     }
 
@@ -144,7 +149,11 @@ impl<E: Clone> Journal<E> {
                 return true;
             }
             entry.confirmed_ms = Some(now_ms);
-            if call.once { confirmed.push_back(*number) } else { repeatable.push_back(*number) }
+            if call.once {
+                confirmed.push_back(*number)
+            } else {
+                repeatable.push_back(*number)
+            }
             false
         });
         if calls.is_empty() {
@@ -157,15 +166,17 @@ impl<E: Clone> Journal<E> {
     pub fn forget(&mut self, now_ms: i64) {
         let before_ms = now_ms - self.kept_ms;
         let is_old = |entries: &BTreeMap<u64, Entry<E>>, number: &u64| {
-            entries.get(number).is_none_or(|entry| entry.confirmed_ms.is_some_and(|confirmed_ms| confirmed_ms < before_ms))
+            entries
+                .get(number)
+                .is_none_or(|entry| entry.confirmed_ms.is_some_and(|confirmed_ms| confirmed_ms < before_ms))
         };
-        while let Some(number) = self.confirmed.pop_front_if(|number| is_old(&self.entries, number)) {
+        while let Some(number) = pop_front_if(&mut self.confirmed, |number| is_old(&self.entries, number)) {
             self.remove(number);
         }
-        while let Some(number) = self.repeatable.pop_front_if(|number| is_old(&self.entries, number)) {
+        while let Some(number) = pop_front_if(&mut self.repeatable, |number| is_old(&self.entries, number)) {
             self.remove(number);
         }
-        while self.large.pop_front_if(|number| !self.entries.contains_key(number)).is_some() {}
+        while pop_front_if(&mut self.large, |number| !self.entries.contains_key(number)).is_some() {}
     }
 
     /// Number of entries.
@@ -276,4 +287,9 @@ impl<E: Clone> Journal<E> {
 
 const fn size(result: &RenderedCall) -> usize {
     result.result.len() + result.message.len() + result.audit.len()
+}
+
+/// Removes and returns the first number, if the condition holds for it.
+fn pop_front_if(numbers: &mut VecDeque<u64>, condition: impl FnOnce(&u64) -> bool) -> Option<u64> {
+    if numbers.front().is_some_and(condition) { numbers.pop_front() } else { None }
 }

@@ -192,7 +192,17 @@ impl Candidate<'_> {
         let new_from = all.len();
         all.extend(results);
         let (turn, bounds, results) = (&self.turn, self.bounds, all.as_slice());
-        let ending = Ending { name, turn, results, new_from, reason: reason.clone(), debited: &[], frame: &frame, bounds, now_ms };
+        let ending = Ending {
+            name,
+            turn,
+            results,
+            new_from,
+            reason: reason.clone(),
+            debited: &[],
+            frame: &frame,
+            bounds,
+            now_ms,
+        };
         ending.add_to(transaction, view)?;
         Ok(Advanced::Ended { reason })
     }

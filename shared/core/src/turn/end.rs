@@ -9,9 +9,9 @@ use tickfleet_model::{Call, TurnId};
 
 use super::park::leave_parked;
 use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
+use crate::audit::admitted;
 use crate::bounds::Bounds;
 use crate::keys::{self, TurnName, limits};
-use crate::audit::admitted;
 use crate::record::{Debited, Record};
 use crate::transaction::{CounterKey, Guard, Room, TimerRule, Transaction, Window, Write};
 use crate::view::{Query, Undecided, Value, View};
@@ -342,8 +342,7 @@ pub fn append_call_audits<'a>(
     for (at, entry) in (position..).zip(entries) {
         // A call that was never admitted reports no admission.
         let admission = admission.as_ref().filter(|_| at < turn.debited);
-        let entry =
-            if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
+        let entry = if bounds.audit_admissions { admitted::with_end(entry, turn, now_ms) } else { entry.clone() };
         append(transaction, entry, admission, bounds);
     }
 }

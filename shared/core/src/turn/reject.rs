@@ -25,9 +25,7 @@ const BEGUN_LOOK_MS: i64 = 1_000;
 
 /// True for the reasons that may not have held when the message was admitted for the first time.
 const fn depends_on_state(reason: RejectionCode) -> bool {
-    use RejectionCode::{
-        InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant,
-    };
+    use RejectionCode::{InboxFull, TenantQueueFull, TooManyInboxes, UnknownAgent, UnknownTask, UnreadableTenant};
     matches!(reason, InboxFull | TenantQueueFull | TooManyInboxes | UnknownAgent | UnknownTask | UnreadableTenant)
 }
 
@@ -143,7 +141,9 @@ impl Reject<'_> {
         view: &View,
         context: &Context,
     ) -> Result<Option<i64>, Undecided> {
-        let Some((name, digest)) = self.turn.as_ref().filter(|_| depends_on_state(self.reason)) else { return Ok(None) };
+        let Some((name, digest)) = self.turn.as_ref().filter(|_| depends_on_state(self.reason)) else {
+            return Ok(None);
+        };
         if let Some(ends_ms) = lease_ends_ms(context, self.bounds) {
             return Ok(Some(ends_ms));
         }

@@ -214,7 +214,8 @@ mod tests {
     fn a_repair_says_who_asked_for_it_and_what_it_mended() {
         let redactor = Redactor::default();
         let named = ["turn_without_timer acme:t".to_owned()];
-        let repair = ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, mended: 1, named: &named, redactor: &redactor };
+        let repair =
+            ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, mended: 1, named: &named, redactor: &redactor };
         let said: Value = serde_json::from_str(&repair_entry(&repair)).unwrap();
         assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna repaired shard 3")));
         assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_without_timer acme:t"]}));

@@ -31,7 +31,6 @@ use dial::Dial;
 use error::{StoreError, answer_of, is_of_this_connection, is_unknown_command, was_not_run};
 use question::Question;
 
-
 /// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

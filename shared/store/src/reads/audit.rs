@@ -171,7 +171,8 @@ fn upto_ms(at_ms: i64) -> Bound<EntryId> {
 /// The range of two texts, each an ID, a time in ms, `-` or `+`; `(` before an ID excludes it.
 fn range_of(from: &str, until: &str, count: usize) -> Range {
     let bound = |text: &str, sequence: u64| {
-        let id = |text: &str| EntryId::new(if text.contains('-') { text.to_owned() } else { format!("{text}-{sequence}") });
+        let id =
+            |text: &str| EntryId::new(if text.contains('-') { text.to_owned() } else { format!("{text}-{sequence}") });
         match text {
             "-" | "+" => Bound::Unbounded,
             text => match text.strip_prefix('(') {

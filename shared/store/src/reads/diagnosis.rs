@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tickfleet_core::settings::policy::{self, Policies};
 use tickfleet_core::settings::{self, Setting};
-use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::turn::end::{GivenId, GivenState};
+use tickfleet_core::turn::submit::Inbound;
 use tickfleet_core::{EntryId, Query, Stored, StreamKey, Value};
 
 use super::{entry_ms, field, queues};

@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_model::Durability;
 use tickfleet_core::view::{Fields, Undecided};
 use tickfleet_core::{
     Committed, Conflict, Context, Decision, EntryId, Query, Receipt, RecordKey, SetKey, Step, StreamKey, Transaction,
     Value, Version, View,
 };
+use tickfleet_model::Durability;
 
 use crate::Confirmed;
 use crate::StoreError;

@@ -8,8 +8,8 @@ pub(crate) mod turns {
 
     pub use cancel::*;
     pub use inbound::Waits;
-    pub use tickfleet_core::turn::submit::Inbound;
     pub use submit::*;
+    pub use tickfleet_core::turn::submit::Inbound;
 }
 
 /// Approvals: what people are asked about calls, what they say, and what comes of that.

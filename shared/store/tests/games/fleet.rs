@@ -555,7 +555,8 @@ impl Process {
         if held.is_empty() {
             return Ok(Vec::new());
         }
-        let queries: Vec<Query> = held.iter().map(|(queue, entry)| Query::Entry(queue.clone(), entry.clone())).collect();
+        let queries: Vec<Query> =
+            held.iter().map(|(queue, entry)| Query::Entry(queue.clone(), entry.clone())).collect();
         let entries = self.shared.store.read(&queries).await?;
         let entries = held.into_iter().zip(entries).map(|((queue, entry), answer)| {
             let fields = if let Value::Entry(Some(fields)) = answer { fields } else { Vec::new() };

@@ -6,9 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
-use tickfleet_store::{Confirmed, StoreError};
 use tickfleet_store::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use tickfleet_store::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use tickfleet_store::{Confirmed, StoreError};
 
 use crate::executor::yield_now;
 use crate::oracle::Oracle;

@@ -60,7 +60,15 @@ impl Game {
         for (turn, position, by) in &self.journal {
             let (name, digest) = (name(*turn), "d".to_owned());
             let outcome = Outcome::Ended(result(*position));
-            self.decide(&Assert { name, digest, position: *position, by: by.clone(), once: true, outcome, keep_ms: 100_000 });
+            self.decide(&Assert {
+                name,
+                digest,
+                position: *position,
+                by: by.clone(),
+                once: true,
+                outcome,
+                keep_ms: 100_000,
+            });
         }
         let is_known =
             |turn: &usize| !matches!(self.read(&Query::Record(name(*turn).cancellation())), Value::Record(None));

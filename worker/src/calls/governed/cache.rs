@@ -74,9 +74,8 @@ impl Cache {
     /// Whether a result is cached.
     pub(in crate::calls) async fn has(&self, question: &Question) -> bool {
         let mut view = View::default();
-        let found = self.store.evaluate(&mut view, |view, context| {
-            Ok(question.name.look_up(view, context.now_ms)?.is_some())
-        });
+        let found =
+            self.store.evaluate(&mut view, |view, context| Ok(question.name.look_up(view, context.now_ms)?.is_some()));
         found.await.unwrap_or_else(|error| {
             tracing::debug!(%error, "failed to look for a cached result");
             false
@@ -84,7 +83,12 @@ impl Cache {
     }
 
     /// The result of a call, to be cached with its settle.
-    pub(in crate::calls) fn fill(&self, trying: &Trying<'_>, question: Question, carried: &Disposition) -> Option<Fill> {
+    pub(in crate::calls) fn fill(
+        &self,
+        trying: &Trying<'_>,
+        question: Question,
+        carried: &Disposition,
+    ) -> Option<Fill> {
         let Disposition::Ended(result, _) = carried else { return None };
         let output = result.output.as_deref().filter(|_| result.outcome == Outcome::Ok)?;
         if output.get().len() > limits::CACHED_OUTPUT_BYTES_MAX {

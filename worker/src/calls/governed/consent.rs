@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tickfleet_core::call::approval::{
-    self, Approval, AskApproval, Consent, Demand, Shown, UseConsent, consent,
-};
+use tickfleet_core::call::approval::{self, Approval, AskApproval, Consent, Demand, Shown, UseConsent, consent};
 use tickfleet_core::call::begin::ConsentCheck;
 use tickfleet_core::turn::WaitReason;
 use tickfleet_core::{Guard, InboxKey, View, keys};
@@ -108,9 +106,7 @@ impl Calls {
         values: &str,
     ) -> Result<Passed, Instead> {
         let instead = |disposition| Instead { disposition, counts: false };
-        let refused = |problem: &str| {
-            instead(self.not_agreed(trying, not_narrowed(problem), ApprovalEvent::Narrowed))
-        };
+        let refused = |problem: &str| instead(self.not_agreed(trying, not_narrowed(problem), ApprovalEvent::Narrowed));
         let begun = self.begun_by_another(trying).await;
         let values: Narrowed = serde_json::from_str(values).unwrap_or_default();
         let given = match narrow(passed.arguments.get(), &may_narrow(&passed.asked), &values) {
@@ -241,7 +237,8 @@ fn early(trying: &Trying<'_>, id: &str, tool: &str) -> Option<(InboxKey, String)
 
 /// The demands of everything that asks, each once.
 fn demands(asked: &[AskedBy]) -> Vec<Demand> {
-    let demand = |asked: &AskedBy| Demand { quorum: asked.demand.quorum, roles: asked.demand.by.iter().cloned().collect() };
+    let demand =
+        |asked: &AskedBy| Demand { quorum: asked.demand.quorum, roles: asked.demand.by.iter().cloned().collect() };
     asked.iter().map(demand).collect::<BTreeSet<_>>().into_iter().collect()
 }
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::RawValue;
+use tickfleet_core::call::CallName;
 use tickfleet_core::call::facts::{
     Changed, CheckFacts, Condition, EndedCall, FactState, KnownFact, MayChange, SessionName,
 };
-use tickfleet_core::call::CallName;
 use tickfleet_core::turn::Slice;
 use tickfleet_engine::time::rfc3339;
 use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial};
@@ -83,7 +83,11 @@ pub(in crate::calls) struct FactsCheck<'a> {
 }
 
 /// The check of a call; with other arguments than its own, where people have changed some.
-pub(in crate::calls) fn check_of<'a>(trying: &Trying<'_>, row: &'a FactRow, changed: Option<&RawValue>) -> FactsCheck<'a> {
+pub(in crate::calls) fn check_of<'a>(
+    trying: &Trying<'_>,
+    row: &'a FactRow,
+    changed: Option<&RawValue>,
+) -> FactsCheck<'a> {
     let own = arguments_of(&trying.call.arguments);
     let arguments = changed.unwrap_or(&own);
     let conditions = row.require.iter().map(|it| (it, true)).chain(row.forbid.iter().map(|it| (it, false)));

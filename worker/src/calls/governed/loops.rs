@@ -93,7 +93,9 @@ impl Loops {
 
     /// Counts a call that has its result. One that goes on elsewhere has none yet.
     pub(in crate::calls) fn count_end(&self, check: Option<StreakCheck>, trying: &Trying<'_>, carried: &Disposition) {
-        let (Some(options), Some(check), Disposition::Ended(result, _)) = (&self.options, check, carried) else { return };
+        let (Some(options), Some(check), Disposition::Ended(result, _)) = (&self.options, check, carried) else {
+            return;
+        };
         let repeat = repeat_of(&check, trying, result);
         trying.progress.lock().ends.repeat = Some((check.name, options.bounds, repeat));
     }

@@ -92,7 +92,10 @@ fn a_call_that_another_worker_began_is_never_settled_as_not_run() {
         let Unrun::Known(known) = trial.run(&ask) else { panic!("the lease is over") };
         assert!(known.began.is_empty());
         if epoch == 2 {
-            assert_eq!(trial.run(&Assert { digest: digest.clone(), ..assertion(0, "w2.1", Outcome::Begun) }), Asserted::Marked);
+            assert_eq!(
+                trial.run(&Assert { digest: digest.clone(), ..assertion(0, "w2.1", Outcome::Begun) }),
+                Asserted::Marked
+            );
         }
         trial.epoch = epoch;
         let bounds = Bounds::default();

@@ -99,8 +99,7 @@ fn a_report_of_the_runtime_that_holds_a_task_parks_or_settles_it() {
     trial.run(&Touch { name: named("k1"), entry: entry.clone() });
     let slice = trial.run(&read(entry.as_str())).unwrap();
     assert_eq!(slice.calls.len(), 1);
-    let reason =
-        ParkReason::Retry { attempts: 1, delay_ms: 10, cause: "busy".into(), keeps_begun: false };
+    let reason = ParkReason::Retry { attempts: 1, delay_ms: 10, cause: "busy".into(), keeps_begun: false };
     let park = Park { slice: &slice, reason: &reason, beside: false, waits_while: &[], sections: &[] };
     assert_eq!(trial.run(&park), Parked::Until(15));
     assert!(trial.run(&read(entry.as_str())).is_none(), "it has given the task back");

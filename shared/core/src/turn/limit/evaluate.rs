@@ -332,8 +332,7 @@ mod tests {
     }
 
     fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {
-        let evaluator =
-            Evaluator { view, context, waits, is_exact: false, permits_only: false, lease_ends_ms: None };
+        let evaluator = Evaluator { view, context, waits, is_exact: false, permits_only: false, lease_ends_ms: None };
         let from = |from: usize| {
             let rest = |debit: &Debit| Debit { amounts: debit.amounts[from..].to_vec(), ..debit.clone() };
             Rules::Debits(debits.iter().map(rest).collect())

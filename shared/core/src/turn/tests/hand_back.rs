@@ -97,7 +97,8 @@ fn an_entry_that_is_no_slice_goes_to_the_dead_letters() {
 fn what_was_debited_stays_known() {
     let mut trial = Trial::at(NOW);
     let tick = CounterKey::new(limits::TICK, "acme:kelly");
-    let note = Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
+    let note =
+        Note::Admitted { at_ms: NOW, calls: 1, limits: vec![(tick, 10)], amounts: Vec::new(), debited: Vec::new() };
     trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
     let queue = keys::ready(Priority::Normal);
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);

@@ -6,9 +6,9 @@ use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::{Context, Query, Value, Version, View};
 
 use super::{Live, Replay, WAIT_MS_MAX, agent_of};
+use crate::whatif::TICK;
 use crate::whatif::counters::{NotKnown, Side, Whose};
 use crate::whatif::turns::{Decision, Turn, What};
-use crate::whatif::TICK;
 
 /// Who waits for a place looks again after this long, ms.
 const LOOK_MS: i64 = 5_000;
@@ -57,8 +57,7 @@ fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>
     for side in sides {
         view.insert(Query::Counter(side.debit.counter.clone()), Value::Counter(Some(side.state)));
     }
-    let context =
-        Context { now_ms, epoch: 1, epoch_began_ms: 0, version: Version::new("-"), conflicts: Vec::new() };
+    let context = Context { now_ms, epoch: 1, epoch_began_ms: 0, version: Version::new("-"), conflicts: Vec::new() };
     let evaluator = Evaluator {
         view: &view,
         context: &context,
@@ -73,9 +72,12 @@ fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>
     let rules = |from| if from == 0 { Rules::Debits(debits.clone()) } else { Rules::Withheld };
     let Ok(plan) = evaluator.plan(wanted, rules) else { return (Verdict::Wait { behind: true }, stop) };
     let verdict = match (plan.refused.into_iter().next(), plan.next) {
-        (Some(Refusal { reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), .. }), _) => {
-            Verdict::End(reason)
-        }
+        (
+            Some(Refusal {
+                reason: reason @ (EndReason::DailyCapReached { .. } | EndReason::TaskBudgetReached), ..
+            }),
+            _,
+        ) => Verdict::End(reason),
         (Some(Refusal { reason, calls, .. }), _) => Verdict::Refuse(reason, calls),
         (None, Planned::Dispatch { calls, .. }) => Verdict::Dispatch(calls),
         (None, _) => {
@@ -158,8 +160,7 @@ impl Replay<'_> {
             side.debit.amounts.truncate(wanted);
             // Whoever waits for a cap waits for the agent's tick.
             let is_lane = side.is_limit() || &*side.debit.row.name == limits::TICK;
-            side.state.queued =
-                is_lane && lane != Some(side.lane.as_str()) && self.lanes.contains_key(&side.lane);
+            side.state.queued = is_lane && lane != Some(side.lane.as_str()) && self.lanes.contains_key(&side.lane);
         }
         // As the core sorts them.
         sides.sort_by_key(|side| side.debit.first());

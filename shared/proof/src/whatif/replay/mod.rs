@@ -360,7 +360,8 @@ impl<'a> Replay<'a> {
             }
             // Whoever comes while others wait for the same goes behind them, even where there is room by now.
             Verdict::Dispatch(_) => {
-                let is_waited_for = |side: &Side| side.by == by && side.is_limit() && self.parked.contains_key(&side.lane);
+                let is_waited_for =
+                    |side: &Side| side.by == by && side.is_limit() && self.parked.contains_key(&side.lane);
                 said.sides.iter().any(is_waited_for) || self.was_open(live.turn.shard, by, said)
             }
         }
@@ -423,9 +424,7 @@ impl<'a> Replay<'a> {
         let open = match by {
             DAY => said.known_ms.1 < began_ms,
             TICK => said.known_ms.0 < began_ms,
-            _ => {
-                said.sides.iter().any(|side| side.by == by && side.is_limit() && side.state.began_ms < began_ms)
-            },
+            _ => said.sides.iter().any(|side| side.by == by && side.is_limit() && side.state.began_ms < began_ms),
         };
         if open {
             self.summary.cannot_say(OPEN_BEFORE, 1);

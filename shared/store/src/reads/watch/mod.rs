@@ -92,13 +92,8 @@ impl Watch {
         let (now_ms, clock_ms) = (vitals.shard.now_ms, vitals.clock_ms);
         let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SEEN };
         let parked = Query::First { set: keys::parked(), upto: None, count: 1 };
-        let queries = [
-            timers,
-            parked,
-            Query::Size(keys::timers()),
-            Query::Size(keys::parked()),
-            Query::Record(settings::key()),
-        ];
+        let queries =
+            [timers, parked, Query::Size(keys::timers()), Query::Size(keys::parked()), Query::Record(settings::key())];
         let mut found = store.values(&queries).await?;
         let (earliest, parked) = (members(found.next()), members(found.next()));
         let mut view = ShardView {
@@ -157,8 +152,7 @@ impl Watch {
         let text = |fields: &tickfleet_core::view::Fields| {
             fields.iter().find(|(name, _)| &**name == "audit").map(|(_, text)| text.clone())
         };
-        let calls: Vec<_> =
-            entries.iter().filter_map(|(id, fields)| ended_call(id.as_str(), &text(fields)?)).collect();
+        let calls: Vec<_> = entries.iter().filter_map(|(id, fields)| ended_call(id.as_str(), &text(fields)?)).collect();
         self.not_calls += (entries.len() - calls.len()) as u64;
         calls
     }

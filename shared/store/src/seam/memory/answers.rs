@@ -182,8 +182,7 @@ impl Shard {
             let last = self.seen.takes.get(&(queue.clone(), Arc::clone(name))).copied();
             (raw_ms - last.unwrap_or(self.seen.started_ms)).max(0)
         };
-        let consumer =
-            |name: &Arc<str>, held: u64| Consumer { name: Arc::clone(name), held, idle_ms: idle_ms(name) };
+        let consumer = |name: &Arc<str>, held: u64| Consumer { name: Arc::clone(name), held, idle_ms: idle_ms(name) };
         consumers.map(|(name, held)| consumer(name, held.len() as u64)).collect()
     }
 

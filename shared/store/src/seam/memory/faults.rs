@@ -11,9 +11,9 @@ use tickfleet_model::Durability;
 use super::history::History;
 use super::shard::Shard;
 use super::{MemoryOptions, MemoryStore};
-use crate::{Confirmed, StoreError};
 use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 use crate::seam::{Backlog, Batch, Consumer, Keep, Store, Take, Taken};
+use crate::{Confirmed, StoreError};
 
 /// The faults of a call. None by default.
 #[derive(Debug, Clone, PartialEq, Eq)]

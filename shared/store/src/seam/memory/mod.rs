@@ -349,7 +349,8 @@ impl Store for MemoryStore {
             tokio::pin!(appended);
             // From here on every append wakes this reader.
             appended.as_mut().enable();
-            let found = self.look(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;
+            let found =
+                self.look(|contents| contents.entries_after(&follow.log, follow.after.as_ref(), follow.count))?;
             if !found.is_empty() || follow.wait_ms == 0 {
                 return Ok(found);
             }

@@ -96,7 +96,13 @@ impl RedisStore {
 
     /// The shard with this prefix, on a connection that others use too.
     pub(crate) fn on(connection: Connection, prefix: &str, lease_ms: i64) -> Self {
-        Self { connection, prefix: prefix.into(), lease_ms, idle: take::Idle::default(), confirming: Default::default() }
+        Self {
+            connection,
+            prefix: prefix.into(),
+            lease_ms,
+            idle: take::Idle::default(),
+            confirming: Default::default(),
+        }
     }
 
     /// The same shard, with an observer of all commands.

@@ -45,7 +45,8 @@ impl Store {
         most: usize,
         delivered: &[(TenantId, Vec<String>)],
     ) -> Result<Notices, StoreError> {
-        let entries = |(tenant, ids): &(TenantId, Vec<String>)| (tenant.clone(), ids.iter().map(EntryId::new).collect());
+        let entries =
+            |(tenant, ids): &(TenantId, Vec<String>)| (tenant.clone(), ids.iter().map(EntryId::new).collect());
         let candidate = Candidate { process: notifier.process.clone(), lease_ms: notifier.lease_ms() };
         let delivered_entries = delivered.iter().map(entries).collect();
         if !self.decide(Notify { name: notifier.name.into(), candidate, delivered: delivered_entries }).await?.result {

@@ -66,9 +66,8 @@ impl Store {
         let turn = self.record_of::<Turn>(&name.record()).await?;
         let Some(id) = turn.and_then(|turn| turn.value.approval) else { return Ok(None) };
         let found = self.record_of::<Approval>(&key(&name.tenant, &id)).await?.map(|stored| stored.value);
-        let used = found.filter(|found| {
-            matches!(found.state, ApprovalState::Used { .. }) && found.call.turn == name.turn
-        });
+        let used =
+            found.filter(|found| matches!(found.state, ApprovalState::Used { .. }) && found.call.turn == name.turn);
         Ok(used.map(|used| UsedConsent {
             position: used.call.position,
             id,

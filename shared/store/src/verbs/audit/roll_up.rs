@@ -1,7 +1,7 @@
 //! Counts of each day's calls.
 
-pub use tickfleet_core::audit::statistics::Addition;
 use tickfleet_core::EntryId;
+pub use tickfleet_core::audit::statistics::Addition;
 use tickfleet_core::audit::statistics::{CountCalls, CountResult, Statistics, day_counts, key};
 
 use crate::{Store, StoreError};

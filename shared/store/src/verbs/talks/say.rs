@@ -1,7 +1,7 @@
 //! Sessions: the messages of a user and an agent, in exchanges.
 
-pub use tickfleet_core::conversation::{MessageResult, Side};
 use tickfleet_core::conversation::{AddMessage, Session, message_part, session_key};
+pub use tickfleet_core::conversation::{MessageResult, Side};
 use tickfleet_core::{Query, Stored, Value};
 use tickfleet_model::{AgentId, SessionName, TenantId};
 
@@ -46,8 +46,8 @@ impl Store {
         let [Value::Record(Some(stored)), Value::AllParts(parts)] = found.as_slice() else {
             return Ok(SessionRecord::default());
         };
-        let stored: Stored<Session> = Stored::read(stored)
-            .map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}")))?;
+        let stored: Stored<Session> =
+            Stored::read(stored).map_err(|why| StoreError::Undecided(format!("record {key} cannot be read: {why}")))?;
         let text = |side, number| {
             let name = message_part(side, number);
             let (_, text) = parts.iter().find(|(part, _)| *part == name)?;

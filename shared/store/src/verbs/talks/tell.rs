@@ -1,7 +1,7 @@
 //! Messages between agents.
 
-pub use tickfleet_core::conversation::{ReceivedMessage, SendResult};
 use tickfleet_core::conversation::{ReceiveMessages, SendMessage};
+pub use tickfleet_core::conversation::{ReceivedMessage, SendResult};
 use tickfleet_model::{AgentId, TenantId};
 
 use crate::{Store, StoreError};

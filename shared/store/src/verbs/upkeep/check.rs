@@ -316,7 +316,9 @@ impl Checker<'_> {
             let subjects: Vec<Subject> = faulty.iter().map(|(subject, _)| subject.clone()).collect();
             let again = self.look(&subjects, false).await?;
             let both = faulty.into_iter().zip(again).map(|((subject, before), now)| match (before, now) {
-                (Ok(before), Ok(now)) => (subject, Ok(now.into_iter().filter(|fault| before.contains(fault)).collect())),
+                (Ok(before), Ok(now)) => {
+                    (subject, Ok(now.into_iter().filter(|fault| before.contains(fault)).collect()))
+                }
                 (_, now) => (subject, now),
             });
             faulty = both.filter(is_faulty).collect();
@@ -414,18 +416,18 @@ mod tests {
     #[tokio::test]
     async fn faults_are_found_and_repaired() {
         let store = Store::in_memory(MemoryStore::default(), 0, Arc::new(StoreOptions::default()));
-        assert_eq!((store.check(false).await.unwrap().faults, store.check(true).await.unwrap().compared), (vec![], true));
+        assert_eq!(
+            (store.check(false).await.unwrap().faults, store.check(true).await.unwrap().compared),
+            (vec![], true)
+        );
         let turn = Turn::decode(READY.as_bytes()).unwrap();
         let ghost = TurnName::parse("acme:ghost").unwrap();
         commit(&store, |transaction| {
             transaction.put(&name().record(), &turn).timer(ghost.timer(), 1 << 50, TimerRule::Earlier);
         })
         .await;
-        let found = [
-            ("turn_without_timer", "acme:t1"),
-            ("timer_without_turn", "acme:ghost"),
-            ("tenant_miscounted", "acme"),
-        ];
+        let found =
+            [("turn_without_timer", "acme:t1"), ("timer_without_turn", "acme:ghost"), ("tenant_miscounted", "acme")];
         let all = |repaired| -> Vec<_> { found.iter().map(|(word, subject)| (*word, *subject, repaired)).collect() };
         assert_eq!(words(&store.check(false).await.unwrap()), all(false));
         assert_eq!(words(&store.check(true).await.unwrap()), all(true));
