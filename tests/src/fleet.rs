@@ -468,6 +468,13 @@ impl Fleet {
 
     /// Drains everything, and checks that no keys are leaked.
     pub async fn stop(mut self) {
+        if !self.schedulers.is_empty() {
+            self.until("cascades of ended turns have run", async |fleet| {
+                let timers: Vec<String> = fleet.ask("ZRANGE", "timers", &["0", "-1"]).await;
+                !timers.iter().any(|timer| timer.starts_with("cascade:"))
+            })
+            .await;
+        }
         let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
         for part in &parts {
             part.shutdown.drain();
