@@ -7,7 +7,9 @@ use std::time::Duration;
 use redis::FromRedisValue;
 use serde_json::{Value, json};
 use tickfleet_core::keys::limits;
+use tickfleet_core::turn::Turn;
 use tickfleet_core::{CounterKey, Query};
+use tickfleet_store::TurnName;
 use tokio::time::Instant;
 
 use crate::fleet::{Fleet, PATIENCE};
@@ -35,6 +37,18 @@ impl Fleet {
             tickfleet_core::Value::Counter(Some(state)) => state.used,
             _ => 0,
         }
+    }
+
+    /// The record of an unfinished turn or task of `acme`.
+    pub async fn unfinished(&self, turn: &str) -> Option<Turn> {
+        let name = TurnName::parse(&format!("acme:{turn}")).unwrap();
+        self.store.record_of(&name.record()).await.unwrap().map(|stored| stored.value)
+    }
+
+    /// Waits until a call of this turn that must not run twice has begun.
+    pub async fn until_begun(&self, turn: &str) {
+        let has_begun = async |fleet: &Self| fleet.unfinished(turn).await.is_some_and(|turn| turn.begun.is_some());
+        self.until("the call has begun", has_begun).await;
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.
