@@ -95,3 +95,15 @@ fn rests_in_a_row_are_one_note() {
     }
     assert_eq!(slice.turn.rests_since("paused"), None, "another cause is another wait");
 }
+
+#[test]
+fn a_rest_forgets_nothing_of_its_call() {
+    let begun = Some(Begun::new(0, "another"));
+    let (mut trial, slice) = held(Turn { attempts: 2, crashes: 1, begun: begun.clone(), ..admitted(1) });
+    let reason = wait(WaitReason::Breaker { since_ms: NOW }, false);
+    park(&mut trial, &slice, &reason, false);
+    trial.now_ms += 60_000;
+    assert_eq!(fire(&mut trial), Fired::Dispatched);
+    let turn = record(&trial);
+    assert_eq!((turn.attempts, turn.crashes, turn.retries, turn.begun), (2, 1, 0, begun));
+}
