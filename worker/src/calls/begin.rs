@@ -234,7 +234,11 @@ impl Calls {
                         // The store may have lost the begin already.
                         return Err(Instead::of(trying.unsent()));
                     }
-                    self.confirmed(trying, durability, confirmed, asked.elapsed()).map_err(Instead::of)?;
+                    if let Err(disposition) = self.confirmed(trying, durability, confirmed, asked.elapsed()) {
+                        // Also if this was its last try: another store may carry out the turn that this one loses.
+                        self.journal.undo(&trying.slice.name, trying.id.position).await;
+                        return Err(Instead::of(disposition));
+                    }
                     let approved = check.map(|check| {
                         let arguments = changed.map(ToOwned::to_owned);
                         Approved { id: check.uses.id, by: agreed, arguments }
