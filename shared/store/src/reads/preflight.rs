@@ -153,8 +153,9 @@ impl Pool {
 }
 
 impl Store {
-    /// Makes sure that the primary of the shard answers and takes writes. Nothing is written: the key is the bare prefix of the
-    /// shard, which never exists. Full memory is no failure, because what was accepted is still carried out.
+    /// Makes sure that the primary of the shard answers and takes writes and commits. Only the shard's time is written: the key
+    /// of the other write is the bare prefix of the shard, which never exists. Full memory is no failure, because what was
+    /// accepted is still carried out.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::refusal`] says why it refuses.
