@@ -15,7 +15,7 @@
 --        shadowed counters} · a conflict: {word, …}
 
 -- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
-local call, try, pack, unpack_struct, format, unpack, max_of, min_of, floor
+local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
 local GROUP = 'workers'
 -- Lua passes a limited number of arguments to one command.
@@ -26,8 +26,17 @@ end
 
 ---- The shard. Its clock never steps back; its epoch is one run of the server. Users of weak roles may not write them.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
+-- A refused command would be in the server's log of refusals with every batch.
+local function set_meta(field, value)
+  if not acl_check or acl_check('HSET', META, field, value) then try('HSET', META, field, value) end
+end
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
+-- The number of an epoch is a count and, below it, a time: a server that has lost the last epoch, or all data, would use a
+-- count again.
+local EPOCH = 2 ^ 32
+-- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
+local AHEAD_MAX = 6311520000000
 local function read_state(text)
   if text == state then return end
   state, offset, run_id, epoch, restarted, policy, settings, pressure = text, string.match(text, STATE)
@@ -35,27 +44,34 @@ local function read_state(text)
 end
 local function write_state()
   state = format('%d %s %d %d %d %d %d', offset, run_id, epoch, restarted, policy, settings, pressure)
-  try('HSET', META, 'state', state)
+  set_meta('state', state)
 end
 local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
   read_state(meta[2] or NEW_STATE)
-  local last_ms, advanced = (meta[1] or 0) + 0, time[1] * 1000 + floor(time[2] / 1000) + offset
+  local last_ms, clock = tonumber(meta[1] or 0) or 0, time[1] * 1000 + floor(time[2] / 1000)
+  -- The comparison with NaN is false.
+  if not (last_ms - clock <= AHEAD_MAX and offset <= AHEAD_MAX) then
+    offset, last_ms = 0, 0
+    write_state()
+  end
+  local advanced = clock + offset
   now = max_of(advanced, last_ms)
   now_text = format('%d', now)
   if advanced < last_ms then
     offset = offset + last_ms - advanced
     write_state()
-    try('HSET', META, 'step_ms', format('%d', last_ms - advanced))
+    set_meta('step_ms', format('%d', last_ms - advanced))
     try('HINCRBY', META, 'steps', '1')
   elseif now > last_ms then
-    try('HSET', META, 'last_ms', now_text)
+    set_meta('last_ms', now_text)
   end
   if run_id == ARGV[1] and run_id ~= '' then return end
   -- The caller may be wrong, so the server itself is asked.
   local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   if run_id ~= id then
-    epoch, restarted, run_id = epoch + 1, run_id == '' and 0 or now, id
+    epoch = (floor(epoch / EPOCH) + 1) * EPOCH + now % EPOCH
+    restarted, run_id = run_id == '' and 0 or now, id
     write_state()
   end
 end
@@ -341,8 +357,8 @@ end
 function writes.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
-  if name == 'pressure' then call('HSET', META, 'pressure', ARGV[i + 1]) end
   write_state()
+  if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
   return 2
 end
 
@@ -387,7 +403,7 @@ local function commit(i, stop)
       add(a)
       i = i + 2
     elseif word == 'enqueue' then
-      local last = i + 2 + ARGV[i + 2]
+      local last = i + 2 + max_of(ARGV[i + 2], 0)
       if entry then entries = entries or { entry } end
       if stamped then entry = call('XADD', a, '*', 'd', stamp, unpack(ARGV, i + 3, last))
       else entry = call('XADD', a, '*', unpack(ARGV, i + 3, last)) end
@@ -438,12 +454,13 @@ local function commit(i, stop)
 end
 
 ---- The batch. A key of another type fails only the transactions that need it.
+-- No length in the arguments is negative: whoever may call the function could otherwise make it run forever.
 -- Reads groups of names, each from one hash. Returns the index behind them.
 local function load_groups(i, prefix, load)
   local groups = ARGV[i] + 0
   i = i + 1
   for _ = 1, groups do
-    local group, n = ARGV[i], ARGV[i + 1] + 0
+    local group, n = ARGV[i], max_of(ARGV[i + 1], 0)
     local found = try('HMGET', prefix .. group, unpack(ARGV, i + 2, i + 1 + n))
     for k = 1, n do load(group, ARGV[i + 1 + k], not found.err and found[k]) end
     i = i + 2 + n
@@ -475,7 +492,8 @@ local function save_named()
   end
 end
 local function run(keys, args)
-  call, try, pack, unpack_struct, format = redis.call, redis.pcall, struct.pack, struct.unpack, string.format
+  call, try, acl_check = redis.call, redis.pcall, redis.acl_check_cmd
+  pack, unpack_struct, format = struct.pack, struct.unpack, string.format
   unpack, max_of, min_of, floor = _G.unpack, math.max, math.min, math.floor
   ARGV, P = args, keys[1]
   META, TIMERS, BUILT_IN, lease = P .. 'meta', P .. 'timers', P .. 'counters:_', ARGV[2] + 0
@@ -485,7 +503,7 @@ local function run(keys, args)
   local i, last = load_groups(load_groups(3, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
   local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
   while i <= last do
-    local stop = i + ARGV[i]
+    local stop = i + max_of(ARGV[i], 0)
     present, noted = present + 1, 0
     local done, result = pcall(commit, i + 1, stop)
     if not done then
