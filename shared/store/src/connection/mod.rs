@@ -302,14 +302,14 @@ impl Connection {
     }
 
     /// Calls a function, loading it where Redis does not know it; where it may not be loaded, or called, its text is run as a
-    /// script.
+    /// script. Whoever may not load either calls the function again as soon as another process has loaded it.
     async fn call(
         &self,
         live: &Live,
         function: &Function,
         arguments: impl Fn(&mut redis::Cmd),
     ) -> Result<Value, StoreError> {
-        let mut connection = live.connection.clone();
+        let (mut connection, mut may_load) = (live.connection.clone(), true);
         if !live.refuses_functions() {
             let mut command = redis::cmd("FCALL");
             arguments(command.arg(&function.name));
@@ -318,19 +318,26 @@ impl Connection {
                 let load = redis::cmd("FUNCTION").arg("LOAD").arg("REPLACE").arg(&function.source).to_owned();
                 answer = match load.query_async::<()>(&mut connection).await {
                     Ok(()) => command.query_async::<Value>(&mut connection).await,
-                    Err(error) => Err(error),
+                    Err(error) => {
+                        may_load = error.code() != Some("NOPERM");
+                        Err(error)
+                    }
                 };
             }
             match answer {
-                // Memory may be there again for the next call.
-                Err(error) if error.code() == Some("OOM") => {}
+                // Memory, or the function, may be there for the next call.
+                Err(error) if error.code() == Some("OOM") || !may_load => {}
                 Err(error) if error.code() == Some("NOPERM") || is_unknown_command(&error) => live.refuse_functions(),
                 answer => return self.judge(function.script.verb, live, answer).await,
             }
         }
         let mut command = redis::cmd("EVALSHA");
         arguments(command.arg(&function.script.digest));
-        self.evaluate(live, &function.script, &command).await
+        let answer = self.evaluate(live, &function.script, &command).await;
+        if !may_load && answer.is_ok() {
+            live.refuse_functions();
+        }
+        answer
     }
 
     /// Runs a script by the command that names its digest, loading it where Redis does not know it.
