@@ -70,8 +70,10 @@ const READS: &[&str] = &[
 ];
 /// What an operator asks of the server: its settings, and whether the user `default` would load the append-only file.
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
-/// What is done to streams without the function: queues are made and taken from, logs and inboxes are trimmed.
-const STREAMS: &[&str] = &["xgroup|create", "xreadgroup", "xtrim", "del", "hdel"];
+/// What takes entries of queues, and makes queues that are missing.
+const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
+/// What trims logs and inboxes without the function.
+const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
 /// Waits until a begin is durable.
 const WAITING: &[&str] = &["@blocking", "wait"];
 
@@ -115,6 +117,7 @@ const PRODUCER: &[Selector] = &[
             "%R~parts:turn:*",
             "%R~tools:*",
             "%R~absent:*",
+            "%R~policy",
             "%R~settings",
             "%R~parts:settings",
         ],
@@ -225,11 +228,11 @@ impl Role {
     /// What it asks without the function, beside [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
-            Self::Tickfleet => vec![READS, COMMITTING, STREAMS, WAITING, OPERATING],
-            Self::Scheduler => vec![READS, COMMITTING, STREAMS],
-            Self::Worker => vec![READS, COMMITTING, STREAMS, WAITING],
-            Self::Operator => vec![READS, COMMITTING, STREAMS, OPERATING],
-            Self::Gateway => vec![READS, COMMITTING, STREAMS],
+            Self::Tickfleet => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING, OPERATING],
+            Self::Scheduler => vec![READS, COMMITTING, TAKING, TRIMMING],
+            Self::Worker => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING],
+            Self::Operator => vec![READS, COMMITTING, TRIMMING, OPERATING],
+            Self::Gateway => vec![READS, COMMITTING, TRIMMING],
             Self::Producer => Vec::new(),
             Self::Onlooker | Self::Exporter => vec![READS],
         }
