@@ -21,6 +21,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:dead", "bounded by age and entries"),
     ("{tickfleet:0}:handled", "failed calls that operators are done with; bounded, and pruned with the audit log"),
     ("{tickfleet:0}:handled:call:*", "one per such call; goes with it"),
+    ("{tickfleet:0}:follow:*", "one per exporter: how far it has come"),
     ("{tickfleet:0}:statistics", "how far the audit log is counted"),
     ("{tickfleet:0}:counters:*", "one field per counter of a limit; pruned after its window"),
     ("{tickfleet:0}:expiring", "limits whose counters are deleted together"),
