@@ -5,12 +5,18 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_core::CounterKey;
+use tickfleet_core::keys::limits;
+use tickfleet_core::turn::State;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{DayCapAction, Effect};
+use tickfleet_store::{TurnName, TurnView};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const DAY_MS: i64 = 86_400_000;
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -350,11 +356,16 @@ async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_mea
     fleet.submit_turn(json!({"turn_id": "short", "deadline": deadline, "calls": echo})).await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("short"), vec!["expired"]));
-    // What left the lane has it looked at once more.
-    let is_due_at_midnight = async |fleet: &Fleet| {
-        fleet.ask::<f64>("ZSCORE", "timers", &["throttle:_day@acme:kelly"]).await as i64 % 86_400_000 == 0
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    let waits_for_tomorrow = async |fleet: &Fleet| {
+        let found = fleet.store.look(&TurnName::parse("acme:parked").unwrap()).await.unwrap();
+        let TurnView::Live(live) = found else { panic!("{found:?}") };
+        let counter = CounterKey::new(limits::DAY, "acme:kelly");
+        assert!(matches!(&live.turn.state, State::Throttled { counter: of, .. } if *of == counter), "{live:?}");
+        // What left the lane has it looked at once more.
+        live.lane_due_ms.is_some_and(|due_ms| due_ms > now_ms && due_ms <= (now_ms / DAY_MS + 1) * DAY_MS)
     };
-    fleet.until("the lane is looked at when the day begins", is_due_at_midnight).await;
+    fleet.until("the lane is looked at again, at the latest when the day begins", waits_for_tomorrow).await;
     fleet.cancel_turn("parked").await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("parked"), vec!["cancelled"]));
