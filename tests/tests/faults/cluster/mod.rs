@@ -202,10 +202,12 @@ impl Fleet {
     }
 }
 
-/// What a shard calls its Redis, and the number of its restart epoch, from the field `state` of `meta`.
+/// What a shard calls its Redis, and how many restart epochs it has had, from the field `state` of `meta`.
 pub(super) fn run_and_epoch(state: &str) -> (String, u64) {
     let mut words = state.split(' ').skip(1);
-    (words.next().unwrap().to_owned(), words.next().unwrap().parse().unwrap())
+    let (run, epoch) = (words.next().unwrap().to_owned(), words.next().unwrap().parse::<u64>().unwrap());
+    // Below the count is a time.
+    (run, epoch >> 32)
 }
 
 /// Submits a turn of one call until it is taken in: one of the same id is taken in once.
