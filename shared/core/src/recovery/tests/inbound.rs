@@ -2,7 +2,7 @@
 
 use tickfleet_model::TurnId;
 
-use crate::turn::submit::{Inbound, Submit};
+use crate::turn::submit::{Inbound, Submit, Submitted};
 
 use super::*;
 use crate::recovery::inbound::ReturnInbound;
@@ -121,6 +121,25 @@ fn the_record_of_an_id_has_the_entry_of_its_redelivered_message() {
         assert_eq!(entry_of_id(&trial), Some(taken[0].0.clone()), "round {round}");
         reap_inbound(&mut trial, &scheduler);
     }
+}
+
+#[test]
+fn an_id_whose_message_the_store_has_lost_is_accepted_again() {
+    let mut trial = Trial::at(LEASE);
+    let bounds = Bounds::default();
+    let submit = |trial: &mut Trial, digest: &str| {
+        let given = Some((TurnId::new("t1").unwrap(), digest.to_owned()));
+        let (to, tenant, payload) = (Inbound::Turns, TenantId::new("acme").unwrap(), "{}".into());
+        trial.run(&Submit { to, tenant, given, reply_to: None, payload, bounds: &bounds })
+    };
+    assert_eq!(submit(&mut trial, "d"), Submitted::Accepted);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate);
+    trial.queues.remove(&keys::turns());
+    assert_eq!(submit(&mut trial, "other"), Submitted::Conflict);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Accepted);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate);
+    assert_eq!(trial.take(&keys::turns(), "s1", 9).len(), 1);
+    assert_eq!(submit(&mut trial, "d"), Submitted::Duplicate, "a scheduler has it");
 }
 
 #[test]

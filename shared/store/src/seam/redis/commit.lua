@@ -100,7 +100,11 @@ local function load_counter(key, name, text)
   if name == '~' then shared[key] = c end
   if not text then return c end
   local flags
-  c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
+  if #text >= 32 and #text % 16 == 0 then c.used, c.ends, c.began, flags = unpack_struct('<dddd', text) end
+  if not (flags and c.used >= 0 and c.ends >= 0) then
+    c.used, c.ends, c.is_lost = 0, 0, true
+    return c
+  end
   c.queued = flags % 2 == 1
   if flags >= 2 then c.buckets = {} end
   for at = 33, #text, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
@@ -159,6 +163,13 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
+-- A counter that cannot be read counts as used up until its window ends: a window must not open twice.
+local function use_up(c, window, from, upto, length)
+  -- Not a change of the transaction, which may be refused.
+  c.is_lost, c.touch = nil, 0
+  if window == ROLLING then c.buckets = { now + length, NO_BOUND }
+  elseif window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
+end
 -- Opens the window that runs now, if the counter's last one has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
@@ -186,6 +197,7 @@ local function debit(rooms, stamped, stamp, shadowed)
     -- Only a comparison: it changes nothing, and so needs no right to change it.
     local checks = amount == 0 and window == 0
     if not checks then
+      if c.is_lost then use_up(c, window, from, upto, length) end
       change(c)
       open_window(c, window, from, upto, length)
     end
@@ -341,7 +353,7 @@ function writes.leave(i) call('ZREM', ARGV[i], ARGV[i + 1]) return 2 end
 -- Notes in a counter whether turns wait in its queue.
 function writes.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
-  if not (c.exists or waits) then return 2 end
+  if c.is_lost or not (c.exists or waits) then return 2 end
   change(c)
   c.queued = waits
   return 2
