@@ -13,7 +13,7 @@ use tickfleet_core::turn::advance::Advanced;
 use tickfleet_core::turn::dead_letter::DeadLetter;
 use tickfleet_core::turn::release::{Discard, HEADS_MAX, QueueHead, Rearm, Release, Released};
 use tickfleet_core::turn::{Due, Fired};
-use tickfleet_core::{CounterKey, Query, Transaction, Value, Write, keys};
+use tickfleet_core::{Conflict, CounterKey, Guard, Query, TimerRule, Transaction, Value, Write, keys};
 use tickfleet_model::RejectionCode;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_ops::progress::Progress;
@@ -203,12 +203,11 @@ impl Timers {
             let (name, counter) = (&release.name, &release.counter);
             let receipt = match released {
                 Ok(receipt) => receipt,
-                Err(RunError::Unreadable { why, .. }) => {
-                    self.put_aside(counter, name, &why.to_string()).await?;
-                    continue;
-                }
                 Err(error) => {
-                    tracing::warn!(%error, turn = %name, "failed to release a turn; retrying");
+                    match self.damage(name, &error).await? {
+                        Some(why) => self.put_aside(counter, name, &why).await?,
+                        None => tracing::warn!(%error, turn = %name, "failed to release a turn; retrying"),
+                    }
                     continue;
                 }
             };
@@ -282,21 +281,42 @@ impl Timers {
                 Ok(Fired::Throttled) => round.full = true,
                 Ok(Fired::External) => self.lapse(name).await?,
                 Ok(Fired::Gone | Fired::Later(_) | Fired::Noticed(_) | Fired::Ending(_)) => {}
-                Err(RunError::Unreadable { why, .. }) => {
-                    let why = why.to_string();
+                Err(error) => {
                     let mut transaction = Transaction::new(self.store.versions().draw());
-                    let (from, entry) = ("record", name.to_string());
-                    let (reason, raw) = (RejectionCode::Unreadable, why.clone().into());
-                    let letter = DeadLetter { from, entry: &entry, reason, raw, tenant: Some(&name.tenant) };
-                    letter.add_to(&mut transaction, &bounds);
-                    transaction.write(Write::ClearTimer(name.timer().into()));
+                    if let Some(why) = self.damage(name, &error).await? {
+                        let (from, entry) = ("record", name.to_string());
+                        let (reason, raw) = (RejectionCode::Unreadable, why.clone().into());
+                        let letter = DeadLetter { from, entry: &entry, reason, raw, tenant: Some(&name.tenant) };
+                        letter.add_to(&mut transaction, &bounds);
+                        transaction.write(Write::ClearTimer(name.timer().into()));
+                        self.unreadable(name, &why);
+                    } else {
+                        tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying");
+                        // Another key that the turn needs may be damaged: the others' timers do not wait for it.
+                        let again_ms = self.store.state().now_ms + bounds.lease_ms;
+                        transaction.guard(Guard::Present(name.record()));
+                        transaction.timer(name.timer(), again_ms, TimerRule::Set);
+                    }
                     self.store.seam().commit(&[transaction]).await?;
-                    self.unreadable(name, &why);
                 }
-                Err(error) => tracing::warn!(%error, turn = %name, "failed to handle a timer; retrying"),
             }
         }
         Ok(())
+    }
+
+    /// Why the record of a turn cannot be read, if a decision failed because of it.
+    async fn damage(&self, name: &TurnName, error: &RunError) -> Result<Option<String>, StoreError> {
+        match error {
+            RunError::Unreadable { why, .. } => Ok(Some(why.to_string())),
+            // A record of another type counts as absent, until a guard compares it.
+            RunError::Failed(why) => {
+                let mut transaction = Transaction::new(self.store.versions().draw());
+                transaction.guard(Guard::Absent(name.record()));
+                let compared = self.store.seam().commit(&[transaction]).await?.results.pop();
+                Ok(matches!(compared, Some(Err(Conflict::Failed { .. }))).then(|| why.clone()))
+            }
+            RunError::Store(_) | RunError::Contended(_) => Ok(None),
+        }
     }
 
     /// Handles the timer of a task that an external runtime may have.
