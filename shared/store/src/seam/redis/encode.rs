@@ -394,6 +394,11 @@ impl Encoder<'_> {
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
+                // Runtimes read by the group, and create none.
+                if stream.as_str().starts_with("external:") {
+                    self.words.push("group");
+                    self.key(stream.as_str());
+                }
                 self.words.push("enqueue");
                 self.key(stream.as_str());
                 self.fields(fields);
