@@ -14,7 +14,7 @@ use tickfleet_model::approval::{Narrowed, narrow};
 use tickfleet_model::outcome::{Approved, Premises};
 use tickfleet_model::policy::{Policy, ShadowDenial, session_note};
 use tickfleet_model::redaction::Redactor;
-use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, limits};
+use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, EffectNote, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
 
 /// The way in which results are reported.
@@ -321,10 +321,11 @@ fn named(limit: &str, past: &Past<'_>) -> String {
     past.limit.map_or_else(|| limit.to_owned(), |words| format!("{limit} ({words})"))
 }
 
-/// The bounds of a configured limit in words: `5 calls per user in 1h`.
+/// The bounds of a configured limit in words, as they are for this tenant: `5 calls per user in 1h`.
 #[must_use]
-pub fn limit_words(policy: &Policy, name: &str) -> Option<String> {
-    policy.limits.iter().find(|limit| limit.name == name).map(ToString::to_string)
+pub fn limit_words(policy: &Policy, tenant: &TenantId, name: &str) -> Option<String> {
+    let limit = policy.limits.iter().find(|limit| limit.name == name)?;
+    Some(policy.tenants.get(tenant).map_or_else(|| limit.to_string(), |owner| owner.limit(limit).to_string()))
 }
 
 /// A cancel's reason within a sentence.
@@ -384,12 +385,12 @@ impl Renderer<'_> {
     /// The outcome of a call, its error, and its attempts beyond those that failed.
     #[must_use]
     pub fn outcome(&self, ended_call: &EndedCall<'_>, tool: &str) -> (Outcome, CallError, u32) {
-        let EndedCall { turn, reason, fate, .. } = ended_call;
+        let EndedCall { name, turn, reason, fate, .. } = ended_call;
         let deadline_ms = turn.head.deadline_ms;
         let why = turn.canceled.as_deref().map(|why| self.options.redactor.text(why));
         let limit = match reason {
             EndReason::LimitReached { limit, .. } | EndReason::OverLimit { limit } | EndReason::NoAmount { limit } => {
-                limit_words(self.policy, limit)
+                limit_words(self.policy, &name.tenant, limit)
             }
             _ => None,
         };

@@ -13,7 +13,7 @@ use tickfleet_core::turn::end::RenderedCall;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{HandBackReason, Note, Settled, Slice};
 use tickfleet_core::{CounterKey, EntryId, View};
-use tickfleet_engine::report::{self, ReportOptions, Reported};
+use tickfleet_engine::report::{self, ReportOptions, Reported, limit_words};
 use tickfleet_model::policy::{FactRow, ShadowDenial};
 use tickfleet_model::{Call, CallId, CallResult, Context, Durability, Effect, Outcome};
 use tickfleet_ops::metrics::Metrics;
@@ -527,8 +527,8 @@ fn shades(config: &WorkerConfig, slice: &Slice, index: usize) -> Vec<ShadowDenia
     };
     let over = admitted.into_iter().flatten().filter_map(of_call);
     over.map(|name| {
-        let limit = config.active.policy.limits.iter().find(|limit| *limit.name == *name);
-        let words = limit.map_or_else(String::new, |limit| format!(" ({limit})"));
+        let words = limit_words(&config.active.policy, &slice.name.tenant, &name);
+        let words = words.map_or_else(String::new, |words| format!(" ({words})"));
         ShadowDenial {
             rule: format!("limits.{name}"),
             reason: "limit_reached",
