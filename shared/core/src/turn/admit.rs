@@ -15,8 +15,8 @@ use crate::keys::{self, TurnName, limits};
 use crate::mutant;
 use crate::record::Record;
 use crate::recovery::epoch::marks;
-use crate::task::cancel::take_early;
-use crate::transaction::{Conflict, CounterKey, EntryId, Guard, RecordKey, Room, Transaction, Window, Write};
+use crate::task::cancel::{KnownCancel, cancel_of, take_early};
+use crate::transaction::{Conflict, CounterKey, EntryId, Guard, Room, Transaction, Window, Write};
 use crate::view::{Query, Undecided, View};
 
 /// An inbound turn to be admitted.
@@ -83,7 +83,7 @@ impl Decision for Admit<'_> {
     type Output = Admitted;
 
     fn reads(&self) -> Vec<Query> {
-        let task = self.task_record();
+        let task = self.task().map(|task| task.record());
         self.given.then(|| self.name.given()).into_iter().chain(task).map(Query::Record).collect()
     }
 
@@ -116,11 +116,8 @@ impl Decision for Admit<'_> {
             return Ok(Step::Return(Admitted::PolicyStale));
         }
         let (mut budget, mut ends) = (None, None);
-        match self.budget(view)? {
-            Budget::Granted(granted) => {
-                budget = Some(granted);
-                transaction.guards.extend(self.task_record().map(Guard::Present));
-            }
+        match self.budget(&mut transaction, view)? {
+            Budget::Granted(granted) => budget = Some(granted),
             Budget::Unlimited => {}
             Budget::Unknown if self.has_begun(view, context)? => ends = Some(Ends::canceled(TASK_HAS_ENDED.to_owned())),
             Budget::Unknown => return Ok(Step::Return(Admitted::Refused(RejectionCode::UnknownTask))),
@@ -222,18 +219,25 @@ impl Admit<'_> {
     }
 
     /// The record of the turn's task.
-    fn task_record(&self) -> Option<RecordKey> {
+    /// The task that the turn runs under.
+    fn task(&self) -> Option<TurnName> {
         let (task, _) = self.head.task.as_ref()?;
-        Some(RecordKey::new(format!("turn:{}:{task}", self.name.tenant)))
+        Some(TurnName::task(&self.name.tenant, task))
     }
 
-    /// The budget of the turn's task.
-    fn budget(&self, view: &View) -> Result<Budget, Undecided> {
-        let Some(record) = self.task_record() else { return Ok(Budget::Unlimited) };
-        let task = view.record::<Turn>(&record)?.map(|task| task.value);
-        let task =
-            task.filter(|task| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. }));
-        Ok(task.and_then(|task| task.task).map_or(Budget::Unknown, |task| Budget::Granted(task.budget)))
+    /// The budget of the turn's task. Adds guards that the task goes on: an external runtime may hold a canceled task for a
+    /// lease, and begins nothing under it any more.
+    fn budget(&self, transaction: &mut Transaction, view: &View) -> Result<Budget, Undecided> {
+        let Some(name) = self.task() else { return Ok(Budget::Unlimited) };
+        let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
+        let goes_on =
+            |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
+        let Some(task) = task.filter(goes_on) else { return Ok(Budget::Unknown) };
+        let (Some(part), KnownCancel::None(guard)) = (&task.task, cancel_of(view, &name, task.admitted_ms)?) else {
+            return Ok(Budget::Unknown);
+        };
+        transaction.guard(Guard::Present(name.record())).guard(guard);
+        Ok(Budget::Granted(part.budget))
     }
 
     /// Why the turn ends before any call runs; `None` if it does not. Adds guards for the answer.

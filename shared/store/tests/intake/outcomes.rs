@@ -529,6 +529,26 @@ fn a_turn_under_a_task_debits_its_budget_and_ends_with_it() {
     });
 }
 
+/// A runtime may hold a canceled task for a lease.
+#[test]
+fn no_turn_begins_under_a_canceled_task() {
+    block_on(async {
+        let mut fleet = Fleet::new(Table::new(10, 100)).await;
+        put_task(&fleet, 9, "kelly").await;
+        let cancel = |admitted_ms| Write::Put {
+            key: turn_name("job").cancellation(),
+            content: Cancellation { reason: "no".into(), admitted_ms: Some(admitted_ms) }.encode(),
+            ttl_ms: None,
+        };
+        fleet.write(vec![cancel(1)]).await;
+        let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
+        assert_eq!(admitted, dispatched(1), "an earlier task of this ID was canceled");
+        fleet.write(vec![cancel(0)]).await;
+        let (_, admitted) = arrive(&mut fleet, under_task(), others(1)).await;
+        assert_eq!(admitted, Admitted::Refused(RejectionCode::UnknownTask));
+    });
+}
+
 #[test]
 fn an_inner_call_whose_turn_is_over_does_not_run() {
     block_on(async {
