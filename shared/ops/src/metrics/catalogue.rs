@@ -156,8 +156,8 @@ catalogue! {
     TURN_DURATION = "turn_duration_seconds", Histogram(&TURN_SECONDS), Everyone, [],
         "Time from the submit of a turn or task to its end, including waits and retries.";
     CALLS = "calls_total", Counter, Everyone, ["tool": TOOLS, "outcome": Words(labels::outcomes)],
-        "Ended calls by tool and outcome. Calls that schedulers end (capped, expired, tasks of external runtimes) \
-         have the tool other.";
+        "Ended calls by tool and outcome, also those that no worker ran (capped, expired). A task is a call of \
+         delegate_task.";
     CALL_DURATION = "call_duration_seconds", Histogram(&CALL_SECONDS), Workers, ["tool": TOOLS],
         "Duration of the last attempt of a call. Calls that did not run are excluded.";
     RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
