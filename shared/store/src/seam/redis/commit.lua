@@ -441,9 +441,11 @@ local function commit(i, stop)
     elseif word == 'reply' then
       local box = boxes[a + 0]
       local number = format('%d', box.seq + 1)
-      call('XADD', box.key, '*', 'reply', ARGV[i + 2], 'seq', number)
-      box.seq = number
-      use_inbox(box)
+      -- An inbox of another type costs the reply alone, and not the end of the turn.
+      if not try('XADD', box.key, '*', 'reply', ARGV[i + 2], 'seq', number).err then
+        box.seq = number
+        use_inbox(box)
+      end
       i = i + 3
     elseif word == 'append' then
       local last = i + 3 + ARGV[i + 3]
