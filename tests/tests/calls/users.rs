@@ -121,10 +121,8 @@ async fn a_producer_submits_and_reads_and_does_nothing_that_is_a_workers() {
         cache: None,
     };
     let consumer = ConsumerId::new("w").unwrap();
-    let beat =
-        Beat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
-    let take =
-        Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
+    let beat = Beat { consumer, role: workers::Role::Scheduler, lease_ms: options.lease_ms, policy: String::new() };
+    let take = Take { consumer: "w".into(), queues: vec![keys::ready(Priority::Normal)], count: 1, wait_ms: 0 };
     for role in ["producer", "onlooker"] {
         let store = Store::open(&fleet.url_of(role), 0, options.clone().into()).unwrap();
         let back = HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } };

@@ -261,8 +261,7 @@ impl Measured {
         self.number += entries.len();
         let admit = |(number, taken): (usize, Taken)| {
             let agent = format!("a{}", number % AGENTS);
-            let head =
-                json!({"ag": agent, "rt": "bench", "dl": deadline_ms, "ts": deadline_ms, "dg": DIGEST, "n": 1});
+            let head = json!({"ag": agent, "rt": "bench", "dl": deadline_ms, "ts": deadline_ms, "dg": DIGEST, "n": 1});
             Admit {
                 name: TurnName { tenant: tenant(), turn: TurnId::new(format!("t{}", taken.entry)).unwrap() },
                 origin: taken.entry.clone(),
