@@ -223,6 +223,7 @@ impl Paper {
             Write::Remove(stream, entry) => {
                 self.logs.entry(stream).or_default().retain(|(id, _)| *id != entry);
             }
+            Write::DropQueue(queue) => drop(self.logs.remove(&queue)),
             Write::Timer { name, due_ms, rule } => {
                 let (known, earlier) = (self.timers.get(&name), self.timers.get(&name).is_none_or(|due| due_ms < *due));
                 if rule == TimerRule::Set || earlier && (rule == TimerRule::Earlier || known.is_some()) {

@@ -300,6 +300,8 @@ pub enum Write {
     Enqueue(StreamKey, Vec<(Arc<str>, Bytes)>),
     /// Removes an entry from a queue, even if a consumer holds it.
     Remove(StreamKey, EntryId),
+    /// Removes a queue with its entries and its group.
+    DropQueue(StreamKey),
     /// Arms a timer.
     Timer {
         /// Its name.

@@ -292,7 +292,7 @@ impl Decision for Retire {
             return Ok(Step::Return(false));
         }
         let mut transaction = Transaction::new(context.version.clone());
-        transaction.guard(Guard::Within(self.queue.clone(), 1));
+        transaction.guard(Guard::Within(self.queue.clone(), 1)).write(Write::DropQueue(self.queue.clone()));
         let member = self.queue.as_str().into();
         transaction.write(Write::Leave { set: keys::externals(), member, queue_of: None });
         Ok(Step::Commit(transaction, true))

@@ -284,6 +284,7 @@ impl Trial {
                 self.enqueue(&log, fields);
             }
             Write::Remove(stream, entry) => self.drop_entry(&stream, &entry),
+            Write::DropQueue(queue) => drop(self.queues.remove(&queue)),
             Write::Timer { name, due_ms, rule } => {
                 let known = self.timers.get(&name).copied();
                 let sets = match rule {

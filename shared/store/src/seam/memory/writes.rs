@@ -80,6 +80,7 @@ impl Shard {
                     self.change(Effect::DropEntry { stream: queue.clone(), id });
                 }
             }
+            Write::DropQueue(queue) => self.drop_stream(queue),
             Write::Timer { name, due_ms, rule } => self.arm(name, *due_ms, *rule),
             Write::ClearTimer(name) => {
                 self.change(Effect::DropMember { set: keys::timers(), member: Arc::clone(name) });

@@ -350,6 +350,7 @@ function writes.remove(i)
 end
 function writes.join(i) call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1]) return 3 end
 function writes.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return 1 end
+function writes.drop(i) call('DEL', ARGV[i]) return 1 end
 function writes.leave(i) call('ZREM', ARGV[i], ARGV[i + 1]) return 2 end
 -- Notes in a counter whether turns wait in its queue.
 function writes.queue(i)

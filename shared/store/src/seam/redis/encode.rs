@@ -407,6 +407,10 @@ impl Encoder<'_> {
                 self.words.push("remove");
                 self.key(stream.as_str()).push(entry.as_str());
             }
+            Write::DropQueue(queue) => {
+                self.words.push("drop");
+                self.key(queue.as_str());
+            }
             Write::Append { log, fields, max_entries } => {
                 // 0 is no bound: no stream has as many entries.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
