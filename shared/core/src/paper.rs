@@ -249,6 +249,13 @@ impl Paper {
                     state.used = state.used.saturating_add_signed(amount);
                 }
             }
+            Write::Restart { counter, amount, ends_ms } => {
+                let found = self.counters.get_mut(&counter).filter(|state| state.ends_ms == ends_ms);
+                if let Some(state) = found {
+                    state.used = state.used.saturating_sub(amount);
+                    state.began_ms = self.now_ms;
+                }
+            }
             Write::DeleteCounter(counter) => drop(self.counters.remove(&counter)),
             Write::PolicyGeneration(generation) => self.policy = generation,
             Write::SettingsGeneration(generation) => self.settings = generation,

@@ -343,6 +343,16 @@ pub enum Write {
         /// End of the window that the amount was debited in, ms.
         ends_ms: Option<i64>,
     },
+    /// Takes an amount from a counter without buckets, if its window still ends at `ends_ms`, and begins the window now: an
+    /// operator has reset it.
+    Restart {
+        /// The counter.
+        counter: CounterKey,
+        /// The amount.
+        amount: u64,
+        /// End of the window, ms; 0 without one.
+        ends_ms: i64,
+    },
     /// Removes a counter.
     DeleteCounter(CounterKey),
     /// Appends an entry to a log, which keeps about `max_entries`.

@@ -79,6 +79,7 @@ const EXPECTED: &[&str] = &[
     "wrote Join",
     "wrote Leave",
     "wrote Add",
+    "wrote Restart",
     "wrote DeleteCounter",
     "wrote Append",
     "wrote Reply",

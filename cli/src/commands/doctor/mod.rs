@@ -301,7 +301,9 @@ async fn shard_findings(
     findings.extend(or_refused("tenants", tenants(store).await)?);
     findings.extend(or_refused("tool lists", tool_lists(store).await)?);
     findings.extend(or_refused("seals", seals::shard(setup, store).await)?);
-    findings.extend(or_refused("backlog", waiting(setup, store, &facts).await)?);
+    if !facts.is_new() {
+        findings.extend(or_refused("backlog", waiting(setup, store, &facts).await)?);
+    }
     Ok(findings)
 }
 

@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 5;
 
 /// Shards, policy, clock.
 pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
-    if !facts.used && facts.beats.is_empty() {
+    if facts.is_new() {
         let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
         return vec![Finding::warn("shard", format!("shard {number} has never been used"), advice)];
     }

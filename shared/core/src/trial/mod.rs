@@ -314,6 +314,13 @@ impl Trial {
                     state.used = state.used.saturating_add_signed(amount);
                 }
             }
+            Write::Restart { counter, amount, ends_ms } => {
+                let found = self.counters.get_mut(&counter).filter(|state| state.ends_ms == ends_ms);
+                if let Some(state) = found {
+                    state.used = state.used.saturating_sub(amount);
+                    state.began_ms = self.now_ms;
+                }
+            }
             Write::DeleteCounter(counter) => drop(self.counters.remove(&counter)),
             Write::Reply(inbox, text) => {
                 self.inboxes.entry(format!("{}:{}", inbox.tenant, inbox.inbox)).or_default().push(text);

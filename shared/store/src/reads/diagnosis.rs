@@ -41,6 +41,14 @@ pub struct ShardFacts {
     pub consumers: Vec<ConsumerFacts>,
 }
 
+impl ShardFacts {
+    /// True if no process has ever used the shard.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        !self.used && self.beats.is_empty()
+    }
+}
+
 /// A consumer of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerFacts {

@@ -195,6 +195,12 @@ pub enum WriteDraft {
         amount: i64,
         window: usize,
     },
+    Restart {
+        limit: usize,
+        counter: usize,
+        amount: u64,
+        window: usize,
+    },
     DeleteCounter {
         limit: usize,
         counter: usize,
@@ -377,7 +383,7 @@ fn room(dice: &mut Dice<'_>) -> RoomDraft {
 }
 
 fn write(dice: &mut Dice<'_>) -> WriteDraft {
-    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1]) {
+    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1, 1]) {
         0 => WriteDraft::Put {
             record: dice.below(RECORDS.len()),
             content: dice.below(CONTENTS),
@@ -415,7 +421,13 @@ fn write(dice: &mut Dice<'_>) -> WriteDraft {
             WriteDraft::Append { log: dice.below(LOGS.len()), fields: dice.below(3), max_entries: dice.below(6) as u64 }
         }
         13 => WriteDraft::Reply { inbox: dice.below(INBOXES.len()), content: dice.below(CONTENTS) },
-        14 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
+        14 => WriteDraft::Restart {
+            limit: dice.below(LIMITS.len()),
+            counter: dice.below(COUNTERS.len()),
+            amount: dice.below(5) as u64,
+            window: dice.below(2),
+        },
+        15 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
         _ => WriteDraft::SettingsGeneration(dice.within(-1, 3)),
     }
 }

@@ -221,6 +221,11 @@ impl Known {
                 let ends_ms = [None, Some(ends_ms), Some(ends_ms + 20)][*window];
                 Write::Add { counter, amount: *amount, ends_ms }
             }
+            WriteDraft::Restart { limit, counter: index, amount, window } => {
+                let counter = counter(*limit, *index);
+                let ends_ms = self.ends_ms(&counter) + [0, 20][*window];
+                Write::Restart { counter, amount: *amount, ends_ms }
+            }
             WriteDraft::DeleteCounter { limit, counter: index } => Write::DeleteCounter(counter(*limit, *index)),
             WriteDraft::Append { log, fields: of, max_entries } => {
                 Write::Append { log: StreamKey::new(LOGS[*log]), fields: fields(*of), max_entries: *max_entries }

@@ -80,7 +80,8 @@ impl Counter {
     fn opened(&self, window: &Window, now_ms: i64) -> Self {
         let rolling = matches!(window, Window::Rolling { .. });
         // The limit has changed its kind, so its counters start again.
-        let state = if rolling == self.buckets.is_some() { self.state } else { CounterState::default() };
+        let again = CounterState { queued: self.state.queued, ..CounterState::default() };
+        let state = if rolling == self.buckets.is_some() { self.state } else { again };
         match window {
             Window::Rolling { .. } => self.without_left(now_ms),
             _ => Self { state: state.opened(window, now_ms), buckets: None },
@@ -132,6 +133,16 @@ impl Counter {
         } else if ends_ms.is_none_or(|ends_ms| ends_ms == self.state.ends_ms) {
             self.state.used = added(self.state.used);
         }
+    }
+
+    /// Takes an amount and begins the window that ends at `ends_ms`. False if the counter has another window, or buckets.
+    pub fn restart(&mut self, amount: u64, ends_ms: i64, now_ms: i64) -> bool {
+        if self.buckets.is_some() || self.state.ends_ms != ends_ms {
+            return false;
+        }
+        self.state.used = self.state.used.saturating_sub(amount);
+        self.state.began_ms = now_ms;
+        true
     }
 
     /// Sets the state of a rolling counter from its buckets.

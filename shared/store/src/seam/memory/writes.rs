@@ -94,6 +94,7 @@ impl Shard {
                 self.mark_queue(set, queue_of.as_ref());
             }
             Write::Add { counter, amount, ends_ms } => self.add(counter, *amount, *ends_ms),
+            Write::Restart { counter, amount, ends_ms } => self.restart_window(counter, *amount, *ends_ms),
             Write::DeleteCounter(key) => self.change(Effect::DropCounter { key: key.clone() }),
             Write::Append { log, fields, max_entries } => {
                 self.append(log, Arc::new(fields.clone()), applying.raw_ms);
@@ -181,6 +182,14 @@ impl Shard {
         let mut counter: Counter = present.cloned().unwrap_or_default();
         counter.add(amount, ends_ms);
         if present != Some(&counter) {
+            self.change(Effect::Counter { key, counter });
+        }
+    }
+
+    fn restart_window(&mut self, key: &CounterKey, amount: u64, ends_ms: i64) {
+        let (key, now_ms) = (self.standing_for(key), self.contents.clock.last_ms);
+        let Some(mut counter) = self.contents.counter(&key).cloned() else { return };
+        if counter.restart(amount, ends_ms, now_ms) {
             self.change(Effect::Counter { key, counter });
         }
     }

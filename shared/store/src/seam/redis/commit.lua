@@ -360,6 +360,14 @@ function writes.queue(i)
   c.queued = waits
   return 2
 end
+function writes.restart(i)
+  local c = written(ARGV[i])
+  if c.exists and not c.buckets and c.ends == ARGV[i + 2] + 0 then
+    change(c)
+    c.used, c.began = max_of(c.used - ARGV[i + 1], 0), now
+  end
+  return 3
+end
 function writes.delete_counter(i)
   local c = counters[ARGV[i] + 0]
   change(c)

@@ -182,7 +182,7 @@ fn counters_of(transaction: &Transaction) -> impl Iterator<Item = (&str, &str)> 
         _ => None,
     });
     let writes = transaction.writes.iter().filter_map(|write| match write {
-        Write::Add { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
+        Write::Add { counter, .. } | Write::Restart { counter, .. } | Write::DeleteCounter(counter) => Some(counter),
         Write::Join { queue_of, .. } | Write::Leave { queue_of, .. } => queue_of.as_ref(),
         _ => None,
     });
@@ -442,6 +442,10 @@ impl Encoder<'_> {
                 self.words.push("leave");
                 self.key(set.as_str()).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
+            }
+            Write::Restart { counter, amount, ends_ms } => {
+                let number = self.counter(counter);
+                self.words.push("restart").show(number).show(amount).show(ends_ms);
             }
             Write::DeleteCounter(counter) => {
                 let number = self.counter(counter);
