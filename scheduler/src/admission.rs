@@ -136,9 +136,10 @@ impl Rejection {
     }
 }
 
-/// The name and digest by which `submit` may have recorded the turn.
+/// The name and digest by which `submit` may have recorded the turn or task.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
-    let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
+    let turn = refusal.turn_id.clone().or_else(|| refusal.task_id.clone().map(Into::into))?;
+    let tenant = refusal.tenant.clone()?;
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 

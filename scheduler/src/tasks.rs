@@ -16,6 +16,7 @@ use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskGrant, TaskId, limits,
+    task_digest,
 };
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
@@ -133,7 +134,9 @@ impl TaskQueues {
                 }
             }
         });
-        let Some(refusal) = decided.await.flatten() else { return };
+        let Some(mut refusal) = decided.await.flatten() else { return };
+        // As its producer queued it: the rejection frees its ID.
+        refusal.digest = Some(task_digest(&task));
         if refusal.code == RejectionCode::Conflict {
             let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
             return self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;

@@ -81,9 +81,8 @@ pub struct Debited {
     pub used: u64,
     /// The end of the window, ms; 0 without a window.
     pub ends_ms: i64,
-    /// The begin of the window, ms. `None` for a built-in limit, see [`crate::keys::limits::is_built_in`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub began_ms: Option<i64>,
+    /// The begin of the window, ms; 0 without a window.
+    pub began_ms: i64,
 }
 
 impl Debited {
@@ -92,11 +91,8 @@ impl Debited {
     pub fn parse_all(rooms: &str) -> Vec<Self> {
         let parse = |one: &str| {
             let (used, times) = one.split_once(':')?;
-            let (ends, began) = match times.split_once(':') {
-                Some((ends, began)) => (ends, Some(began.parse().ok()?)),
-                None => (times, None),
-            };
-            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()?, began_ms: began })
+            let (ends, began) = times.split_once(':')?;
+            Some(Self { used: used.parse().ok()?, ends_ms: ends.parse().ok()?, began_ms: began.parse().ok()? })
         };
         rooms.split(',').filter_map(parse).collect()
     }
@@ -107,10 +103,7 @@ impl Debited {
         if debited.is_empty() {
             return "-".to_owned();
         }
-        let render = |one: &Self| match one.began_ms {
-            None => format!("{}:{}", one.used, one.ends_ms),
-            Some(began_ms) => format!("{}:{}:{began_ms}", one.used, one.ends_ms),
-        };
+        let render = |one: &Self| format!("{}:{}:{}", one.used, one.ends_ms, one.began_ms);
         debited.iter().map(render).collect::<Vec<_>>().join(",")
     }
 }
@@ -223,17 +216,17 @@ mod tests {
         let stored = RecordText::render(
             &version,
             Some(&entry),
-            &[Debited { used: 3, ends_ms: 9, began_ms: None }],
+            &[Debited { used: 3, ends_ms: 9, began_ms: 0 }],
             &Sample { n: 7 }.encode(),
         );
-        assert_eq!(&stored[..], b"a-1 5-0 3:9 12{\"n\":7}");
+        assert_eq!(&stored[..], b"a-1 5-0 3:9:0 12{\"n\":7}");
         let read = Stored::<Sample>::read(&stored).unwrap();
         assert_eq!(
             read,
             Stored {
                 version,
                 entry: Some(entry),
-                rooms: vec![Debited { used: 3, ends_ms: 9, began_ms: None }],
+                rooms: vec![Debited { used: 3, ends_ms: 9, began_ms: 0 }],
                 value: Sample { n: 7 }
             }
         );

@@ -109,6 +109,20 @@ pub struct CounterState {
     pub queued: bool,
 }
 
+impl Window {
+    /// The window at `now_ms`, if this one has ended by then.
+    #[must_use]
+    pub const fn running_at(self, now_ms: i64) -> Self {
+        match self {
+            Self::Fixed { end_ms, length_ms, .. } if now_ms >= end_ms && length_ms > 0 => {
+                let start_ms = end_ms + (now_ms - end_ms) / length_ms * length_ms;
+                Self::Fixed { start_ms, end_ms: start_ms + length_ms, length_ms }
+            }
+            _ => self,
+        }
+    }
+}
+
 impl CounterState {
     /// The counter with the window that runs at `now_ms`. A [`Window::Rolling`] has no window to open.
     #[must_use]
@@ -140,8 +154,9 @@ impl CounterState {
 pub enum Window {
     /// Windows of `length_ms`; the current one is `[start_ms, end_ms)`. If the counter's last window ended within the
     /// current one, the length has changed: the next window ends one length later, so that the counter never opens twice
-    /// within one length. If shard time is not within the current window, the guard fails with [`Conflict::Time`]. After a
-    /// restart of the store, a window of at most 60 s that began before has no room, because its last debits may be lost.
+    /// within one length. If the current window has ended by the commit, the store debits the one that runs then. If it has
+    /// not begun, the guard fails with [`Conflict::Time`]. After a restart of the store, a window of at most 60 s that began
+    /// before has no room, because its last debits may be lost.
     Fixed {
         /// Start of the current window, ms.
         start_ms: i64,

@@ -373,13 +373,10 @@ pub(super) fn finished(name: &TurnName, turn: Finished, now_ms: i64) -> Story {
     }
 }
 
-/// Returns who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside
-/// runtime reads.
+/// Returns the delegator of a task and its description, from the arguments of its call.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
-    let read = |text: &str| serde_json::from_str::<Value>(&with_numbers_as_text(text)).ok();
-    let call = read(call).unwrap_or_default();
-    let inner = call.get("arguments").and_then(Value::as_str).and_then(read);
-    let said: Value = inner.unwrap_or(call);
+    let arguments = serde_json::from_str::<Call>(call).map(|call| call.arguments).unwrap_or_default();
+    let said: Value = serde_json::from_str(&with_numbers_as_text(&arguments)).unwrap_or_default();
     let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }

@@ -248,11 +248,11 @@ async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is
 
     let listing = place.run(&["limits", "--json"]).exits(0).json();
     let many = limit(&listing, "echoes");
-    assert_eq!((&many["total"], &many["complete"]), (&json!(12_000), &json!(false)));
+    assert_eq!((&many["total"], &many["complete"]), (&many["looked_at"], &json!(false)));
     let looked_at = many["looked_at"].as_u64().unwrap();
     assert!((10_000..11_500).contains(&looked_at), "{looked_at}");
     assert_eq!((many["counters"].as_array().map(Vec::len), &many["counters"][9]["used"]), (Some(10), &json!(8)));
-    place.run(&["limits"]).exits(0).says("counters were read").says("of 12000 counters were read");
+    place.run(&["limits"]).exits(0).says("counters were read; others may be fuller");
 }
 
 const SUMS: &str = "{tickfleet:1}:counters:sums";

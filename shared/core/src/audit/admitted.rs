@@ -33,6 +33,8 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
     let of = |name: &str| limits.iter().zip(debited).find(|((counter, _), _)| &*counter.limit == name);
     let ((_, tick_max), tick) = of(limits::TICK)?;
     let ((_, day_max), day) = of(limits::DAY)?;
+    // The windows ran at the commit, which may be later than the decision.
+    let at_ms = debited.iter().map(|one| one.began_ms).fold(*at_ms, i64::max);
     let mut text = format!("A{at_ms},{calls},{},{tick_max},{},{},{day_max}", tick.used, tick.ends_ms, day.used);
     if let Some(((_, max), task)) = of(limits::TASK) {
         text.push_str(&format!(";T{},{max}", task.used));
@@ -53,7 +55,6 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
             continue;
         }
         let Debited { used, ends_ms, began_ms } = *debited;
-        let began_ms = began_ms.unwrap_or_default();
         let one = format!(";D{}@{},{amount},{used},{max},{ends_ms},{began_ms}", counter.limit, counter.counter);
         if text.len() + one.len() > DEBITS_BYTES_MAX {
             text.push_str(";D");
@@ -127,7 +128,7 @@ mod tests {
         let turn = Turn { notes, ..turn() };
         let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
         let debited =
-            [debited(7, 0, None), debited(12, 86_400_000, None), debited(2, 5_000, None), debited(4, 9_000, Some(3))];
+            [debited(7, 0, 0), debited(12, 86_400_000, 0), debited(2, 5_000, 0), debited(4, 9_000, 3)];
         let text = admitted(&turn, &debited).unwrap();
         assert_eq!(text, "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000");
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);

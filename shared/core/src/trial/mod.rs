@@ -186,8 +186,7 @@ impl Trial {
             .filter_map(|guard| match guard {
                 Guard::Room(room) if transaction.stamped => {
                     let state = self.counters.get(&room.counter)?;
-                    let began_ms = (!crate::keys::limits::is_built_in(&room.counter.limit)).then_some(state.began_ms);
-                    Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms })
+                    Some(Debited { used: state.used, ends_ms: state.ends_ms, began_ms: state.began_ms })
                 }
                 _ => None,
             })

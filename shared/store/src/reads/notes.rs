@@ -99,7 +99,7 @@ mod tests {
     fn an_admission_shows_the_caps_of_the_agent_among_all_limits() {
         let key = |limit: &str| CounterKey::new(limit, "acme:kelly");
         let limits = vec![(key(limits::TASK), 9), (key(limits::TICK), 10), (key("mails"), 3), (key(limits::DAY), 100)];
-        let debited = |used, ends_ms| Debited { used, ends_ms, began_ms: None };
+        let debited = |used, ends_ms| Debited { used, ends_ms, began_ms: 0 };
         let debited = vec![debited(1, 0), debited(4, 5_000), debited(1, 1), debited(40, 90_000)];
         let note = Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: Vec::new(), debited };
         let expected = AdmissionNote {

@@ -102,9 +102,9 @@ fn what_was_debited_stays_known() {
     trial.dispatch(&named("t1"), Turn { notes: vec![note], ..admitted(1) });
     let queue = keys::ready(Priority::Normal);
     let (entry, mut fields) = trial.take(&queue, "w1", 1).remove(0);
-    fields.insert(0, ("d".into(), "3:1100".into()));
+    fields.insert(0, ("d".into(), "3:1100:0".into()));
     let slice = Slice::read(queue, entry, &fields).unwrap();
     trial.run(&HandBack { slice: &slice, reason: &HandBackReason::Unsent { nonce: None } });
-    let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: None };
+    let debited = crate::record::Debited { used: 3, ends_ms: 1_100, began_ms: 0 };
     assert!(matches!(&record(&trial).notes[..], [Note::Admitted { debited: known, .. }] if *known == [debited]));
 }

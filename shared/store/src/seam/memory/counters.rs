@@ -47,8 +47,8 @@ impl Counter {
         let mut counter = self.opened(&room.window, moment.now_ms);
         let refused = counter.refusal(room, moment);
         let leaves_ms = counter.add_debit(room, moment.now_ms);
-        let began_ms = (!limits::is_built_in(&room.counter.limit)).then_some(counter.state.began_ms);
-        let debited = Debited { used: counter.state.used, ends_ms: leaves_ms, began_ms };
+        let CounterState { used, began_ms, .. } = counter.state;
+        let debited = Debited { used, ends_ms: leaves_ms, began_ms };
         Debit { debited, counter, refused }
     }
 

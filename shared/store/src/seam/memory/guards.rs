@@ -108,6 +108,7 @@ impl Shard {
 
     fn check_room(&self, room: &Room, passed: &mut Passed) -> Result<(), Conflict> {
         let moment = self.moment();
+        let room = &Room { window: room.window.running_at(moment.now_ms), ..room.clone() };
         if let Window::Fixed { start_ms, end_ms, .. } | Window::Day { start_ms, end_ms } = room.window
             && !(start_ms..end_ms).contains(&moment.now_ms)
         {

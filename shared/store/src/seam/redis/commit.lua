@@ -191,6 +191,11 @@ end
 local function debit(rooms, stamped, stamp, shadowed)
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
+    -- The window that runs now, if that of the decision has ended.
+    if window == FIXED and now >= upto then
+      local ended = floor((now - upto) / length) + 1
+      from, upto = upto + (ended - 1) * length, upto + ended * length
+    end
     if window > ROLLING and (now < from or now >= upto) then return { 'time' } end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
@@ -217,7 +222,7 @@ local function debit(rooms, stamped, stamp, shadowed)
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
     if checks then leaves = ends else used = c.used end
-    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format(c.key == BUILT_IN and '%.0f:%.0f' or '%.0f:%.0f:%.0f', used, leaves, c.began) end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%.0f:%.0f:%.0f', used, leaves, c.began) end
   end
   return nil, stamp, shadowed
 end

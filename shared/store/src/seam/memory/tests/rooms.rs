@@ -70,16 +70,20 @@ async fn new_turns_wait_behind_the_throttle_queue() {
 }
 
 #[tokio::test]
-async fn a_window_that_does_not_hold_now_is_a_conflict_of_time() {
+async fn the_window_that_runs_at_the_commit_is_debited() {
     let mut bench = Bench::new();
     let fixed = |start_ms, end_ms| Window::Fixed { start_ms, end_ms, length_ms: 10 };
     let conflict = Err(Conflict::Time { now_ms: START });
-    for window in [fixed(START - 10, START), fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
+    for window in [fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
         assert_eq!(bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await, conflict, "{window:?}");
     }
-    bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START, START + 10)))]).await.unwrap();
-    // Also while the counter's own window still runs.
-    bench.clock.step(5);
-    let refused = bench.guard(vec![Guard::Room(room("a", 1, 5, fixed(START - 5, START + 5)))]).await;
-    assert_eq!(refused, Err(Conflict::Time { now_ms: START + 5 }));
+    for (name, window, ends_ms) in [
+        ("a", fixed(START - 10, START), START + 10),
+        ("b", fixed(START - 9, START + 1), START + 1),
+        ("c", fixed(START - 38, START - 28), START + 2),
+    ] {
+        bench.guard(vec![Guard::Room(room(name, 1, 5, window))]).await.unwrap();
+        let used = CounterState { used: 1, ends_ms, began_ms: ends_ms - 10, queued: false };
+        assert_eq!(bench.counter(&CounterKey::new("limit", name)).await, Some(used));
+    }
 }
