@@ -77,13 +77,14 @@ async fn the_window_that_runs_at_the_commit_is_debited() {
     for window in [fixed(START + 1, START + 11), Window::Day { start_ms: 0, end_ms: START }] {
         assert_eq!(bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await, conflict, "{window:?}");
     }
-    for (name, window, ends_ms) in [
-        ("a", fixed(START - 10, START), START + 10),
-        ("b", fixed(START - 9, START + 1), START + 1),
-        ("c", fixed(START - 38, START - 28), START + 2),
+    for (window, ends_ms) in [
+        (fixed(START - 10, START), START + 10),
+        (fixed(START - 9, START + 1), START + 1),
+        (fixed(START - 38, START - 28), START + 2),
     ] {
-        bench.guard(vec![Guard::Room(room(name, 1, 5, window))]).await.unwrap();
+        let mut bench = Bench::new();
+        bench.guard(vec![Guard::Room(room("a", 1, 5, window))]).await.unwrap();
         let used = CounterState { used: 1, ends_ms, began_ms: ends_ms - 10, queued: false };
-        assert_eq!(bench.counter(&CounterKey::new("limit", name)).await, Some(used));
+        assert_eq!(bench.counter(&CounterKey::new("limit", "a")).await, Some(used));
     }
 }
