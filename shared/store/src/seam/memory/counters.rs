@@ -1,6 +1,5 @@
 //! Counters: how their windows open, when a debit has room, and how it changes them.
 
-use tickfleet_core::keys::limits;
 use tickfleet_core::record::Debited;
 use tickfleet_core::{CounterState, Room, Window};
 

@@ -36,7 +36,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value, Write, keys};
+use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
 
 use super::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
@@ -138,16 +138,6 @@ impl RedisStore {
     }
 }
 
-/// The queues of external runtimes that a batch lists. Runtimes read them with a consumer group, and create none.
-fn listed(batch: &[Transaction]) -> Vec<StreamKey> {
-    let writes = batch.iter().flat_map(|transaction| &transaction.writes);
-    let queue = |write: &Write| match write {
-        Write::Join { set, member, .. } if *set == keys::externals() => Some(StreamKey::new(member)),
-        _ => None,
-    };
-    writes.filter_map(queue).collect()
-}
-
 #[async_trait]
 impl Store for RedisStore {
     async fn read(&self, queries: &[Query]) -> Result<Vec<Value>, StoreError> {
@@ -163,7 +153,6 @@ impl Store for RedisStore {
     }
 
     async fn commit(&self, batch: &[Transaction]) -> Result<Batch, StoreError> {
-        self.make_queues(&listed(batch)).await?;
         self.commit_encoded(&encode(&self.prefix, batch)).await
     }
 
