@@ -167,8 +167,7 @@ pub enum Unrun {
 pub struct KnownUnrun {
     /// The calls that began. A result is what their worker reported; without one they may have run.
     pub began: BTreeMap<usize, Mark>,
-    marks: Option<Guard>,
-    epoch: Guard,
+    guards: Vec<Guard>,
 }
 
 impl Decision for AskUnrun<'_> {
@@ -180,19 +179,20 @@ impl Decision for AskUnrun<'_> {
             return Ok(Step::Return(Unrun::Hold(known_ms)));
         }
         let marks = marks(view, context, self.name, self.digest, self.from..self.upto)?;
-        let epoch = settled(context, self.lease_ms);
-        Ok(Step::Return(Unrun::Known(KnownUnrun { began: marks.calls, marks: marks.guard, epoch })))
+        let mut guards = Vec::new();
+        if !mutant!("unrun_guards_the_marks") {
+            guards.extend(marks.guard);
+        }
+        if !mutant!("unrun_guards_the_epoch") {
+            guards.push(settled(context, self.lease_ms));
+        }
+        Ok(Step::Return(Unrun::Known(KnownUnrun { began: marks.calls, guards })))
     }
 }
 
 impl Section for KnownUnrun {
     fn add_to(&self, transaction: &mut Transaction, _: &View, _: &Context) -> Result<(), Undecided> {
-        if !mutant!("unrun_guards_the_marks") {
-            transaction.guards.extend(self.marks.clone());
-        }
-        if !mutant!("unrun_guards_the_epoch") {
-            transaction.guard(self.epoch.clone());
-        }
+        transaction.guards.extend(self.guards.iter().cloned());
         Ok(())
     }
 }
@@ -203,7 +203,7 @@ pub enum Outcome {
     /// It may still run.
     Begun,
     /// It has ended.
-    Ended(RenderedCall),
+    Ended(Box<RenderedCall>),
     /// It did nothing, for certain.
     Undone,
 }
@@ -273,7 +273,7 @@ impl Decision for Assert {
             return Ok(Step::Return(Asserted::Late));
         }
         if let Outcome::Ended(call) = &self.outcome {
-            mark.result = Some(call.into());
+            mark.result = Some(call.as_ref().into());
         }
         marks.until_ms = marks.until_ms.max(context.now_ms + self.keep_ms);
         let ttl_ms = marks.until_ms - context.now_ms;

@@ -108,7 +108,7 @@ impl<E: Clone> Journal<E> {
     /// Records that a call has ended. Must precede the commit of the result.
     pub fn end(&mut self, name: &TurnName, position: usize, result: RenderedCall) {
         let bytes = size(&result);
-        if let Some(number) = self.set(name, position, Outcome::Ended(result), bytes) {
+        if let Some(number) = self.set(name, position, Outcome::Ended(Box::new(result)), bytes) {
             self.large.push_back(number);
             self.drop_results();
         }

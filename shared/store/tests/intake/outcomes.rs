@@ -794,7 +794,10 @@ fn what_has_begun_is_never_refused() {
                 position: 0,
                 by: "w1.1".to_owned(),
                 once: true,
-                outcome: Outcome::Ended(RenderedCall { result: "\"paid\"".into(), ..RenderedCall::default() }),
+                outcome: Outcome::Ended(Box::new(RenderedCall {
+                    result: "\"paid\"".into(),
+                    ..RenderedCall::default()
+                })),
                 keep_ms: 100_000,
             };
             fleet.run(None, &[mark]).await;

@@ -59,7 +59,7 @@ impl Game {
         self.store.lose(lost_ms);
         for (turn, position, by) in &self.journal {
             let (name, digest) = (name(*turn), "d".to_owned());
-            let outcome = Outcome::Ended(result(*position));
+            let outcome = Outcome::Ended(Box::new(result(*position)));
             self.decide(&Assert {
                 name,
                 digest,

@@ -160,8 +160,8 @@ impl Calls {
             demands: demands(&passed.asked),
             expires_ms: expires_ms(&passed.asked),
             early: early(trying, &uses.id, &spec.name),
-            tenant_max: limits::APPROVALS_WAITING_MAX as u64,
-            agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX as u64,
+            tenant_max: limits::APPROVALS_WAITING_MAX,
+            agent_max: limits::APPROVALS_WAITING_OF_AGENT_MAX,
         };
         let tenant = &trying.slice.name.tenant;
         let mut view = View::default();

@@ -388,7 +388,7 @@ fn a_begin_that_the_store_lost_is_detected_by_its_mark() {
     let mut store = restarted();
     let slice = store.slice("t", &turn());
     let call = RenderedCall { result: "7".into(), ..RenderedCall::default() };
-    report(&mut store, Outcome::Ended(call.clone()));
+    report(&mut store, Outcome::Ended(Box::new(call.clone())));
     let result = store.run(&Begin { epoch: 4, ..once(&slice, "n1") });
     assert!(matches!(result, BeginResult::Reported { call: found } if found == call));
     assert_eq!(store.run(&Begin { epoch: 4, ..once(&slice, "lost") }).word(), "started", "it is its own");

@@ -15,7 +15,7 @@ fn known(trial: &mut Trial, digest: &str) -> KnownMarks {
 }
 
 fn ended(text: &str) -> Outcome {
-    Outcome::Ended(RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() })
+    Outcome::Ended(Box::new(RenderedCall { result: text.to_owned().into(), ..RenderedCall::default() }))
 }
 
 #[test]
