@@ -10,7 +10,7 @@ use tickfleet_core::keys::timers;
 use tickfleet_core::{Committed, Conflict, Guard, Query, RecordKey, Transaction, Version, Write};
 use tickfleet_store::StoreError;
 use tickfleet_store::seam::look::{Follow, Range};
-use tickfleet_store::seam::{Batch, Consumer, Keep, Store, Take};
+use tickfleet_store::seam::{Batch, Consumer, Keep, ShardState, Store, Take};
 
 use super::plan::{Age, Memory, Pick, ReadUpto, Step};
 use super::resolve::{Known, number};
@@ -40,6 +40,8 @@ pub struct Table<'a, A, B> {
     pub second: &'a mut B,
     clock_ms: i64,
     known: Known,
+    /// The epoch of the second store. The stores number their epochs differently, so only the counts are compared.
+    second_epoch: u64,
     /// Committed batches, for repetition.
     batches: Vec<Vec<Transaction>>,
     /// The events so far.
@@ -93,7 +95,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     /// Two empty stores whose clocks are at `clock_ms`.
     pub fn new(first: &'a mut A, second: &'a mut B, clock_ms: i64) -> Self {
         let (known, batches) = (Known::default(), Vec::new());
-        Self { first, second, clock_ms, known, batches, seen: Seen::default() }
+        Self { first, second, clock_ms, known, second_epoch: 0, batches, seen: Seen::default() }
     }
 
     /// Plays a game to its end.
@@ -197,12 +199,13 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
 
     async fn commit(&mut self, batch: Vec<Transaction>) -> Result<(), Differs> {
         let first = self.first.store().commit(&batch).await;
-        let second = self.second.store().commit(&batch).await;
+        let second = self.second.store().commit(&with_epoch(&batch, self.second_epoch)).await;
         let answer = match (&first, &second) {
             (Ok(first), Ok(second)) if comparable(first) == comparable(second) => first,
             _ => return Err(format!("commit {batch:#?}\n   first: {first:?}\n  second: {second:?}")),
         };
         self.known.shard = answer.shard;
+        self.second_epoch = second.map_or(0, |second| second.shard.epoch);
         for (transaction, result) in batch.iter().zip(&answer.results) {
             self.learn(transaction, result);
         }
@@ -347,7 +350,7 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
         self.compare_streams().await?;
         both!(self, "vital signs".to_owned(), store => async {
             let vitals = store.vitals().await?;
-            Ok::<_, StoreError>((vitals.shard, vitals.clock_ms, vitals.offset_ms))
+            Ok::<_, StoreError>((comparable_shard(vitals.shard), vitals.clock_ms, vitals.offset_ms))
         });
         self.scan("", 3).await
     }
@@ -399,12 +402,37 @@ impl<'a, A: Subject, B: Subject> Table<'a, A, B> {
     }
 }
 
-/// A batch without store-specific texts.
+/// A batch without store-specific texts and numbers.
 fn comparable(batch: &Batch) -> Batch {
     let mut batch = batch.clone();
+    batch.shard = comparable_shard(batch.shard);
     for result in &mut batch.results {
-        if let Err(Conflict::Failed { message }) = result {
-            message.clear();
+        match result {
+            Err(Conflict::Failed { message }) => message.clear(),
+            Err(Conflict::Epoch { number, .. }) => *number = count_of(*number),
+            _ => {}
+        }
+    }
+    batch
+}
+
+fn comparable_shard(shard: ShardState) -> ShardState {
+    ShardState { epoch: count_of(shard.epoch), ..shard }
+}
+
+/// The count in the number of an epoch. Redis has a time below the count.
+fn count_of(epoch: u64) -> u64 {
+    if epoch >> 32 == 0 { epoch } else { epoch >> 32 }
+}
+
+/// A batch whose guards name a store's own number of the present epoch.
+fn with_epoch(batch: &[Transaction], epoch: u64) -> Vec<Transaction> {
+    let mut batch = batch.to_vec();
+    for guard in batch.iter_mut().flat_map(|transaction| &mut transaction.guards) {
+        if let Guard::Epoch { number, .. } = guard
+            && *number == count_of(epoch)
+        {
+            *number = epoch;
         }
     }
     batch
