@@ -717,7 +717,7 @@ fn a_queue_that_was_joined_meanwhile_is_looked_at_at_once() {
 }
 
 #[test]
-fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
+fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
     block_on(async {
         let mut fleet = Fleet::new(Table::new(10, 100)).await;
         fleet.submit(Some(("a", "d")), "{}").await;
@@ -742,15 +742,16 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_id() {
         assert_eq!(fleet.entries(keys::dead()).await, 1);
         assert_eq!(fleet.entries(StreamKey::new("replies:acme:box")).await, 1);
         assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Accepted, "the ID is free again");
-        let entry = fleet.take(0, 1).await.remove(0);
-        let absent = TenantId::new("nobody").unwrap();
-        let reject = Reject { entry, tenant: Some(RejectedTenant::Absent(absent)), ..reject() };
+        fleet.submit(None, "{}").await;
+        let [own, foreign] = fleet.take(0, 2).await.try_into().unwrap();
+        let absent = || Some(RejectedTenant::Absent(TenantId::new("nobody").unwrap()));
+        let other = Reject { entry: foreign, tenant: absent(), ..reject() };
+        assert_eq!(fleet.run(None, &[other]).await[0].0, Rejected::Done { replied: false });
+        assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Duplicate, "the ID of other content stays");
+        let given = Some((turn_name("a"), "other".to_owned()));
+        let reject = Reject { entry: own, tenant: absent(), given, ..reject() };
         assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
-        assert_eq!(
-            fleet.submit(Some(("a", "other")), "{}").await,
-            Submitted::Duplicate,
-            "the ID of other content stays"
-        );
+        assert_eq!(fleet.submit(Some(("a", "new")), "{}").await, Submitted::Accepted, "the ID is free again");
         let note = fleet.query(Query::Record(RecordKey::new("absent:nobody"))).await;
         assert!(matches!(note, tickfleet_core::Value::Record(Some(_))));
     });
