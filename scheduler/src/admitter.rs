@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tickfleet_core::Receipt;
 use tickfleet_core::bounds::Bounds;
 use tickfleet_core::turn::admit::{Admit, Admitted};
@@ -33,9 +34,11 @@ use crate::recovery::slices;
 /// While memory is short and no turn may be admitted, the time between two checks.
 const ROOM_EVERY: Duration = Duration::from_millis(50);
 /// While memory is short: slices on queues up to which turns are admitted, so that workers have work that frees memory.
-const TIGHT_SLICES: u64 = 64;
+const TIGHT_SLICES: u64 = 256;
+/// The same, while the store uses all memory that it may.
+const FULL_SLICES: u64 = 16;
 /// While memory is short: turns admitted at once.
-const TIGHT_TURNS: usize = 8;
+const TIGHT_TURNS: usize = 16;
 /// While memory is short: bytes of turns admitted at once.
 const TIGHT_BYTES: usize = 512 * 1024;
 
@@ -120,9 +123,9 @@ impl Admitter {
                 let cost = self.decider.cost_of_call();
                 return Attempt::Done(length(candidates, usize::MAX, limits::BATCH_BYTES_MAX, cost));
             }
-            match self.slices_out().await {
-                Ok(out) if out < TIGHT_SLICES => Attempt::Done(length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
-                Ok(_) => Attempt::Later(ROOM_EVERY),
+            match self.has_few_slices_out().await {
+                Ok(true) => Attempt::Done(length(candidates, TIGHT_TURNS, TIGHT_BYTES, 1)),
+                Ok(false) => Attempt::Later(ROOM_EVERY),
                 Err(error) => {
                     tracing::warn!(%error, "failed to count the slices on queues; retrying");
                     Attempt::Failed
@@ -132,15 +135,14 @@ impl Admitter {
         room.await
     }
 
-    /// Slices on queues and with workers. It also reads whether memory is still short.
-    async fn slices_out(&self) -> Result<u64, StoreError> {
+    /// While memory is short: true if few slices are on queues and with workers. It also reads whether memory is still short.
+    async fn has_few_slices_out(&self) -> Result<bool, StoreError> {
         self.store.refresh_state().await?;
-        let mut out = 0;
-        for queue in slices() {
-            let backlog = self.store.seam().backlog(&queue).await?;
-            out += backlog.waiting + backlog.held;
-        }
-        Ok(out)
+        let (used, max) = self.store.seam().sample_memory().await?;
+        let queues = slices();
+        let backlogs = try_join_all(queues.iter().map(|queue| self.store.seam().backlog(queue))).await?;
+        let out: u64 = backlogs.iter().map(|backlog| backlog.waiting + backlog.held).sum();
+        Ok(out < if used >= max { FULL_SLICES } else { TIGHT_SLICES })
     }
 
     /// Admits turns that fit one commit, until all are decided. Returns the ones to reject.

@@ -51,7 +51,7 @@ pub fn admitted(turn: &Turn, debited: &[Debited]) -> Option<String> {
 fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) -> String {
     let mut text = String::new();
     for (((counter, max), amount), debited) in limits.iter().zip(amounts).zip(debited) {
-        if crate::keys::limits::is_built_in(&counter.limit) || debited.ends_ms == 0 {
+        if crate::keys::limits::is_built_in(&counter.limit) || debited.ends_ms == 0 || *amount == 0 {
             continue;
         }
         let Debited { used, ends_ms, began_ms } = *debited;

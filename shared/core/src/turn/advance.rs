@@ -360,7 +360,8 @@ impl Candidate<'_> {
         } else {
             let limits = rooms.iter().map(|room| (room.counter.clone(), room.max)).collect();
             let amounts = match self.bounds.audit_admissions {
-                true => rooms.iter().map(|room| room.amount).collect(),
+                // A limit in shadow mode allows any amount, so its debits prove nothing.
+                true => rooms.iter().map(|room| if room.shadow { 0 } else { room.amount }).collect(),
                 false => Vec::new(),
             };
             self.turn.note(Note::Admitted { at_ms: now_ms, calls, limits, amounts, debited: Vec::new() });

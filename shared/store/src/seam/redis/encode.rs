@@ -167,6 +167,16 @@ pub(super) fn encode_pressure(short: bool) -> Encoded {
     encode_word("note", "pressure", if short { "1" } else { "0" })
 }
 
+/// The arguments that create queues, also while memory is full: Redis refuses the plain command then.
+pub(super) fn encode_queues(prefix: &str, queues: &[StreamKey]) -> Encoded {
+    let mut arguments = Arguments::default();
+    arguments.push("0").push("0").show(3 + 2 * queues.len()).push("- ").push("").push("");
+    for queue in queues {
+        arguments.push("group").push(format!("{prefix}{queue}"));
+    }
+    Encoded { arguments, counters: Vec::new() }
+}
+
 /// A transaction with one command that [`Transaction`] does not have.
 fn encode_word(word: &str, first: impl AsRef<[u8]>, second: &str) -> Encoded {
     let mut arguments = Arguments::default();

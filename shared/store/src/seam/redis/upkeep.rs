@@ -6,7 +6,7 @@ use redis::{Cmd, Value, cmd, pipe};
 use tickfleet_core::{CounterState, RecordKey, StreamKey};
 
 use super::RedisStore;
-use super::encode::{encode_idle, encode_pressure, field_before, hash_of};
+use super::encode::{encode_idle, encode_pressure, encode_queues, field_before, hash_of};
 use super::read::list;
 use super::reply::{bytes, counter_state};
 use super::take::{field, held_by_group};
@@ -21,18 +21,7 @@ impl RedisStore {
         if queues.is_empty() {
             return Ok(());
         }
-        let mut make = pipe();
-        for queue in queues {
-            make.cmd("XGROUP").arg("CREATE").arg(self.key(queue)).arg(GROUP).arg("0").arg("MKSTREAM");
-        }
-        for answer in self.connection.answers(Question::Housekeep, &make).await? {
-            match answer {
-                Err(error) if error.code() != Some("BUSYGROUP") => {
-                    return Err(StoreError::verb("ensure_queues", error));
-                }
-                _ => {}
-            }
-        }
+        self.commit_encoded(&encode_queues(&self.prefix, queues)).await?;
         Ok(())
     }
 
