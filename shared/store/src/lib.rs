@@ -1,8 +1,8 @@
-//! The only place that speaks Redis. One verb a script, one method a verb, replies as words.
+//! The store: the [`seam`] with its two implementations, and the only crate that speaks Redis.
 //!
-//! [`Store`] is one shard. Losing a race is a reply ([`Settled::Stale`]), not an error; a [`StoreError`] means
-//! that Redis did not do what it was asked, and that the same verb may be repeated: repeating one's own verb
-//! answers `ALREADY`, `DUPLICATE` or `OK` again.
+//! [`Store`] is one shard. [`Store::decide`] runs a decision of [`tickfleet_core`] and commits its transaction. A decision
+//! that lost a race returns this as its output, not as an error. A [`StoreError`] means that the store may not have
+//! committed. The same decision can be repeated: the store recognizes a transaction that it has committed.
 
 mod clock;
 mod connection;

@@ -13,6 +13,8 @@ use crate::{Store, StoreError, TurnName};
 
 /// Tenants that one round trip asks about.
 const TENANTS_MAX: usize = 1_000;
+/// Timers whose throttle queues are sampled for the age of their first turn.
+const TIMERS_SAMPLED: usize = 256;
 
 /// The amounts that wait, by place. Ages of entries are by the store's clock, which numbers them.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +50,8 @@ pub struct Backlog {
     pub oldest_suspect_ms: i64,
     /// Age of the oldest slice that is held, ms, from its dispatch on.
     pub oldest_pending_ms: i64,
+    /// Age of the oldest turn in a sample of throttle queues, ms since its admission.
+    pub oldest_parked_ms: i64,
     /// The time for which the turn has been parked that is parked for a try the longest, ms.
     pub oldest_delayed_ms: i64,
     /// The time for which people have been asked the longest, ms.
@@ -88,12 +92,13 @@ impl Store {
         let queues = queues();
         let states = self.seam().queue_states(&queues).await?;
         queues.iter().zip(&states).for_each(|(queue, state)| add_queue(&mut backlog, queue, state, &vitals));
-        let (waiting, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
-        let turns_for_slots = for_slots.iter().map(|(_, turns)| turns).sum::<u64>();
+        let (waiting, turns_for_slots, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
         backlog.parked = waiting.saturating_sub(backlog.delayed + backlog.approval + turns_for_slots);
         backlog.ready += turns_for_slots;
         let oldest_ms = self.oldest_in(&for_slots).await?.map_or(0, |since_ms| backlog.now_ms - since_ms);
         backlog.oldest_ready_ms = backlog.oldest_ready_ms.max(oldest_ms);
+        let sample = self.sampled_queues(&for_slots).await?;
+        backlog.oldest_parked_ms = self.oldest_in(&sample).await?.map_or(0, |since_ms| backlog.now_ms - since_ms);
         Ok(backlog)
     }
 
@@ -113,14 +118,14 @@ impl Store {
         Ok(())
     }
 
-    /// The number of unfinished turns and tasks of these tenants without a slice out, and the throttle queues of `shares`
-    /// with their number of turns.
+    /// The number of unfinished turns and tasks of these tenants without a slice out, the number of turns in throttle queues
+    /// of `shares`, and these queues.
     async fn unfinished_and_not_out(
         &self,
         tenants: &[TenantId],
         shares: &[&str],
-    ) -> Result<(u64, Vec<(SetKey, u64)>), StoreError> {
-        let (mut waiting, mut for_slots) = (0, Vec::new());
+    ) -> Result<(u64, u64, Vec<SetKey>), StoreError> {
+        let (mut waiting, mut turns_for_slots, mut for_slots) = (0, 0, Vec::new());
         for some in tenants.chunks(TENANTS_MAX) {
             let mut queries = Vec::new();
             for tenant in some {
@@ -135,19 +140,29 @@ impl Store {
                 for share in shares {
                     let turns = size(found.next());
                     if turns > 0 {
-                        for_slots.push((keys::throttle_queue(&CounterKey::new(share, tenant.as_str())), turns));
+                        turns_for_slots += turns;
+                        for_slots.push(keys::throttle_queue(&CounterKey::new(share, tenant.as_str())));
                     }
                 }
             }
         }
-        Ok((waiting, for_slots))
+        Ok((waiting, turns_for_slots, for_slots))
+    }
+
+    /// The throttle queues among the earliest timers, without those `for_slots`.
+    async fn sampled_queues(&self, for_slots: &[SetKey]) -> Result<Vec<SetKey>, StoreError> {
+        let timers = Query::First { set: keys::timers(), upto: None, count: TIMERS_SAMPLED };
+        let found = self.values(&[timers]).await?.flat_map(|value| members(Some(value)));
+        // The timer of a throttle queue has the name of the queue.
+        let queues = found.filter(|(timer, _)| timer.starts_with("throttle:")).map(|(timer, _)| SetKey::new(timer));
+        Ok(queues.filter(|queue| !for_slots.contains(queue)).collect())
     }
 
     /// When the oldest first turn of these throttle queues was admitted, ms of shard time.
-    async fn oldest_in(&self, queues: &[(SetKey, u64)]) -> Result<Option<i64>, StoreError> {
+    async fn oldest_in(&self, queues: &[SetKey]) -> Result<Option<i64>, StoreError> {
         let mut oldest: Option<i64> = None;
         for some in queues.chunks(TENANTS_MAX) {
-            let first = |(set, _): &(SetKey, u64)| Query::First { set: set.clone(), upto: None, count: 1 };
+            let first = |set: &SetKey| Query::First { set: set.clone(), upto: None, count: 1 };
             let found = self.values(&some.iter().map(first).collect::<Vec<_>>()).await?;
             let turns = found.flat_map(|value| members(Some(value))).filter_map(|(name, _)| TurnName::parse(&name));
             let records: Vec<_> = turns.map(|name| name.record()).collect();
