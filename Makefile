@@ -40,9 +40,6 @@ test: prepare ## Run every test
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# A seed and what is left out of its game name one game; without a seed, games are played for a while. WITHOUT=n
-# switches a guard of the scripts off, to see what it is for.
-GAME := $(if $(KEEP)$(TURNS)$(WITHOUT),replay,run --games 1)
 # `make test` plays the first of them for less than a minute. `kills` takes no time but a number: KILLS primaries of a cluster
 # are lost, one after the other. BINARY is another build of the processes than the tests' own: target/release/tickfleet. FAULTS names
 # those that are played, with commas between; none: all of the target. PREVIOUS is another build that some of the processes are of.

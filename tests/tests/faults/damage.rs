@@ -21,7 +21,7 @@ use tokio::time::Instant;
 /// What no process writes.
 const ODD: &str = "\u{fffd} odd {";
 /// Records that the fleet does not have yet.
-const RECORDS: [&str; 14] = [
+const RECORDS: [&str; 16] = [
     "consumer:",
     "crash:",
     "suspect:",
@@ -34,6 +34,8 @@ const RECORDS: [&str; 14] = [
     "streak:",
     "session:",
     "mailbox:",
+    "tools:",
+    "read:",
     "documents:",
     "passages:",
 ];
@@ -133,6 +135,7 @@ const ROWS: &[Row] = &[
     Row::Type("asked:<tenant>", Tenant, &["asked:bolt"]),
     Row::Type("asked:<tenant>:<agent>", Agent, &["asked:bolt:vic"]),
     Row::Type("approvals:<tenant>", Tenant, &["approvals:bolt"]),
+    Row::Shared("notified:<name>:<tenant>", "of notifiers"),
     Row::Record("facts:<tenant>:<session>", Agent, &["facts:bolt:agent:vic"]),
     Row::Record("cache:<tenant>:<bucket>", Tenant, &["cache:bolt:*"]),
     Row::Record("streak:<tenant>:<agent>", Agent, &["streak:bolt:vic"]),
@@ -142,7 +145,14 @@ const ROWS: &[Row] = &[
     Row::Record("documents:<tenant>", Tenant, &["documents:bolt"]),
     Row::Record("passages:<tenant>", Tenant, &["passages:bolt"]),
     Row::Record("memories:<tenant>:<agent>", Agent, &["memories:bolt:vic"]),
+    Row::Shared("tools", "of which policy lists were made, for all"),
+    Row::Record("tools:<tenant>:<agent>", Agent, &["tools:bolt:vic"]),
+    Row::Record("tools:=:<digest>", Agent, &["tools:=:00"]),
+    Row::Shared("tools:names", "the names of all tools"),
+    Row::Shared("grant:<id>", "of one tool's token service"),
+    Row::Shared("grant:<id>:renewal", "of one tool's token service"),
     Row::Type("replies:<tenant>:<inbox>", Agent, &["replies:bolt:vic"]),
+    Row::Record("read:<tenant>:<inbox>", Agent, &["read:bolt:vic"]),
     Row::Type("seqs:<tenant>", Tenant, &["seqs:bolt"]),
     Row::Field("seqs:<tenant>", Agent, &[("seqs:bolt", "vic")]),
     Row::Type("inboxes:<tenant>", Tenant, &["inboxes:bolt"]),

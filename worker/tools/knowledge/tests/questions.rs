@@ -35,7 +35,7 @@ const QUESTIONS: [(&str, &[&str]); 20] = [
     ("What do others call a visibility timeout?", &["visibility timeout"]),
     ("How do I make it safe to send the same turn again after an error?", &["idempotent", "turn ID", "turn_id"]),
     ("Where does Prometheus read the numbers, and is a password needed?", &["/metrics", "no authentication"]),
-    ("How do I play a failing game of the simulator again?", &["make sim SEED"]),
+    ("How do I repeat a run of chaos that failed?", &["make chaos SEED", "TICKFLEET_CHAOS_SEED"]),
     ("What happens after somebody flushed Redis?", &["flush", "FLUSH"]),
     ("In which providers' formats can tools be shown to a model?", &["--format", "eight dialects", "Chat Completions"]),
     ("Where do I put the password that a tool needs?", &["${SECRET}", "secrets:", "Secrets of tools", "secret"]),
