@@ -5,7 +5,8 @@
 --
 -- KEYS   1 the shard's prefix; all keys in the arguments are complete
 -- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease, ms
---        3 number of counter groups, then for each: key of the limit's counters · number of names · names
+--        3 the last epoch that the caller knows, or 0
+--        4 number of counter groups, then for each: key of the limit's counters · number of names · names
 --        then number of tenants with inboxes, then for each: tenant · number of inboxes · inboxes
 --        then the transactions, each: number of words that follow · version and a blank · proof's key or '' · '1' if stamped,
 --        or '' · words of guards and writes, each followed by its own arguments
@@ -27,8 +28,9 @@ end
 ---- The shard. Its clock never steps back; its epoch is one run of the server. Users of weak roles may not write them.
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- A refused command would be in the server's log of refusals with every batch.
+local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
 local function set_meta(field, value)
-  if not acl_check or acl_check('HSET', META, field, value) then try('HSET', META, field, value) end
+  if may_set_meta() then try('HSET', META, field, value) end
 end
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
@@ -45,6 +47,10 @@ end
 local function write_state()
   state = format('%d %s %d %d %d %d %d', offset, run_id, epoch, restarted, policy, settings, pressure)
   set_meta('state', state)
+end
+local function begin_epoch(restarted_ms)
+  epoch, restarted = (floor(epoch / EPOCH) + 1) * EPOCH + now % EPOCH, restarted_ms
+  write_state()
 end
 local function read_shard()
   local time, meta = call('TIME'), call('HMGET', META, 'last_ms', 'state')
@@ -66,14 +72,15 @@ local function read_shard()
   elseif now > last_ms then
     set_meta('last_ms', now_text)
   end
-  if run_id == ARGV[1] and run_id ~= '' then return end
-  -- The caller may be wrong, so the server itself is asked.
-  local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  if run_id ~= id then
-    epoch = (floor(epoch / EPOCH) + 1) * EPOCH + now % EPOCH
-    restarted, run_id = run_id == '' and 0 or now, id
-    write_state()
+  if run_id ~= ARGV[1] or run_id == '' then
+    -- The caller may be wrong, so the server itself is asked.
+    local id, last = string.match(call('INFO', 'server'), 'run_id:(%x+)'), run_id
+    run_id = id
+    if last ~= id then begin_epoch(last == '' and 0 or now) end
   end
+  -- A server that has lost all data looks new. A caller that knows another epoch shows that it is not.
+  local known = ARGV[3] + 0
+  if restarted == 0 and known ~= 0 and known ~= epoch and may_set_meta() then begin_epoch(now) end
 end
 
 ---- Counters. Redis stores four doubles each: used, end, begin, flags (1: turns wait in its queue, 2: it is rolling). A rolling
@@ -529,7 +536,7 @@ local function run(keys, args)
   counters, counted, present, shared, sizes, noted = {}, 0, 0, {}, {}, 0
   acknowledged, boxes, dues, clears, size = {}, {}, 0, 0, 0
   read_shard()
-  local i, last = load_groups(load_groups(3, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
+  local i, last = load_groups(load_groups(4, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
   local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
   while i <= last do
     local stop = i + max_of(ARGV[i], 0)

@@ -132,7 +132,7 @@ impl<'a> Numbered<'a> {
 
 /// A batch as the arguments of `commit.lua`.
 pub(super) struct Encoded {
-    /// The arguments after run ID and lease.
+    /// The arguments after run ID, lease and epoch.
     pub(super) arguments: Arguments,
     /// The counters, by their number less 1.
     pub(super) counters: Vec<CounterKey>,

@@ -32,6 +32,7 @@ mod reply;
 mod take;
 mod upkeep;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub struct RedisStore {
     connection: Connection,
     prefix: Arc<str>,
     lease_ms: i64,
+    /// The epoch of the last commit, 0 before the first. It shows an emptied server that it is not new.
+    epoch: AtomicU64,
     idle: take::Idle,
     /// Connections for durable commits: one for each kind of durability, since each waits.
     confirming: [Confirming; 2],
@@ -100,6 +103,7 @@ impl RedisStore {
             connection,
             prefix: prefix.into(),
             lease_ms,
+            epoch: AtomicU64::new(0),
             idle: take::Idle::default(),
             confirming: Default::default(),
         }
@@ -124,13 +128,20 @@ impl RedisStore {
 
     async fn commit_encoded(&self, encoded: &Encoded) -> Result<Batch, StoreError> {
         let reply = self.connection.run_function(&FUNCTION, self.arguments(encoded)).await?;
-        reply::read(&self.prefix, encoded, reply)
+        self.read_reply(encoded, reply)
+    }
+
+    fn read_reply(&self, encoded: &Encoded, reply: redis::Value) -> Result<Batch, StoreError> {
+        let batch = reply::read(&self.prefix, encoded, reply)?;
+        self.epoch.store(batch.shard.epoch, Ordering::Release);
+        Ok(batch)
     }
 
     /// Adds the arguments of a commit to a command.
     fn arguments<'a>(&'a self, encoded: &'a Encoded) -> impl Fn(&mut redis::Cmd, &str) + 'a {
         |command, run_id| {
             command.arg(1).arg(&*self.prefix).arg(run_id).arg(self.lease_ms);
+            command.arg(self.epoch.load(Ordering::Acquire));
             for argument in encoded.arguments.iter() {
                 command.arg(argument);
             }
@@ -170,7 +181,7 @@ impl Store for RedisStore {
         let encoded = encode(&self.prefix, batch);
         let function = (&*FUNCTION, self.arguments(&encoded));
         let read = |reply| {
-            let batch = reply::read(&self.prefix, &encoded, reply)?;
+            let batch = self.read_reply(&encoded, reply)?;
             let has_written = batch.results.iter().any(Result::is_ok);
             Ok((batch, has_written))
         };
