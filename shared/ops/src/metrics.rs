@@ -275,7 +275,6 @@ impl Metrics {
     pub fn lease_lost(&self, holder: &'static str) {
         self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
-
 }
 
 /// Carrying out.

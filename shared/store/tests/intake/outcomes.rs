@@ -747,7 +747,11 @@ fn a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id() {
         let absent = || Some(RejectedTenant::Absent(TenantId::new("nobody").unwrap()));
         let other = Reject { entry: foreign, tenant: absent(), ..reject() };
         assert_eq!(fleet.run(None, &[other]).await[0].0, Rejected::Done { replied: false });
-        assert_eq!(fleet.submit(Some(("a", "other")), "{}").await, Submitted::Duplicate, "the ID of other content stays");
+        assert_eq!(
+            fleet.submit(Some(("a", "other")), "{}").await,
+            Submitted::Duplicate,
+            "the ID of other content stays"
+        );
         let given = Some((turn_name("a"), "other".to_owned()));
         let reject = Reject { entry: own, tenant: absent(), given, ..reject() };
         assert_eq!(fleet.run(None, &[reject]).await[0].0, Rejected::Done { replied: false });
