@@ -18,7 +18,7 @@
 -- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
-local GROUP = 'workers'
+local GROUP, TIME, NOT_HELD = 'workers', { 'time' }, { 'not_held' }
 -- Lua passes a limited number of arguments to one command.
 local MANY = 1000
 local function in_parts(command, key, list, from, last)
@@ -193,9 +193,12 @@ local function open_window(c, window, from, upto, length)
   -- The length has changed: the counter opens once, also for the time up to the next boundary.
   else c.used, c.ends, c.began = 0, upto + length, now end
 end
--- Debits the counters of a list of rooms. Returns a conflict or nil, the stamp with the counters' new amounts, and the counters
--- in shadow mode that had no room.
-local function debit(rooms, stamped, stamp, shadowed)
+-- The present transaction: its version and a blank, the last entry and all entries that it has enqueued, whether records and
+-- entries have its stamp, the counters' new amounts, and the counters in shadow mode that had no room.
+local version, proof, entry, entries, stamped, stamp, shadowed
+local last_ends, last_began, window_text
+-- Debits the counters of a list of rooms. Returns a conflict or nil.
+local function debit(rooms)
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
     -- The window that runs now, if that of the decision has ended.
@@ -203,7 +206,7 @@ local function debit(rooms, stamped, stamp, shadowed)
       local ended = floor((now - upto) / length) + 1
       from, upto = upto + (ended - 1) * length, upto + ended * length
     end
-    if window > ROLLING and (now < from or now >= upto) then return { 'time' } end
+    if window > ROLLING and (now < from or now >= upto) then return TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
     -- Only a comparison: it changes nothing, and so needs no right to change it.
@@ -211,10 +214,12 @@ local function debit(rooms, stamped, stamp, shadowed)
     if not checks then
       if c.is_lost then use_up(c, window, from, upto, length) end
       change(c)
-      open_window(c, window, from, upto, length)
+      if c.buckets or window == ROLLING or window < ROLLING and c.ends ~= 0 or window > ROLLING and now >= c.ends then
+        open_window(c, window, from, upto, length)
+      end
     end
-    local used, ends = c.used, c.ends
-    if checks and (c.buckets or ends ~= 0) then used, ends = 0, 0 end
+    local used, ends, began = c.used, c.ends, c.began
+    if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
     -- The restart may have lost debits, and holders have not reported themselves yet.
     if window == FIXED and c.began < restarted and length <= LOST_WINDOW_MAX then
       used = max_of(used, max)
@@ -222,16 +227,21 @@ local function debit(rooms, stamped, stamp, shadowed)
       used, ends = max_of(used, max), restarted + lease
     end
     if amount > max - used or behind == 1 and c.queued then
-      if shadow == 0 then return { 'room', number, pack('<dddd', used, ends, c.began, c.queued and 1 or 0) } end
+      if shadow == 0 then return { 'room', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) } end
       shadowed = shadowed or {}
       shadowed[#shadowed + 1] = number
     end
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
-    if checks then leaves = ends else used = c.used end
-    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%.0f:%.0f:%.0f', used, leaves, c.began) end
+    if checks then leaves = ends else used, began = c.used, c.began end
+    if stamped then
+      -- Most debits of a batch are in the same windows.
+      if leaves ~= last_ends or began ~= last_began then
+        last_ends, last_began, window_text = leaves, began, format(':%d:%d', leaves, began)
+      end
+      stamp = (stamp == '-' and '' or stamp .. ',') .. format('%d', used) .. window_text
+    end
   end
-  return nil, stamp, shadowed
 end
 -- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
 local function add(amounts)
@@ -278,12 +288,17 @@ local function delete_acknowledged(stream)
   in_parts('XDEL', stream, list, from, #list)
 end
 
----- Timers that the batch has set, and cleared. They are written together.
-local due, dues, cleared, clears = {}, 0, {}, 0
+---- Timers that the batch has set by one rule, and cleared. They are written together.
+local due, dues, rule, cleared, clears = {}, 0, nil, {}, 0
 local function write_timers()
-  in_parts('ZADD', TIMERS, due, 1, dues)
-  in_parts('ZREM', TIMERS, cleared, 1, clears)
+  for k = 1, dues, MANY do try('ZADD', TIMERS, rule, unpack(due, k, min_of(k + MANY - 1, dues))) end
+  if clears > 0 then in_parts('ZREM', TIMERS, cleared, 1, clears) end
   dues, clears = 0, 0
+end
+local function set_timer(name, due_ms, by)
+  -- A timer that was cleared before is not cleared afterwards.
+  if clears > 0 or rule ~= by then write_timers() end
+  due[dues + 1], due[dues + 2], dues, rule = due_ms, name, dues + 2, by
 end
 
 ---- Inboxes of the batch, by number.
@@ -298,191 +313,188 @@ local function use_inbox(box)
   box.used = true
 end
 
----- Rare guards and writes, by word. Each takes the index of its first argument, and returns the number of its arguments; a guard
--- also returns a conflict or nil.
-local guards, writes = {}, {}
-function guards.present(i) return 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
-function guards.before(i) return 1, now >= ARGV[i] + 0 and { 'time' } or nil end
-function guards.since(i) return 1, now < ARGV[i] + 0 and { 'time' } or nil end
-function guards.calm() return 0, pressure == 1 and { 'pressure' } or nil end
-function guards.member(i) return 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
-function guards.first(i) return 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
-function guards.generation(i)
-  return 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
+---- Guards and writes, by word. Each takes the index of its first argument, and returns the index behind its last; a guard also
+-- returns a conflict or nil. Words for sets write timers first: these are a set, too.
+local words = {}
+-- Compares the version of a record, and reads no more of it.
+local last_index = {}
+local function has_version(key, text)
+  local n = #text
+  last_index[n] = last_index[n] or format('%d', n - 1)
+  return call('GETRANGE', key, '0', last_index[n]) == text
 end
-function guards.epoch(i)
+local function record(key) return { 'record', key, call('GET', key) } end
+function words.proof(i) return i, has_version(proof, version) and NOT_HELD or nil end
+function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
+-- Most often, none of the keys exists: one command for all.
+function words.absent(i)
+  local last = i + ARGV[i]
+  if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
+  for k = i + 1, last do
+    if call('EXISTS', ARGV[k]) == 1 then return last + 1, record(ARGV[k]) end
+  end
+end
+function words.present(i) return i + 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
+function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
+function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
+function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
+function words.room(i) return i + 1, debit(ARGV[i]) end
+function words.held(i) return i + 2, not acknowledge(ARGV[i], ARGV[i + 1]) and NOT_HELD or nil end
+function words.member(i)
+  write_timers()
+  return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil
+end
+function words.first(i)
+  write_timers()
+  return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil
+end
+function words.generation(i)
+  return i + 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
+end
+function words.epoch(i)
   local lasts = restarted == 0 or ARGV[i + 1] == '0' or now >= restarted + ARGV[i + 1]
-  return 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
+  return i + 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
 end
-function guards.within(i)
+function words.within(i)
   delete_acknowledged(ARGV[i])
-  return 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
+  return i + 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
 end
-function guards.fits(i)
+function words.fits(i)
+  write_timers()
   local full = call('ZCARD', ARGV[i]) >= ARGV[i + 2] + 0 and not call('ZSCORE', ARGV[i], ARGV[i + 1])
-  return 3, full and { 'full' } or nil
+  return i + 3, full and { 'full' } or nil
 end
-function guards.inbox(i)
+function words.inbox(i)
   local box = boxes[ARGV[i] + 0]
-  if call('XLEN', box.key) >= ARGV[i + 1] + 0 then return 3, { 'inbox_full' } end
+  if call('XLEN', box.key) >= ARGV[i + 1] + 0 then return i + 3, { 'inbox_full' } end
   local fits = box.used or call('ZSCORE', box.known, box.name) or call('ZCARD', box.known) < ARGV[i + 2] + 0
-  return 3, not fits and { 'inboxes' } or nil
+  return i + 3, not fits and { 'inboxes' } or nil
 end
-function guards.unread(i)
+function words.unread(i)
   delete_acknowledged(ARGV[i])
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
-  return 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
+  return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
 -- If several entries must be held, all but the last are pending: none is acknowledged if one is not held.
-function guards.pending(i) return 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and { 'not_held' } or nil end
+function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 -- Upkeep removes a consumer that holds nothing.
-function guards.idle(i)
-  if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return 2, { 'not_held' } end
+function words.idle(i)
+  if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
   try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1])
-  return 2
+  return i + 2
 end
-function writes.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return 1 end
-function writes.earlier(i) call('ZADD', TIMERS, 'LT', ARGV[i + 1], ARGV[i]) return 2 end
-function writes.wake(i) call('ZADD', TIMERS, 'XX', 'LT', ARGV[i + 1], ARGV[i]) return 2 end
-function writes.expire(i) call('PEXPIRE', ARGV[i], ARGV[i + 1]) return 2 end
+function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
+function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
+-- The text has the version already: the transaction has enqueued and stamped nothing before.
+function words.set_for(i)
+  call('SET', ARGV[i], ARGV[i + 3], 'PX', ARGV[i + 2])
+  call('PEXPIRE', ARGV[i + 1], ARGV[i + 2])
+  return i + 4
+end
+function words.expire(i) call('PEXPIRE', ARGV[i], ARGV[i + 1]) return i + 2 end
 -- A record without a lifetime ends that of its parts.
-function writes.keep(i) call('PERSIST', ARGV[i]) return 1 end
+function words.keep(i) call('PERSIST', ARGV[i]) return i + 1 end
 -- A part has the lifetime of its record.
-function writes.part(i)
+function words.part(i)
   call('HSET', ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
   local ends_ms = call('PEXPIRETIME', ARGV[i])
   if ends_ms > 0 then call('PEXPIREAT', ARGV[i + 1], format('%d', ends_ms)) end
-  return 4
+  return i + 4
 end
-function writes.delete_part(i) call('HDEL', ARGV[i], ARGV[i + 1]) return 2 end
-function writes.remove(i)
+function words.delete_part(i) call('HDEL', ARGV[i], ARGV[i + 1]) return i + 2 end
+function words.delete(i) call('DEL', ARGV[i], ARGV[i + 1]) return i + 2 end
+function words.drop(i) call('DEL', ARGV[i]) return i + 1 end
+function words.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return i + 1 end
+function words.enqueue(i)
+  local last = i + 1 + max_of(ARGV[i + 1], 0)
+  if entry then entries = entries or { entry } end
+  if stamped then entry = call('XADD', ARGV[i], '*', 'd', stamp, unpack(ARGV, i + 2, last))
+  else entry = call('XADD', ARGV[i], '*', unpack(ARGV, i + 2, last)) end
+  if entries then entries[#entries + 1] = entry end
+  return last + 1
+end
+function words.remove(i)
   try('XACK', ARGV[i], GROUP, ARGV[i + 1])
   call('XDEL', ARGV[i], ARGV[i + 1])
-  return 2
+  return i + 2
 end
-function writes.join(i) call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1]) return 3 end
-function writes.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return 1 end
-function writes.drop(i) call('DEL', ARGV[i]) return 1 end
-function writes.leave(i) call('ZREM', ARGV[i], ARGV[i + 1]) return 2 end
+function words.append(i)
+  local last = i + 2 + max_of(ARGV[i + 2], 0)
+  call('XADD', ARGV[i], 'MAXLEN', '~', ARGV[i + 1], '*', unpack(ARGV, i + 3, last))
+  return last + 1
+end
+function words.reply(i)
+  local box = boxes[ARGV[i] + 0]
+  local number = format('%d', box.seq + 1)
+  -- An inbox of another type costs the reply alone, and not the end of the turn.
+  if not try('XADD', box.key, '*', 'reply', ARGV[i + 1], 'seq', number).err then
+    box.seq = number
+    use_inbox(box)
+  end
+  return i + 2
+end
+-- CH changes nothing but the answer, which nobody reads.
+function words.timer(i) set_timer(ARGV[i], ARGV[i + 1], 'CH') return i + 2 end
+function words.earlier(i) set_timer(ARGV[i], ARGV[i + 1], 'LT') return i + 2 end
+function words.wake(i)
+  write_timers()
+  call('ZADD', TIMERS, 'XX', 'LT', ARGV[i + 1], ARGV[i])
+  return i + 2
+end
+function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
+function words.join(i)
+  write_timers()
+  call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1])
+  return i + 3
+end
+function words.leave(i)
+  write_timers()
+  call('ZREM', ARGV[i], ARGV[i + 1])
+  return i + 2
+end
+function words.add(i) add(ARGV[i]) return i + 1 end
 -- Notes in a counter whether turns wait in its queue.
-function writes.queue(i)
+function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
-  if c.is_lost or not (c.exists or waits) then return 2 end
+  if c.is_lost or not (c.exists or waits) then return i + 2 end
   change(c)
   c.queued = waits
-  return 2
+  return i + 2
 end
-function writes.restart(i)
+function words.restart(i)
   local c = written(ARGV[i])
   if c.exists and not c.buckets and c.ends == ARGV[i + 2] + 0 then
     change(c)
     c.used, c.began = max_of(c.used - ARGV[i + 1], 0), now
   end
-  return 3
+  return i + 3
 end
-function writes.delete_counter(i)
+function words.delete_counter(i)
   local c = counters[ARGV[i] + 0]
   change(c)
   set_exists(c, false)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
-  return 1
+  return i + 1
 end
 -- Sets a generation, or the flag of a memory sample, which producers in other languages read from its own field.
-function writes.note(i)
+function words.note(i)
   local name, value = ARGV[i], ARGV[i + 1] + 0
   if name == 'policy' then policy = value elseif name == 'settings' then settings = value else pressure = value end
   write_state()
   if name == 'pressure' then set_meta('pressure', ARGV[i + 1]) end
-  return 2
+  return i + 2
 end
-
----- Transactions.
--- Compares the version of a record, and reads no more of it.
-local last_index = {}
-local function has_version(key, version)
-  local n = #version
-  last_index[n] = last_index[n] or format('%d', n - 1)
-  return call('GETRANGE', key, '0', last_index[n]) == version
-end
-local function refuse(conflict, proof, version)
-  undo_changes()
-  return proof ~= '' and has_version(proof, version) and 2 or conflict
-end
--- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply. Frequent words come first.
+-- Carries out the transaction of ARGV[i] to ARGV[stop]. Returns its part of the reply.
 local function commit(i, stop)
-  local version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
-  local entry, entries, shadowed
-  local stamp = '-'
+  local conflict
+  version, proof, stamped = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1'
+  entry, entries, shadowed, stamp = nil, nil, nil, '-'
   i = i + 3
   while i <= stop do
-    local word, a = ARGV[i], ARGV[i + 1]
-    if word == 'held' then
-      if not acknowledge(a, ARGV[i + 2]) then return refuse({ 'not_held' }, proof, version) end
-      i = i + 3
-    elseif word == 'put' then
-      call('SET', a, version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 2])
-      i = i + 3
-    elseif word == 'room' then
-      local conflict
-      conflict, stamp, shadowed = debit(a, stamped, stamp, shadowed)
-      if conflict then return refuse(conflict, proof, version) end
-      i = i + 2
-    elseif word == 'version' then
-      if not has_version(a, ARGV[i + 2]) then return refuse({ 'record', a, call('GET', a) }, proof, version) end
-      i = i + 3
-    elseif word == 'absent' then
-      if call('EXISTS', a) == 1 then return refuse({ 'record', a, call('GET', a) }, proof, version) end
-      i = i + 2
-    elseif word == 'add' then
-      add(a)
-      i = i + 2
-    elseif word == 'enqueue' then
-      local last = i + 2 + max_of(ARGV[i + 2], 0)
-      if entry then entries = entries or { entry } end
-      if stamped then entry = call('XADD', a, '*', 'd', stamp, unpack(ARGV, i + 3, last))
-      else entry = call('XADD', a, '*', unpack(ARGV, i + 3, last)) end
-      if entries then entries[#entries + 1] = entry end
-      i = last + 1
-    elseif word == 'timer' then
-      -- A timer that was cleared before is not cleared afterwards.
-      if clears > 0 then write_timers() end
-      due[dues + 1], due[dues + 2], dues = ARGV[i + 2], a, dues + 2
-      i = i + 3
-    elseif word == 'clear' then
-      cleared[clears + 1], clears = a, clears + 1
-      i = i + 2
-    elseif word == 'set_for' then
-      -- The text has the version already: the transaction has enqueued and stamped nothing before.
-      call('SET', a, ARGV[i + 4], 'PX', ARGV[i + 3])
-      call('PEXPIRE', ARGV[i + 2], ARGV[i + 3])
-      i = i + 5
-    elseif word == 'delete' then
-      call('DEL', a, ARGV[i + 2])
-      i = i + 3
-    elseif word == 'reply' then
-      local box = boxes[a + 0]
-      local number = format('%d', box.seq + 1)
-      -- An inbox of another type costs the reply alone, and not the end of the turn.
-      if not try('XADD', box.key, '*', 'reply', ARGV[i + 2], 'seq', number).err then
-        box.seq = number
-        use_inbox(box)
-      end
-      i = i + 3
-    elseif word == 'append' then
-      local last = i + 3 + ARGV[i + 3]
-      call('XADD', a, 'MAXLEN', '~', ARGV[i + 2], '*', unpack(ARGV, i + 4, last))
-      i = last + 1
-    elseif word == 'proof' then
-      if has_version(proof, version) then return 2 end
-      i = i + 1
-    elseif writes[word] then
-      write_timers()
-      i = i + 1 + writes[word](i + 1)
-    else
-      write_timers()
-      local n, conflict = guards[word](i + 1)
-      if conflict then return refuse(conflict, proof, version) end
-      i = i + 1 + n
+    i, conflict = words[ARGV[i]](i + 1)
+    if conflict then
+      undo_changes()
+      return proof ~= '' and has_version(proof, version) and 2 or conflict
     end
   end
   if entries or shadowed then return { 'committed', entries or { entry }, shadowed or {} } end

@@ -258,14 +258,25 @@ impl Encoder<'_> {
 
     fn guards(&mut self, transaction: &Transaction) {
         let mut guards = transaction.guards.iter().filter(|guard| !matches!(guard, Guard::Held(..))).peekable();
+        let mut absent = Vec::new();
         while let Some(guard) = guards.next() {
-            if let Guard::Room(room) = guard {
-                self.pack_room(room);
-                if !matches!(guards.peek(), Some(Guard::Room(_))) {
-                    self.packed_word("room");
+            match guard {
+                Guard::Room(room) => {
+                    self.pack_room(room);
+                    if !matches!(guards.peek(), Some(Guard::Room(_))) {
+                        self.packed_word("room");
+                    }
                 }
-            } else {
-                self.guard(guard);
+                Guard::Absent(key) => {
+                    absent.push(key.as_str());
+                    if absent.len() == GROUP_MAX || !matches!(guards.peek(), Some(Guard::Absent(_))) {
+                        self.words.push("absent").show(absent.len());
+                        absent.drain(..).for_each(|key| {
+                            self.key(key);
+                        });
+                    }
+                }
+                _ => self.guard(guard),
             }
         }
         let held: Vec<_> = transaction.guards.iter().filter_map(held).collect();
@@ -287,10 +298,6 @@ impl Encoder<'_> {
             Guard::Version(key, version) => {
                 self.words.push("version");
                 self.key(key.as_str()).join(&[version.as_str().as_bytes(), b" "])
-            }
-            Guard::Absent(key) => {
-                self.words.push("absent");
-                self.key(key.as_str())
             }
             Guard::Present(key) => {
                 self.words.push("present");
@@ -325,7 +332,7 @@ impl Encoder<'_> {
                 self.words.push("unread");
                 self.key(stream.as_str()).push(entry.as_str())
             }
-            Guard::Room(_) | Guard::Held(..) => &mut self.words,
+            Guard::Room(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
         };
     }
 
@@ -535,9 +542,11 @@ fn held(guard: &Guard) -> Option<(&StreamKey, &tickfleet_core::EntryId)> {
     }
 }
 
-/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure.
+/// True if a guard fails when the transaction is repeated. Then the proof is only read after this failure. An entry that was
+/// acknowledged is never held again.
 fn tells_a_repetition(transaction: &Transaction, proof: &RecordKey) -> bool {
     transaction.guards.iter().any(|guard| match guard {
+        Guard::Held(..) => true,
         Guard::Absent(key) => key == proof,
         Guard::Version(key, version) => key == proof && *version != transaction.version,
         _ => false,
