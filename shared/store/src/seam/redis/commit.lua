@@ -94,7 +94,7 @@ local HELD, ROLLING, FIXED, DAY = 1, 2, 3, 4
 local ADD, ADD_SIZE = '<I4dd', 20
 local NO_BOUND = 2 ^ 53
 -- The batch's counters by number. `touch` is the number of the last transaction that changed the counter.
-local counters, counted, present
+local counters, present
 -- By the key of a limit's counters: the counter `~` for those beyond its bound, and how many others there are.
 local shared, sizes
 -- Seven values of each counter that the present transaction has changed, from before. Later batches use the list again.
@@ -102,8 +102,7 @@ local before, noted = {}, 0
 local function load_counter(key, name, text)
   -- Eight fields: a ninth would make Lua double the table, so only a rolling counter has `buckets`.
   local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
-  counted = counted + 1
-  counters[counted] = c
+  counters[#counters + 1] = c
   if name == '~' then shared[key] = c end
   if not text then return c end
   local flags
@@ -295,12 +294,6 @@ local function write_timers()
   if clears > 0 then in_parts('ZREM', TIMERS, cleared, 1, clears) end
   dues, clears = 0, 0
 end
-local function set_timer(name, due_ms, by)
-  -- A timer that was cleared before is not cleared afterwards.
-  if clears > 0 or rule ~= by then write_timers() end
-  due[dues + 1], due[dues + 2], dues, rule = due_ms, name, dues + 2, by
-end
-
 ---- Inboxes of the batch, by number.
 local boxes
 local function load_inbox(tenant, name, seq)
@@ -314,7 +307,7 @@ local function use_inbox(box)
 end
 
 ---- Guards and writes, by word. Each takes the index of its first argument, and returns the index behind its last; a guard also
--- returns a conflict or nil. Words for sets write timers first: these are a set, too.
+-- returns a conflict or nil.
 local words = {}
 -- Compares the version of a record, and reads no more of it.
 local last_index = {}
@@ -340,14 +333,8 @@ function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
 function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
 function words.room(i) return i + 1, debit(ARGV[i]) end
 function words.held(i) return i + 2, not acknowledge(ARGV[i], ARGV[i + 1]) and NOT_HELD or nil end
-function words.member(i)
-  write_timers()
-  return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil
-end
-function words.first(i)
-  write_timers()
-  return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil
-end
+function words.member(i) return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
+function words.first(i) return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
 function words.generation(i)
   return i + 2, (policy > ARGV[i] + 0 or settings > ARGV[i + 1] + 0) and { 'generation', policy, settings } or nil
 end
@@ -360,7 +347,6 @@ function words.within(i)
   return i + 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
 end
 function words.fits(i)
-  write_timers()
   local full = call('ZCARD', ARGV[i]) >= ARGV[i + 2] + 0 and not call('ZSCORE', ARGV[i], ARGV[i + 1])
   return i + 3, full and { 'full' } or nil
 end
@@ -391,9 +377,12 @@ function words.set_for(i)
   call('PEXPIRE', ARGV[i + 1], ARGV[i + 2])
   return i + 4
 end
-function words.expire(i) call('PEXPIRE', ARGV[i], ARGV[i + 1]) return i + 2 end
--- A record without a lifetime ends that of its parts.
-function words.keep(i) call('PERSIST', ARGV[i]) return i + 1 end
+-- Any other command whose answer nobody needs.
+function words.call(i)
+  local last = i + max_of(ARGV[i], 0)
+  call(unpack(ARGV, i + 1, last))
+  return last + 1
+end
 -- A part has the lifetime of its record.
 function words.part(i)
   call('HSET', ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
@@ -401,9 +390,7 @@ function words.part(i)
   if ends_ms > 0 then call('PEXPIREAT', ARGV[i + 1], format('%d', ends_ms)) end
   return i + 4
 end
-function words.delete_part(i) call('HDEL', ARGV[i], ARGV[i + 1]) return i + 2 end
 function words.delete(i) call('DEL', ARGV[i], ARGV[i + 1]) return i + 2 end
-function words.drop(i) call('DEL', ARGV[i]) return i + 1 end
 function words.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return i + 1 end
 function words.enqueue(i)
   local last = i + 1 + max_of(ARGV[i + 1], 0)
@@ -412,11 +399,6 @@ function words.enqueue(i)
   else entry = call('XADD', ARGV[i], '*', unpack(ARGV, i + 2, last)) end
   if entries then entries[#entries + 1] = entry end
   return last + 1
-end
-function words.remove(i)
-  try('XACK', ARGV[i], GROUP, ARGV[i + 1])
-  call('XDEL', ARGV[i], ARGV[i + 1])
-  return i + 2
 end
 function words.append(i)
   local last = i + 2 + max_of(ARGV[i + 2], 0)
@@ -433,25 +415,15 @@ function words.reply(i)
   end
   return i + 2
 end
--- CH changes nothing but the answer, which nobody reads.
-function words.timer(i) set_timer(ARGV[i], ARGV[i + 1], 'CH') return i + 2 end
-function words.earlier(i) set_timer(ARGV[i], ARGV[i + 1], 'LT') return i + 2 end
-function words.wake(i)
-  write_timers()
-  call('ZADD', TIMERS, 'XX', 'LT', ARGV[i + 1], ARGV[i])
-  return i + 2
-end
-function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
-function words.join(i)
-  write_timers()
-  call('ZADD', ARGV[i], ARGV[i + 2], ARGV[i + 1])
+-- A timer that was cleared before is not cleared afterwards.
+function words.timer(i)
+  if clears > 0 or rule ~= ARGV[i] then write_timers() end
+  due[dues + 1], due[dues + 2], dues, rule = ARGV[i + 2], ARGV[i + 1], dues + 2, ARGV[i]
   return i + 3
 end
-function words.leave(i)
-  write_timers()
-  call('ZREM', ARGV[i], ARGV[i + 1])
-  return i + 2
-end
+function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
+-- Comes before other commands for sets: timers are a set, too.
+function words.write_timers(i) write_timers() return i end
 function words.add(i) add(ARGV[i]) return i + 1 end
 -- Notes in a counter whether turns wait in its queue.
 function words.queue(i)
@@ -516,37 +488,34 @@ local function load_groups(i, prefix, load)
   return i
 end
 -- Names and values that follow each other in one hash go to Redis together.
-local list, size = {}, 0
-local function save(key, name, value, next_key)
-  if value then list[size + 1], list[size + 2], size = name, value, size + 2 end
-  if next_key == key then return end
-  in_parts('HSET', key, list, 1, size)
-  size = 0
-end
-local function save_named()
-  for k = 1, counted do
-    local c, following, text = counters[k], counters[k + 1], nil
-    if c.touch and c.exists then
-      text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
-      for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
-    elseif c.touch then
-      try('HDEL', c.key, c.name)
+local list = {}
+local function save(items, hash, text_of)
+  local size = 0
+  for k = 1, #items do
+    local item, following, text = items[k], items[k + 1], text_of(items[k])
+    if text then list[size + 1], list[size + 2], size = item.name, text, size + 2 end
+    if not following or following[hash] ~= item[hash] then
+      in_parts('HSET', item[hash], list, 1, size)
+      size = 0
     end
-    save(c.key, c.name, text, following and following.key)
-  end
-  for k = 1, #boxes do
-    local box, following = boxes[k], boxes[k + 1]
-    save(box.seqs, box.name, box.used and box.seq ~= 0 and box.seq, following and following.seqs)
   end
 end
+local function counter_text(c)
+  if c.touch and not c.exists then try('HDEL', c.key, c.name) end
+  if not (c.touch and c.exists) then return end
+  local text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
+  for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
+  return text
+end
+local function seq_text(box) return box.used and box.seq ~= 0 and box.seq end
 local function run(keys, args)
   call, try, acl_check = redis.call, redis.pcall, redis.acl_check_cmd
   pack, unpack_struct, format = struct.pack, struct.unpack, string.format
   unpack, max_of, min_of, floor = _G.unpack, math.max, math.min, math.floor
   ARGV, P = args, keys[1]
   META, TIMERS, BUILT_IN, lease = P .. 'meta', P .. 'timers', P .. 'counters:_', ARGV[2] + 0
-  counters, counted, present, shared, sizes, noted = {}, 0, 0, {}, {}, 0
-  acknowledged, boxes, dues, clears, size = {}, {}, 0, 0, 0
+  counters, present, shared, sizes, noted = {}, 0, {}, {}, 0
+  acknowledged, boxes, dues, clears = {}, {}, 0, 0
   read_shard()
   local i, last = load_groups(load_groups(4, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
   local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
@@ -564,7 +533,8 @@ local function run(keys, args)
   results[4], results[5], results[6] = policy, settings, pressure
   for stream in pairs(acknowledged) do delete_acknowledged(stream) end
   write_timers()
-  save_named()
+  save(counters, 'key', counter_text)
+  save(boxes, 'seqs', seq_text)
   return results
 end
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tickfleet_core::record::RecordText;
 use tickfleet_core::view::Fields;
 use tickfleet_core::{
-    CounterKey, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
+    CounterKey, EntryId, Guard, InboxKey, RecordKey, Room, SetKey, StreamKey, TimerRule, Transaction, Window, Write,
 };
 
 /// A list of byte strings in one buffer.
@@ -256,6 +256,17 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
+    /// A command with so many words.
+    fn call(&mut self, words: usize, command: &str) -> &mut Self {
+        self.words.push("call").show(words).push(command);
+        self
+    }
+
+    fn remove(&mut self, stream: &StreamKey, entry: &EntryId) {
+        self.call(4, "XACK").key(stream.as_str()).push("workers").push(entry.as_str());
+        self.call(3, "XDEL").key(stream.as_str()).push(entry.as_str());
+    }
+
     fn guards(&mut self, transaction: &Transaction) {
         let mut guards = transaction.guards.iter().filter(|guard| !matches!(guard, Guard::Held(..))).peekable();
         let mut absent = Vec::new();
@@ -288,8 +299,7 @@ impl Encoder<'_> {
         self.words.push("held");
         self.key(stream.as_str()).push(entry.as_str());
         for (stream, entry) in others {
-            self.words.push("remove");
-            self.key(stream.as_str()).push(entry.as_str());
+            self.remove(stream, entry);
         }
     }
 
@@ -312,15 +322,15 @@ impl Encoder<'_> {
                 self.key(stream.as_str()).show(max)
             }
             Guard::Fits { set, member, max } => {
-                self.words.push("fits");
+                self.words.push("write_timers").push("fits");
                 self.key(set.as_str()).push(member.as_bytes()).show(max)
             }
             Guard::Member(set, member) => {
-                self.words.push("member");
+                self.words.push("write_timers").push("member");
                 self.key(set.as_str()).push(member.as_bytes())
             }
             Guard::First(set, member) => {
-                self.words.push("first");
+                self.words.push("write_timers").push("first");
                 self.key(set.as_str()).push(member.as_bytes())
             }
             Guard::Calm => self.words.push("calm"),
@@ -384,13 +394,11 @@ impl Encoder<'_> {
         self.words.push("put");
         self.key(key.as_str()).push(content);
         if let Some(ttl_ms) = ttl_ms {
-            self.words.push("expire");
-            self.key(key.as_str()).show(ttl_ms);
-            self.words.push("expire");
-            self.parts_key(key).show(ttl_ms);
+            self.call(3, "PEXPIRE").key(key.as_str()).show(ttl_ms);
+            self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
         } else if !fresh {
-            self.words.push("keep");
-            self.parts_key(key);
+            // A record without a lifetime ends that of its parts.
+            self.call(2, "PERSIST").parts_key(key);
         }
     }
 
@@ -402,8 +410,7 @@ impl Encoder<'_> {
                 self.parts_key(key).push(name.as_bytes()).push(value);
             }
             Write::DeleteParts(key, names) => names.iter().for_each(|name| {
-                self.words.push("delete_part");
-                self.parts_key(key).push(name.as_bytes());
+                self.call(3, "HDEL").parts_key(key).push(name.as_bytes());
             }),
             Write::Delete(key) => {
                 self.words.push("delete");
@@ -420,13 +427,9 @@ impl Encoder<'_> {
                 self.key(stream.as_str());
                 self.fields(fields);
             }
-            Write::Remove(stream, entry) => {
-                self.words.push("remove");
-                self.key(stream.as_str()).push(entry.as_str());
-            }
+            Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
-                self.words.push("drop");
-                self.key(queue.as_str());
+                self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
                 // 0 is no bound: no stream has as many entries.
@@ -436,12 +439,17 @@ impl Encoder<'_> {
                 self.fields(fields);
             }
             Write::Timer { name, due_ms, rule } => {
-                let word = match rule {
-                    TimerRule::Set => "timer",
-                    TimerRule::Earlier => "earlier",
-                    TimerRule::Wake => "wake",
+                let due_ms = due_ms.max(&0);
+                match rule {
+                    // CH only changes the answer, which nobody reads.
+                    TimerRule::Set => self.words.push("timer").push("CH").push(name.as_bytes()).show(due_ms),
+                    TimerRule::Earlier => self.words.push("timer").push("LT").push(name.as_bytes()).show(due_ms),
+                    TimerRule::Wake => {
+                        self.words.push("write_timers");
+                        let command = self.call(6, "ZADD").key("timers").push("XX").push("LT");
+                        command.show(due_ms).push(name.as_bytes())
+                    }
                 };
-                self.words.push(word).push(name.as_bytes()).show(due_ms.max(&0));
             }
             Write::ClearTimer(name) => {
                 self.words.push("clear").push(name.as_bytes());
@@ -451,13 +459,13 @@ impl Encoder<'_> {
                 self.words.push("reply").show(number).push(message);
             }
             Write::Join { set, member, place, queue_of } => {
-                self.words.push("join");
-                self.key(set.as_str()).push(member.as_bytes()).show(place);
+                self.words.push("write_timers");
+                self.call(4, "ZADD").key(set.as_str()).show(place).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
             Write::Leave { set, member, queue_of } => {
-                self.words.push("leave");
-                self.key(set.as_str()).push(member.as_bytes());
+                self.words.push("write_timers");
+                self.call(3, "ZREM").key(set.as_str()).push(member.as_bytes());
                 self.queue_of(set, queue_of.as_ref());
             }
             Write::Restart { counter, amount, ends_ms } => {
@@ -535,7 +543,7 @@ impl Encoder<'_> {
     }
 }
 
-fn held(guard: &Guard) -> Option<(&StreamKey, &tickfleet_core::EntryId)> {
+fn held(guard: &Guard) -> Option<(&StreamKey, &EntryId)> {
     match guard {
         Guard::Held(stream, entry) => Some((stream, entry)),
         _ => None,
