@@ -39,6 +39,7 @@ const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
 /// Reads without the function, of whoever looks.
 const READS: &[&str] = &[
+    "exec",
     "exists",
     "get",
     "getrange",
@@ -49,6 +50,7 @@ const READS: &[&str] = &[
     "hscan",
     "lrange",
     "memory|usage",
+    "multi",
     "scan",
     "smembers",
     "sscan",

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use serde_json::value::RawValue;
+use tickfleet_core::View;
 use tickfleet_core::call::begin::StreakCheck;
+use tickfleet_core::call::streak::Streak;
 use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
 use tickfleet_engine::report::Past;
@@ -114,6 +116,7 @@ impl Calls {
                 }
                 messages::count_rule(&ending.error, &self.metrics);
                 let refused = trying.refused(ending.outcome, ending.error);
+                self.read_streak(trying, streak.as_ref()).await;
                 self.loops.count_end(streak, trying, &refused);
                 return refused;
             }
@@ -130,6 +133,19 @@ impl Calls {
             Err(instead) => return instead,
         };
         Box::pin(self.begin_and_run(trying, tools, passed, permit, streak)).await
+    }
+
+    /// Reads the streak of a call that ends without a begin, which would have read it. On failure, its result has no note.
+    async fn read_streak(&self, trying: &Trying<'_>, streak: Option<&StreakCheck>) {
+        let Some(key) = streak.map(|check| check.name.key()) else { return };
+        if trying.view.record::<Streak>(&key).is_ok() {
+            return;
+        }
+        let mut view = View::default();
+        match self.store.evaluate(&mut view, |view, _| view.record::<Streak>(&key).map(drop)).await {
+            Ok(()) => trying.progress.lock().view.extend(view),
+            Err(error) => tracing::debug!(%error, "failed to read the streak of a call"),
+        }
     }
 
     /// Begins a call that has passed every guard, and runs its tool.
