@@ -15,6 +15,9 @@
 --        transaction: 1 (committed) · 2 (already) · an entry (committed, enqueued this one) · {'committed', entries,
 --        shadowed counters} · a conflict: {word, …}
 
+-- Guards and writes, by word. Each takes the index of its first argument, and returns the index behind its last; a guard also
+-- returns a conflict or nil.
+local words = {}
 -- A library runs many batches, and sees only `redis` while it is loaded: each batch sets these variables.
 local call, try, acl_check, pack, unpack_struct, format, unpack, max_of, min_of, floor
 local ARGV, P, META, TIMERS, BUILT_IN, lease
@@ -243,7 +246,8 @@ local function debit(rooms)
   end
 end
 -- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
-local function add(amounts)
+function words.add(i)
+  local amounts = ARGV[i]
   for at = 1, #amounts, ADD_SIZE do
     local number, amount, ends_ms = unpack_struct(ADD, amounts, at)
     local c = written(number)
@@ -258,17 +262,19 @@ local function add(amounts)
       c.used = max_of(c.used + amount, 0)
     end
   end
+  return i + 1
 end
 
 ---- Queues. Entries that the batch has acknowledged, by stream, are deleted together.
 local acknowledged
 -- Above this number, one trim is faster than deletes by name: Redis finds an entry by a walk over its neighbors.
 local FEW = 8
-local function acknowledge(stream, entry)
-  if call('XACK', stream, GROUP, entry) == 0 then return false end
+function words.held(i)
+  local stream, id = ARGV[i], ARGV[i + 1]
+  if call('XACK', stream, GROUP, id) == 0 then return i + 2, NOT_HELD end
   local list = acknowledged[stream]
-  if list then list[#list + 1] = entry else acknowledged[stream] = { entry } end
-  return true
+  if list then list[#list + 1] = id else acknowledged[stream] = { id } end
+  return i + 2
 end
 -- The first held entry in a range, of all consumers or of one; nil if there is none.
 local function first_held(stream, from, upto, ...)
@@ -294,6 +300,7 @@ local function write_timers()
   if clears > 0 then in_parts('ZREM', TIMERS, cleared, 1, clears) end
   dues, clears = 0, 0
 end
+
 ---- Inboxes of the batch, by number.
 local boxes
 local function load_inbox(tenant, name, seq)
@@ -306,9 +313,7 @@ local function use_inbox(box)
   box.used = true
 end
 
----- Guards and writes, by word. Each takes the index of its first argument, and returns the index behind its last; a guard also
--- returns a conflict or nil.
-local words = {}
+---- Other guards and writes.
 -- Compares the version of a record, and reads no more of it.
 local last_index = {}
 local function has_version(key, text)
@@ -332,7 +337,6 @@ function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
 function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
 function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
 function words.room(i) return i + 1, debit(ARGV[i]) end
-function words.held(i) return i + 2, not acknowledge(ARGV[i], ARGV[i + 1]) and NOT_HELD or nil end
 function words.member(i) return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
 function words.first(i) return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
 function words.generation(i)
@@ -371,12 +375,6 @@ function words.idle(i)
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
--- The text has the version already: the transaction has enqueued and stamped nothing before.
-function words.set_for(i)
-  call('SET', ARGV[i], ARGV[i + 3], 'PX', ARGV[i + 2])
-  call('PEXPIRE', ARGV[i + 1], ARGV[i + 2])
-  return i + 4
-end
 -- Any other command whose answer nobody needs.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
@@ -390,19 +388,14 @@ function words.part(i)
   if ends_ms > 0 then call('PEXPIREAT', ARGV[i + 1], format('%d', ends_ms)) end
   return i + 4
 end
-function words.delete(i) call('DEL', ARGV[i], ARGV[i + 1]) return i + 2 end
 function words.group(i) try('XGROUP', 'CREATE', ARGV[i], GROUP, '0', 'MKSTREAM') return i + 1 end
 function words.enqueue(i)
   local last = i + 1 + max_of(ARGV[i + 1], 0)
   if entry then entries = entries or { entry } end
-  if stamped then entry = call('XADD', ARGV[i], '*', 'd', stamp, unpack(ARGV, i + 2, last))
-  else entry = call('XADD', ARGV[i], '*', unpack(ARGV, i + 2, last)) end
+  -- The first field of a stamped entry is the stamp.
+  if stamped then ARGV[i + 3] = stamp end
+  entry = call('XADD', ARGV[i], '*', unpack(ARGV, i + 2, last))
   if entries then entries[#entries + 1] = entry end
-  return last + 1
-end
-function words.append(i)
-  local last = i + 2 + max_of(ARGV[i + 2], 0)
-  call('XADD', ARGV[i], 'MAXLEN', '~', ARGV[i + 1], '*', unpack(ARGV, i + 3, last))
   return last + 1
 end
 function words.reply(i)
@@ -424,7 +417,6 @@ end
 function words.clear(i) cleared[clears + 1], clears = ARGV[i], clears + 1 return i + 1 end
 -- Comes before other commands for sets: timers are a set, too.
 function words.write_timers(i) write_timers() return i end
-function words.add(i) add(ARGV[i]) return i + 1 end
 -- Notes in a counter whether turns wait in its queue.
 function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])

@@ -366,7 +366,7 @@ impl Encoder<'_> {
                     let before = transaction.writes.get(..at).unwrap_or_default();
                     self.put(transaction, before, key, content, *ttl_ms);
                 }
-                _ => self.write(write),
+                _ => self.write(transaction, write),
             }
         }
     }
@@ -385,10 +385,9 @@ impl Encoder<'_> {
         let framed = transaction.stamped || before.iter().any(|write| matches!(write, Write::Enqueue(..)));
         let ttl_ms = ttl_ms.map(|ttl_ms| ttl_ms.max(1));
         if let (Some(ttl_ms), false) = (ttl_ms, framed) {
-            self.words.push("set_for");
-            self.key(key.as_str());
             let text = RecordText::render(&transaction.version, None, &[], content);
-            self.parts_key(key).show(ttl_ms).push(text);
+            self.call(5, "SET").key(key.as_str()).push(text).push("PX").show(ttl_ms);
+            self.call(3, "PEXPIRE").parts_key(key).show(ttl_ms);
             return;
         }
         self.words.push("put");
@@ -402,7 +401,7 @@ impl Encoder<'_> {
         }
     }
 
-    fn write(&mut self, write: &Write) {
+    fn write(&mut self, transaction: &Transaction, write: &Write) {
         match write {
             Write::PutPart(key, name, value) => {
                 self.words.push("part");
@@ -413,8 +412,7 @@ impl Encoder<'_> {
                 self.call(3, "HDEL").parts_key(key).push(name.as_bytes());
             }),
             Write::Delete(key) => {
-                self.words.push("delete");
-                self.key(key.as_str());
+                self.call(3, "DEL").key(key.as_str());
                 self.parts_key(key);
             }
             Write::Enqueue(stream, fields) => {
@@ -424,7 +422,12 @@ impl Encoder<'_> {
                     self.key(stream.as_str());
                 }
                 self.words.push("enqueue");
-                self.key(stream.as_str());
+                let stamp = usize::from(transaction.stamped);
+                self.key(stream.as_str()).show((fields.len() + stamp) * 2);
+                if transaction.stamped {
+                    // The script fills in the stamp.
+                    self.words.push("d").push("");
+                }
                 self.fields(fields);
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
@@ -434,8 +437,8 @@ impl Encoder<'_> {
             Write::Append { log, fields, max_entries } => {
                 // 0 is no bound: no stream has as many entries.
                 let max_entries = i64::try_from(*max_entries).ok().filter(|max| *max > 0).unwrap_or(i64::MAX);
-                self.words.push("append");
-                self.key(log.as_str()).show(max_entries);
+                let command = self.call(6 + fields.len() * 2, "XADD").key(log.as_str());
+                command.push("MAXLEN").push("~").show(max_entries).push("*");
                 self.fields(fields);
             }
             Write::Timer { name, due_ms, rule } => {
@@ -487,7 +490,6 @@ impl Encoder<'_> {
     }
 
     fn fields(&mut self, fields: &Fields) {
-        self.words.show(fields.len() * 2);
         for (name, value) in fields {
             self.words.push(name.as_bytes()).push(value);
         }
