@@ -1,7 +1,7 @@
 //! The effects of calls' ends on other records: facts, idempotency claims, streaks, cached results and approvals. They are
 //! committed together with the results.
 
-use tickfleet_core::call::approval::{self, VoidApproval};
+use tickfleet_core::call::approval::{self, LeaveApproval};
 use tickfleet_core::call::cache::{Fill, FillCache};
 use tickfleet_core::call::claim::EndClaim;
 use tickfleet_core::call::facts::{EndCalls, EndedCall, SessionName};
@@ -37,7 +37,7 @@ struct Unused {
 
 impl Section for Unused {
     fn add_to(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
-        VoidApproval { tenant: &self.tenant, id: &self.id }.add_to(transaction, view, context)
+        LeaveApproval { tenant: &self.tenant, id: &self.id }.add_to(transaction, view, context)
     }
 }
 
