@@ -271,7 +271,8 @@ struct Cursors {
     counter: u64,
 }
 
-/// Removes replies by age, and those that the readers have confirmed. Returns their number.
+/// Removes replies by age, and those that the readers have confirmed: by their position, or through consumer groups. Returns
+/// their number.
 pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, age_ms: i64) -> Result<u64, StoreError> {
     let read = RecordKey::new(format!("read:{tenant}:{inbox}"));
     let read_upto = match store.query(Query::Record(read)).await? {
@@ -279,6 +280,7 @@ pub(crate) async fn trim_inbox(store: &Store, tenant: &TenantId, inbox: &str, ag
         _ => None,
     };
     let log = StreamKey::new(format!("replies:{tenant}:{inbox}"));
+    let read_upto = read_upto.max(store.seam().acknowledged(&log).await?);
     store.seam().trim(&log, Keep { age_ms, read_upto, ..Keep::default() }).await
 }
 

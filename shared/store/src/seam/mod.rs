@@ -158,6 +158,12 @@ pub trait Store: Send + Sync {
     /// Trims a log or an inbox. Returns the number of removed entries.
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError>;
 
+    /// The last entry of an inbox up to which all consumer groups of its readers have acknowledged all entries, in the form of
+    /// [`Keep::read_upto`]. `None` without such groups, which a store in memory never has.
+    async fn acknowledged(&self, _log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        Ok(None)
+    }
+
     /// Samples the memory, and sets the flag that [`tickfleet_core::Guard::Calm`] checks. Returns bytes in use and the bound
     /// (0 for none).
     async fn sample_memory(&self) -> Result<(u64, u64), StoreError>;

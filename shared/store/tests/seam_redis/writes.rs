@@ -215,3 +215,40 @@ async fn records_and_counters_are_listed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn replies_that_all_groups_have_acknowledged_are_read() {
+    on_each(false, async |b| {
+        let log = queue("replies:acme:box");
+        assert_eq!(b.store.acknowledged(&log).await.unwrap(), None);
+        let reply = || Write::Reply(inbox("box"), Bytes::from_static(b"r"));
+        b.commit(with(vec![], vec![reply(), reply(), reply()])).await.unwrap();
+        assert_eq!(b.store.acknowledged(&log).await.unwrap(), None);
+        let full = b.full("replies:acme:box");
+        let mut ids = Vec::new();
+        for group in ["one", "two"] {
+            let _: String = b.command(&["XGROUP", "CREATE", &full, group, "0"]).await;
+            assert_eq!(b.store.acknowledged(&log).await.unwrap(), Some(0));
+            let read = ["XREADGROUP", "GROUP", group, "r", "COUNT", "2", "STREAMS", &full, ">"];
+            let _: redis::Value = b.command(&read).await;
+            let pending: Vec<(String, String, u64, u64)> =
+                b.command(&["XPENDING", &full, group, "-", "+", "9"]).await;
+            ids = pending.into_iter().map(|(id, ..)| id).collect();
+            let acknowledged = b.store.acknowledged(&log).await.unwrap();
+            assert!(acknowledged < number(&ids[0]), "{acknowledged:?}");
+            let _: u64 = b.command(&["XACK", &full, group, &ids[1]]).await;
+            assert!(b.store.acknowledged(&log).await.unwrap() < number(&ids[0]));
+            let _: u64 = b.command(&["XACK", &full, group, &ids[0]]).await;
+            assert_eq!(b.store.acknowledged(&log).await.unwrap(), number(&ids[1]));
+        }
+        let keep = Keep { read_upto: number(&ids[1]), ..Keep::default() };
+        assert_eq!(b.store.trim(&log, keep).await.unwrap(), 2);
+    })
+    .await;
+}
+
+/// The form of [`Keep::read_upto`].
+fn number(id: &str) -> Option<u128> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
+}

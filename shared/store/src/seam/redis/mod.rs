@@ -208,6 +208,10 @@ impl Store for RedisStore {
         self.remove_idle(queue, consumer).await
     }
 
+    async fn acknowledged(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        self.acknowledged_by_groups(log).await
+    }
+
     async fn trim(&self, log: &StreamKey, keep: Keep) -> Result<u64, StoreError> {
         self.trim_log(log, keep).await
     }

@@ -96,11 +96,34 @@ impl RedisStore {
         ask.cmd("XINFO").arg("STREAM").arg(key);
         let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
         let newest = field(&list(reply.unwrap_or(Value::Nil)), "last-generated-id").and_then(into_text);
-        let number = |id: String| {
-            let (ms, seq) = id.split_once('-')?;
-            Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(seq.parse::<u64>().ok()?))
-        };
-        Ok(newest.and_then(number).unwrap_or_default())
+        Ok(newest.as_deref().and_then(entry_number).unwrap_or_default())
+    }
+
+    /// The groups first: an entry that a group reads afterwards follows what it had read before.
+    pub(super) async fn acknowledged_by_groups(&self, log: &StreamKey) -> Result<Option<u128>, StoreError> {
+        let key = self.key(log);
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("GROUPS").arg(&key);
+        // An inbox without replies does not exist.
+        let reply = self.connection.answers(Question::Housekeep, &ask).await?.pop().and_then(Result::ok);
+        let groups: Vec<Vec<Value>> = list(reply.unwrap_or(Value::Nil)).into_iter().map(list).collect();
+        if groups.is_empty() {
+            return Ok(None);
+        }
+        let mut ask = pipe();
+        for group in &groups {
+            ask.cmd("XPENDING").arg(&key).arg(field(group, "name").and_then(into_text)).arg("-").arg("+").arg(1);
+        }
+        let pending = self.connection.answers(Question::Housekeep, &ask).await?;
+        let upto = groups.iter().zip(pending).map(|(group, pending)| {
+            let read = field(group, "last-delivered-id").and_then(into_text);
+            let held = list(list(pending.ok()?).into_iter().next().unwrap_or(Value::Nil)).into_iter().next();
+            match held.and_then(into_text) {
+                Some(first) => Some(entry_number(&first)?.saturating_sub(1)),
+                None => entry_number(&read?),
+            }
+        });
+        Ok(Some(upto.map(Option::unwrap_or_default).min().unwrap_or_default()))
     }
 
     pub(super) async fn sample(&self) -> Result<(u64, u64), StoreError> {
@@ -164,4 +187,10 @@ pub(super) fn escaped(text: &str) -> String {
         pattern.push(character);
     }
     pattern
+}
+
+/// The number of an entry's ID, in the form of [`Keep::read_upto`].
+fn entry_number(id: &str) -> Option<u128> {
+    let (ms, sequence) = id.split_once('-')?;
+    Some(u128::from(ms.parse::<u64>().ok()?) << 64 | u128::from(sequence.parse::<u64>().ok()?))
 }
