@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
 -- Commits a batch of transactions, each as a whole or not at all.
 -- core/src/transaction.rs defines guards and writes. encode.rs writes the arguments, reply.rs reads the reply.
--- Redis loads the text once, as a library with one function, or runs it as a script.
 --
 -- KEYS   1 the shard's prefix; all keys in the arguments are complete
 -- ARGV   1 run_id of the server that the caller's connection was made to, or '' · 2 lease, ms
@@ -37,8 +36,7 @@ local function set_meta(field, value)
 end
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
--- The number of an epoch is a count and, below it, a time: a server that has lost the last epoch, or all data, would use a
--- count again.
+-- The number of an epoch is a count and, below it, a time: a server that has lost data would use a count again.
 local EPOCH = 2 ^ 32
 -- 200 years, ms. Shard time that is further ahead of the server's clock is damaged.
 local AHEAD_MAX = 6311520000000
@@ -107,13 +105,10 @@ local function load_counter(key, name, text)
   local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
   counters[#counters + 1] = c
   if name == '~' then shared[key] = c end
-  if not text then return c end
+  -- A text of another length is no counter, and is written anew.
+  if not text or #text < 32 or #text % 16 ~= 0 then return c end
   local flags
-  if #text >= 32 and #text % 16 == 0 then c.used, c.ends, c.began, flags = unpack_struct('<dddd', text) end
-  if not (flags and c.used >= 0 and c.ends >= 0) then
-    c.used, c.ends, c.is_lost = 0, 0, true
-    return c
-  end
+  c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
   c.queued = flags % 2 == 1
   if flags >= 2 then c.buckets = {} end
   for at = 33, #text, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
@@ -172,13 +167,6 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
--- A counter that cannot be read counts as used up until its window ends: a window must not open twice.
-local function use_up(c, window, from, upto, length)
-  -- Not a change of the transaction, which may be refused.
-  c.is_lost, c.touch = nil, 0
-  if window == ROLLING then c.buckets = { now + length, NO_BOUND }
-  elseif window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
-end
 -- Opens the window that runs now, if the counter's last one has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
@@ -199,22 +187,22 @@ end
 -- entries have its stamp, the counters' new amounts, and the counters in shadow mode that had no room.
 local version, proof, entry, entries, stamped, stamp, shadowed
 local last_ends, last_began, window_text
--- Debits the counters of a list of rooms. Returns a conflict or nil.
-local function debit(rooms)
+-- Debits the counters of a list of rooms.
+function words.room(i)
+  local rooms = ARGV[i]
   for at = 1, #rooms, ROOM_SIZE do
     local number, window, behind, shadow, amount, max, from, upto, length, most = unpack_struct(ROOM, rooms, at)
     -- The window that runs now, if that of the decision has ended.
     if window == FIXED and now >= upto then
-      local ended = floor((now - upto) / length) + 1
-      from, upto = upto + (ended - 1) * length, upto + ended * length
+      upto = upto + (floor((now - upto) / length) + 1) * length
+      from = upto - length
     end
-    if window > ROLLING and (now < from or now >= upto) then return TIME end
+    if window > ROLLING and (now < from or now >= upto) then return i + 1, TIME end
     local c = counters[number]
     if not c.exists and most < NO_BOUND and c.key ~= BUILT_IN and size_of(c.key) >= most then c = shared_counter(c.key) end
     -- Only a comparison: it changes nothing, and so needs no right to change it.
     local checks = amount == 0 and window == 0
     if not checks then
-      if c.is_lost then use_up(c, window, from, upto, length) end
       change(c)
       if c.buckets or window == ROLLING or window < ROLLING and c.ends ~= 0 or window > ROLLING and now >= c.ends then
         open_window(c, window, from, upto, length)
@@ -229,7 +217,9 @@ local function debit(rooms)
       used, ends = max_of(used, max), restarted + lease
     end
     if amount > max - used or behind == 1 and c.queued then
-      if shadow == 0 then return { 'room', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) } end
+      if shadow == 0 then
+        return i + 1, { 'room', number, pack('<dddd', used, ends, began, c.queued and 1 or 0) }
+      end
       shadowed = shadowed or {}
       shadowed[#shadowed + 1] = number
     end
@@ -244,6 +234,7 @@ local function debit(rooms)
       stamp = (stamp == '-' and '' or stamp .. ',') .. format('%d', used) .. window_text
     end
   end
+  return i + 1
 end
 -- Adds amounts to counters. A rolling counter takes the amount from the bucket that ends then, or from its last.
 function words.add(i)
@@ -315,12 +306,7 @@ end
 
 ---- Other guards and writes.
 -- Compares the version of a record, and reads no more of it.
-local last_index = {}
-local function has_version(key, text)
-  local n = #text
-  last_index[n] = last_index[n] or format('%d', n - 1)
-  return call('GETRANGE', key, '0', last_index[n]) == text
-end
+local function has_version(key, text) return call('GETRANGE', key, '0', format('%d', #text - 1)) == text end
 local function record(key) return { 'record', key, call('GET', key) } end
 function words.proof(i) return i, has_version(proof, version) and NOT_HELD or nil end
 function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) and record(ARGV[i]) or nil end
@@ -336,7 +322,6 @@ function words.present(i) return i + 1, call('EXISTS', ARGV[i]) == 0 and { 'reco
 function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
 function words.since(i) return i + 1, now < ARGV[i] + 0 and TIME or nil end
 function words.calm(i) return i, pressure == 1 and { 'pressure' } or nil end
-function words.room(i) return i + 1, debit(ARGV[i]) end
 function words.member(i) return i + 2, not call('ZSCORE', ARGV[i], ARGV[i + 1]) and { 'no_member' } or nil end
 function words.first(i) return i + 2, call('ZRANGE', ARGV[i], '0', '0')[1] ~= ARGV[i + 1] and { 'no_member' } or nil end
 function words.generation(i)
@@ -346,10 +331,7 @@ function words.epoch(i)
   local lasts = restarted == 0 or ARGV[i + 1] == '0' or now >= restarted + ARGV[i + 1]
   return i + 2, (epoch ~= ARGV[i] + 0 or not lasts) and { 'epoch' } or nil
 end
-function words.within(i)
-  delete_acknowledged(ARGV[i])
-  return i + 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil
-end
+function words.within(i) return i + 2, call('XLEN', ARGV[i]) >= ARGV[i + 1] + 0 and { 'full' } or nil end
 function words.fits(i)
   local full = call('ZCARD', ARGV[i]) >= ARGV[i + 2] + 0 and not call('ZSCORE', ARGV[i], ARGV[i + 1])
   return i + 3, full and { 'full' } or nil
@@ -361,10 +343,11 @@ function words.inbox(i)
   return i + 3, not fits and { 'inboxes' } or nil
 end
 function words.unread(i)
-  delete_acknowledged(ARGV[i])
   local exists = call('XRANGE', ARGV[i], ARGV[i + 1], ARGV[i + 1])[1]
   return i + 2, (not exists or first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1])) and { 'read' } or nil
 end
+-- Comes before guards of a queue's length and entries.
+function words.delete_acknowledged(i) delete_acknowledged(ARGV[i]) return i + 1 end
 -- If several entries must be held, all but the last are pending: none is acknowledged if one is not held.
 function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARGV[i + 1]) and NOT_HELD or nil end
 -- Upkeep removes a consumer that holds nothing.
@@ -420,7 +403,7 @@ function words.write_timers(i) write_timers() return i end
 -- Notes in a counter whether turns wait in its queue.
 function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
-  if c.is_lost or not (c.exists or waits) then return i + 2 end
+  if not (c.exists or waits) then return i + 2 end
   change(c)
   c.queued = waits
   return i + 2
@@ -479,27 +462,28 @@ local function load_groups(i, prefix, load)
   end
   return i
 end
--- Names and values that follow each other in one hash go to Redis together.
-local list = {}
-local function save(items, hash, text_of)
-  local size = 0
-  for k = 1, #items do
-    local item, following, text = items[k], items[k + 1], text_of(items[k])
-    if text then list[size + 1], list[size + 2], size = item.name, text, size + 2 end
-    if not following or following[hash] ~= item[hash] then
-      in_parts('HSET', item[hash], list, 1, size)
-      size = 0
+local function save()
+  -- Names and values by hash.
+  local hashes = {}
+  local function set(key, name, value)
+    local list = hashes[key] or {}
+    local n = #list
+    hashes[key], list[n + 1], list[n + 2] = list, name, value
+  end
+  for _, c in ipairs(counters) do
+    if c.touch and c.exists then
+      local text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
+      for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
+      set(c.key, c.name, text)
+    elseif c.touch then
+      try('HDEL', c.key, c.name)
     end
   end
+  for _, box in ipairs(boxes) do
+    if box.used and box.seq ~= 0 then set(box.seqs, box.name, box.seq) end
+  end
+  for key, list in pairs(hashes) do in_parts('HSET', key, list, 1, #list) end
 end
-local function counter_text(c)
-  if c.touch and not c.exists then try('HDEL', c.key, c.name) end
-  if not (c.touch and c.exists) then return end
-  local text = pack('<dddd', c.used, c.ends, c.began, (c.queued and 1 or 0) + (c.buckets and 2 or 0))
-  for b = 1, c.buckets and #c.buckets or 0 do text = text .. pack('<d', c.buckets[b]) end
-  return text
-end
-local function seq_text(box) return box.used and box.seq ~= 0 and box.seq end
 local function run(keys, args)
   call, try, acl_check = redis.call, redis.pcall, redis.acl_check_cmd
   pack, unpack_struct, format = struct.pack, struct.unpack, string.format
@@ -510,7 +494,7 @@ local function run(keys, args)
   acknowledged, boxes, dues, clears = {}, {}, 0, 0
   read_shard()
   local i, last = load_groups(load_groups(4, '', load_counter), P .. 'seqs:', load_inbox), #ARGV
-  local results, n = { now, epoch, restarted, policy, settings, pressure }, 6
+  local results = { now, epoch, restarted, policy, settings, pressure }
   while i <= last do
     local stop = i + max_of(ARGV[i], 0)
     present, noted = present + 1, 0
@@ -519,14 +503,12 @@ local function run(keys, args)
       undo_changes()
       result = { 'failed', type(result) == 'table' and result.err or tostring(result) }
     end
-    n = n + 1
-    results[n], i = result, stop + 1
+    results[#results + 1], i = result, stop + 1
   end
   results[4], results[5], results[6] = policy, settings, pressure
   for stream in pairs(acknowledged) do delete_acknowledged(stream) end
   write_timers()
-  save(counters, 'key', counter_text)
-  save(boxes, 'seqs', seq_text)
+  save()
   return results
 end
 

@@ -318,7 +318,8 @@ impl Encoder<'_> {
             Guard::Generation { policy, settings } => self.words.push("generation").show(policy).show(settings),
             Guard::Epoch { number, lease_ms } => self.words.push("epoch").show(number).show(lease_ms),
             Guard::Within(stream, max) => {
-                self.words.push("within");
+                self.words.push("delete_acknowledged");
+                self.key(stream.as_str()).push("within");
                 self.key(stream.as_str()).show(max)
             }
             Guard::Fits { set, member, max } => {
@@ -339,7 +340,8 @@ impl Encoder<'_> {
                 self.words.push("inbox").show(number).show(unread_max).show(inboxes_max)
             }
             Guard::Unread(stream, entry) => {
-                self.words.push("unread");
+                self.words.push("delete_acknowledged");
+                self.key(stream.as_str()).push("unread");
                 self.key(stream.as_str()).push(entry.as_str())
             }
             Guard::Room(_) | Guard::Absent(_) | Guard::Held(..) => &mut self.words,
