@@ -31,9 +31,7 @@ end
 local now, now_text, offset, run_id, epoch, restarted, policy, settings, pressure
 -- A refused command would be in the server's log of refusals with every batch.
 local function may_set_meta() return not acl_check or acl_check('HSET', META, 'state', '') end
-local function set_meta(field, value)
-  if may_set_meta() then try('HSET', META, field, value) end
-end
+local function set_meta(field, value) return may_set_meta() and try('HSET', META, field, value) end
 -- `state` is the text of all these but the clock. It seldom changes: a batch parses it only if it differs from the last one's.
 local STATE, NEW_STATE, state = '^(%d+) (%x*) (%d+) (%d+) (%d+) (%d+) (%d)$', '0  0 0 0 0 0'
 -- The number of an epoch is a count and, below it, a time: a server that has lost data would use a count again.
@@ -111,12 +109,12 @@ local function load_counter(key, name, text)
   c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
   c.queued = flags % 2 == 1
   if flags >= 2 then c.buckets = {} end
-  for at = 33, #text, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
+  for at = 33, c.buckets and #text or 0, 8 do c.buckets[#c.buckets + 1] = unpack_struct('<d', text, at) end
   return c
 end
 local function shared_counter(key) return shared[key] or load_counter(key, '~', call('HGET', key, '~')) end
 local function size_of(key)
-  if not sizes[key] then sizes[key] = call('HLEN', key) - call('HEXISTS', key, '~') end
+  sizes[key] = sizes[key] or call('HLEN', key) - call('HEXISTS', key, '~')
   return sizes[key]
 end
 local function set_exists(c, exists)
@@ -186,7 +184,6 @@ end
 -- The present transaction: its version and a blank, the last entry and all entries that it has enqueued, whether records and
 -- entries have its stamp, the counters' new amounts, and the counters in shadow mode that had no room.
 local version, proof, entry, entries, stamped, stamp, shadowed
-local last_ends, last_began, window_text
 -- Debits the counters of a list of rooms.
 function words.room(i)
   local rooms = ARGV[i]
@@ -204,9 +201,7 @@ function words.room(i)
     local checks = amount == 0 and window == 0
     if not checks then
       change(c)
-      if c.buckets or window == ROLLING or window < ROLLING and c.ends ~= 0 or window > ROLLING and now >= c.ends then
-        open_window(c, window, from, upto, length)
-      end
+      open_window(c, window, from, upto, length)
     end
     local used, ends, began = c.used, c.ends, c.began
     if checks and (c.buckets or ends ~= 0) then used, ends, began = 0, 0, 0 end
@@ -226,13 +221,7 @@ function words.room(i)
     local leaves = c.ends
     if window == ROLLING then leaves = debit_rolling(c, amount, length) else c.used = c.used + amount end
     if checks then leaves = ends else used, began = c.used, c.began end
-    if stamped then
-      -- Most debits of a batch are in the same windows.
-      if leaves ~= last_ends or began ~= last_began then
-        last_ends, last_began, window_text = leaves, began, format(':%d:%d', leaves, began)
-      end
-      stamp = (stamp == '-' and '' or stamp .. ',') .. format('%d', used) .. window_text
-    end
+    if stamped then stamp = (stamp == '-' and '' or stamp .. ',') .. format('%d:%d:%d', used, leaves, began) end
   end
   return i + 1
 end
@@ -314,9 +303,7 @@ function words.version(i) return i + 2, not has_version(ARGV[i], ARGV[i + 1]) an
 function words.absent(i)
   local last = i + ARGV[i]
   if call('EXISTS', unpack(ARGV, i + 1, last)) == 0 then return last + 1 end
-  for k = i + 1, last do
-    if call('EXISTS', ARGV[k]) == 1 then return last + 1, record(ARGV[k]) end
-  end
+  for k = i + 1, last do if call('EXISTS', ARGV[k]) == 1 then return last + 1, record(ARGV[k]) end end
 end
 function words.present(i) return i + 1, call('EXISTS', ARGV[i]) == 0 and { 'record', ARGV[i], false } or nil end
 function words.before(i) return i + 1, now >= ARGV[i] + 0 and TIME or nil end
@@ -452,15 +439,13 @@ end
 -- No length in the arguments is negative: whoever may call the function could otherwise make it run forever.
 -- Reads groups of names, each from one hash. Returns the index behind them.
 local function load_groups(i, prefix, load)
-  local groups = ARGV[i] + 0
-  i = i + 1
-  for _ = 1, groups do
-    local group, n = ARGV[i], max_of(ARGV[i + 1], 0)
-    local found = try('HMGET', prefix .. group, unpack(ARGV, i + 2, i + 1 + n))
-    for k = 1, n do load(group, ARGV[i + 1 + k], not found.err and found[k]) end
+  for _ = 1, ARGV[i] do
+    local group, n = ARGV[i + 1], max_of(ARGV[i + 2], 0)
+    local found = try('HMGET', prefix .. group, unpack(ARGV, i + 3, i + 2 + n))
+    for k = 1, n do load(group, ARGV[i + 2 + k], not found.err and found[k]) end
     i = i + 2 + n
   end
-  return i
+  return i + 1
 end
 local function save()
   -- Names and values by hash.
@@ -479,9 +464,7 @@ local function save()
       try('HDEL', c.key, c.name)
     end
   end
-  for _, box in ipairs(boxes) do
-    if box.used and box.seq ~= 0 then set(box.seqs, box.name, box.seq) end
-  end
+  for _, box in ipairs(boxes) do if box.used and box.seq ~= 0 then set(box.seqs, box.name, box.seq) end end
   for key, list in pairs(hashes) do in_parts('HSET', key, list, 1, #list) end
 end
 local function run(keys, args)
