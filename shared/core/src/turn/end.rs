@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, TurnId};
 
-use super::park::leave_parked;
+use super::parked::leave_parked;
 use super::state::{EndReason, Finished, Head, State, Turn, WaitReason};
 use crate::audit::admitted;
 use crate::bounds::Bounds;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::expire::begin_ending;
 use super::holder;
-use super::park::join_parked;
+use super::parked::join_parked;
 use super::slice::{Slice, dispatch, fields};
 use super::state::{EndReason, State, Turn, WaitReason};
 use crate::bounds::Bounds;

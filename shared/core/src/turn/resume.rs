@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::due::{Case, Fired};
 use super::end::parts;
-use super::park::leave_parked;
+use super::parked::leave_parked;
 use super::slice::dispatch;
 use super::state::{Destination, EndReason, Turn};
 use super::throttle::{throttle, undecided_queue};

@@ -231,8 +231,7 @@ async fn replies_that_all_groups_have_acknowledged_are_read() {
             assert_eq!(b.store.acknowledged(&log).await.unwrap(), Some(0));
             let read = ["XREADGROUP", "GROUP", group, "r", "COUNT", "2", "STREAMS", &full, ">"];
             let _: redis::Value = b.command(&read).await;
-            let pending: Vec<(String, String, u64, u64)> =
-                b.command(&["XPENDING", &full, group, "-", "+", "9"]).await;
+            let pending: Vec<(String, String, u64, u64)> = b.command(&["XPENDING", &full, group, "-", "+", "9"]).await;
             ids = pending.into_iter().map(|(id, ..)| id).collect();
             let acknowledged = b.store.acknowledged(&log).await.unwrap();
             assert!(acknowledged < number(&ids[0]), "{acknowledged:?}");
