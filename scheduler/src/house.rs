@@ -170,28 +170,29 @@ impl House {
 
     /// Trims inboxes by age, and by what readers have confirmed. Forgets inboxes that have not been used for as long.
     async fn trim_inboxes(&self) -> Result<(), StoreError> {
-        let retain_ms = self.store.options().reply_retain_ms;
-        let now_ms = self.store.state().now_ms;
         let active = self.active.load();
         for tenant in active.policy.tenants.keys().filter(|tenant| self.store.is_home_of(tenant)) {
-            let set = SetKey::new(format!("inboxes:{tenant}"));
-            let Value::Members(inboxes) =
-                self.store.query(Query::First { set: set.clone(), upto: None, count: STEP_MAX * 4 }).await?
-            else {
-                continue;
-            };
-            for (inbox, used_ms) in inboxes {
-                trim_inbox(&self.store, tenant, &inbox, retain_ms).await?;
-                if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
-                    let mut transaction = Transaction::new(self.store.versions().draw());
-                    transaction.write(Write::Leave { set: set.clone(), member: inbox, queue_of: None });
-                    self.store.seam().commit(&[transaction]).await?;
-                }
-            }
-            let events = call::approval::events(tenant);
-            self.store.seam().trim(&events, Keep { age_ms: EVENTS_MS, ..Keep::default() }).await?;
+            skip_damaged(self.trim_inboxes_of(tenant).await, tenant.as_str())?;
         }
         Ok(())
+    }
+
+    async fn trim_inboxes_of(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        let retain_ms = self.store.options().reply_retain_ms;
+        let now_ms = self.store.state().now_ms;
+        let set = SetKey::new(format!("inboxes:{tenant}"));
+        let first = Query::First { set: set.clone(), upto: None, count: STEP_MAX * 4 };
+        let Value::Members(inboxes) = self.store.query(first).await? else { return Ok(()) };
+        for (inbox, used_ms) in inboxes {
+            skip_damaged(trim_inbox(&self.store, tenant, &inbox, retain_ms).await.map(drop), &inbox)?;
+            if i64::try_from(used_ms).unwrap_or(i64::MAX) + retain_ms < now_ms {
+                let mut transaction = Transaction::new(self.store.versions().draw());
+                transaction.write(Write::Leave { set: set.clone(), member: inbox, queue_of: None });
+                self.store.seam().commit(&[transaction]).await?;
+            }
+        }
+        let events = call::approval::events(tenant);
+        self.store.seam().trim(&events, Keep { age_ms: EVENTS_MS, ..Keep::default() }).await.map(drop)
     }
 
     /// Removes listings and notes that have expired.
@@ -269,6 +270,17 @@ impl House {
 struct Cursors {
     limit: usize,
     counter: u64,
+}
+
+/// Logs that data of a tenant or inbox is damaged. It must not keep the janitor from the others.
+fn skip_damaged(result: Result<(), StoreError>, name: &str) -> Result<(), StoreError> {
+    match result {
+        Err(error) if error.is_script_error() => {
+            tracing::warn!(name, %error, "failed to trim damaged inbox");
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 /// Removes replies by age, and those that the readers have confirmed: by their position, or through consumer groups. Returns
