@@ -131,8 +131,8 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
 
     let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("onlooker")]);
     seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
-    let limits = [&["limits", "--redis-url", &redis.url("onlooker")][..], &config].concat();
-    tickfleet(&limits).exits(0).says("mails").says("demo:kelly");
+    let onlooker = redis.url("onlooker");
+    tickfleet(&["limits", "--redis-url", &onlooker, config[0], config[1]]).exits(0).says("mails").says("demo:kelly");
     let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna", config[0], config[1]];
     let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
     by_onlooker.exits(1).complains("no permissions");
