@@ -24,6 +24,8 @@ use crate::held::held;
 const DEAD_MAX: usize = 16;
 /// Entries of a queue read at once.
 const HELD_MAX: usize = 256;
+/// The consumer of entries whose consumer was deleted with them. It never has a lease, so it is reaped at once.
+const LOST: &str = "lost";
 /// Steps for one consumer in one round. The next round continues.
 const STEPS_MAX: usize = 256;
 
@@ -113,6 +115,14 @@ impl Recovery {
     /// Lists consumers that hold entries and are not listed, see [`ListHolder`].
     async fn list_holders(&self) -> Result<(), StoreError> {
         for queue in inbound().into_iter().chain(slices()) {
+            // The reaping of others does not wait for it: an older Redis user may lack the right to it.
+            match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
+                Ok(0) => {}
+                Ok(lost) => {
+                    tracing::error!(%queue, entries = lost, "nobody held entries that were delivered; redelivering them");
+                }
+                Err(error) => tracing::warn!(%queue, %error, "failed to redeliver entries that nobody holds"),
+            }
             for holder in self.store.seam().consumers(&queue).await?.into_iter().filter(|one| one.held > 0) {
                 let Ok(consumer) = ConsumerId::new(&*holder.name) else { continue };
                 self.store.decide(ListHolder { consumer }).await?;

@@ -74,6 +74,8 @@ const READS: &[&str] = &[
 const OPERATING: &[&str] = &["acl|dryrun", "config|get"];
 /// What takes entries of queues, and makes queues that are missing.
 const TAKING: &[&str] = &["xgroup|create", "xreadgroup"];
+/// What gives a consumer entries that nobody holds.
+const ADOPTING: &[&str] = &["xclaim"];
 /// What trims logs and inboxes without the function.
 const TRIMMING: &[&str] = &["xtrim", "del", "hdel"];
 /// Waits until a begin is durable.
@@ -230,8 +232,8 @@ impl Role {
     /// What it asks without the function, beside [`CONNECTING`].
     fn plain(self) -> Vec<&'static [&'static str]> {
         match self {
-            Self::Tickfleet => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING, OPERATING],
-            Self::Scheduler => vec![READS, COMMITTING, TAKING, TRIMMING],
+            Self::Tickfleet => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING, WAITING, OPERATING],
+            Self::Scheduler => vec![READS, COMMITTING, TAKING, ADOPTING, TRIMMING],
             Self::Worker => vec![READS, COMMITTING, TAKING, TRIMMING, WAITING],
             Self::Operator => vec![READS, COMMITTING, TRIMMING, OPERATING],
             Self::Gateway => vec![READS, COMMITTING, TRIMMING],

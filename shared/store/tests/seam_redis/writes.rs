@@ -246,6 +246,30 @@ async fn replies_that_all_groups_have_acknowledged_are_read() {
     .await;
 }
 
+#[tokio::test]
+async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
+    on_each(false, async |b| {
+        b.store.ensure_queues(&[queue("q")]).await.unwrap();
+        let adopt = async || b.store.adopt_lost(&queue("q"), "lost", 3).await.unwrap();
+        b.commit(with(vec![], (0..5).map(|_| enqueue("q", "v")).collect())).await.unwrap();
+        assert_eq!(adopt().await, 0, "nothing was delivered");
+        let held = b.take("q", 1).await;
+        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
+        assert_eq!(adopt().await, 0, "all that was delivered is held");
+        let deleted: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
+        assert_eq!(deleted, 3);
+        assert_eq!(adopt().await, 2, "of the oldest three entries");
+        assert_eq!(adopt().await, 0);
+        let held = Guard::Held(queue("q"), held[0].clone());
+        b.commit(with(vec![held], vec![])).await.unwrap();
+        assert_eq!(adopt().await, 1);
+        let consumers = b.store.consumers(&queue("q")).await.unwrap();
+        assert_eq!(consumers.iter().map(|one| (&*one.name, one.held)).collect::<Vec<_>>(), [("c", 0), ("lost", 3)]);
+    })
+    .await;
+}
+
 /// The form of [`Keep::read_upto`].
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
