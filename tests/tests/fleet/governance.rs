@@ -81,7 +81,7 @@ pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let keeps = format!("{removes}  if string.find(stream, ':ready:', 1, true) then return end\n");
     for (text, witnessing, times) in [
         (removes, keeps.as_str(), 1),
-        ("entry = call('XADD', a, '*', ", "entry = call('XADD', a, now_text .. '-*', ", 2),
+        ("entry = call('XADD', ARGV[i], '*', ", "entry = call('XADD', ARGV[i], now_text .. '-*', ", 1),
     ] {
         assert_eq!(code.matches(text).count(), times, "{text}");
         code = code.replace(text, witnessing);

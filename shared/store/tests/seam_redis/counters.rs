@@ -213,14 +213,35 @@ async fn a_stamped_transaction_says_what_it_debited() {
 }
 
 #[tokio::test]
-async fn a_text_that_is_no_counter_starts_again_and_costs_no_other() {
+async fn a_counter_that_cannot_be_read_is_used_up_until_its_window_ends_and_costs_no_other() {
     on_each(false, async |b| {
+        let now = b.store.shard().await.unwrap().now_ms;
+        let fixed = |name, start_ms, end_ms| {
+            let window = Window::Fixed { start_ms, end_ms, length_ms: end_ms - start_ms };
+            guarded(Room { window, ..room(name, 1, 5) })
+        };
         for (name, text) in [("short", "foreign".to_owned()), ("long", "x".repeat(33))] {
             let _: u64 = b.command(&["HSET", &b.full("counters:tick"), name, &text]).await;
-            let results = b.commit_all(&[guarded(room(name, 2, 5)), guarded(room("other", 1, 5))]).await;
-            assert!(results.iter().all(Result::is_ok), "{results:?}");
-            assert_eq!(b.used(name).await, Some(2));
+            let (ends_ms, began_ms) = (now + 1_000, now - 1_000);
+            let full = CounterState { used: 1 << 53, ends_ms, began_ms, queued: false };
+            let other = fixed("other", began_ms, ends_ms);
+            let results = b.commit_all(&[fixed(name, began_ms, ends_ms), other]).await;
+            assert_eq!(results[0], Err(Conflict::Room { counter: counter(name), state: full }));
+            assert!(results[1].is_ok(), "{results:?}");
+            assert!(b.commit(fixed(name, began_ms, ends_ms)).await.is_err(), "it is used up for the whole window");
         }
+        while b.store.shard().await.unwrap().now_ms < now + 1_000 {
+            // The window ends with time alone.
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        for name in ["short", "long"] {
+            assert!(b.commit(fixed(name, now + 1_000, now + 100_000)).await.is_ok());
+            assert_eq!(b.used(name).await, Some(1));
+        }
+        // Without a window, nothing is used, and the next change makes it readable.
+        let _: u64 = b.command(&["HSET", &b.full("counters:tick"), "total", "foreign"]).await;
+        assert!(b.commit(guarded(room("total", 2, 5))).await.is_ok());
+        assert_eq!(b.used("total").await, Some(2));
     })
     .await;
 }

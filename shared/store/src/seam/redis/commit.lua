@@ -103,8 +103,8 @@ local function load_counter(key, name, text)
   local c = { key = key, name = name, exists = text and true, used = 0, ends = 0, began = 0, queued = false, touch = false }
   counters[#counters + 1] = c
   if name == '~' then shared[key] = c end
-  -- A text of another length is no counter, and is written anew.
-  if not text or #text < 32 or #text % 16 ~= 0 then return c end
+  if not text then return c end
+  if #text < 32 or #text % 16 ~= 0 then c.is_lost = true return c end
   local flags
   c.used, c.ends, c.began, flags = unpack_struct('<dddd', text)
   c.queued = flags % 2 == 1
@@ -165,6 +165,12 @@ local function debit_rolling(c, amount, length)
   sum_buckets(c)
   return leaves
 end
+-- A counter that cannot be read has no room until its window ends. The transaction may be refused, so this is not its change.
+local function use_up(c, window, from, upto, length)
+  c.is_lost, c.touch = nil, 0
+  if window == ROLLING then c.buckets = { now + length, NO_BOUND } return end
+  if window > ROLLING then c.used, c.ends, c.began = NO_BOUND, upto, from end
+end
 -- Opens the window that runs now, if the counter's last one has ended.
 local function open_window(c, window, from, upto, length)
   if window == ROLLING then
@@ -200,6 +206,7 @@ function words.room(i)
     -- Only a comparison: it changes nothing, and so needs no right to change it.
     local checks = amount == 0 and window == 0
     if not checks then
+      if c.is_lost then use_up(c, window, from, upto, length) end
       change(c)
       open_window(c, window, from, upto, length)
     end
@@ -340,16 +347,14 @@ function words.pending(i) return i + 2, not first_held(ARGV[i], ARGV[i + 1], ARG
 -- Upkeep removes a consumer that holds nothing.
 function words.idle(i)
   if first_held(ARGV[i], '-', '+', ARGV[i + 1]) then return i + 2, NOT_HELD end
-  try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1])
-  return i + 2
+  try('XGROUP', 'DELCONSUMER', ARGV[i], GROUP, ARGV[i + 1]) return i + 2
 end
 function words.use_inbox(i) use_inbox(boxes[ARGV[i] + 0]) return i + 1 end
 function words.put(i) call('SET', ARGV[i], version .. (entry or '-') .. ' ' .. stamp .. ' ' .. ARGV[i + 1]) return i + 2 end
 -- Any other command whose answer nobody needs.
 function words.call(i)
   local last = i + max_of(ARGV[i], 0)
-  call(unpack(ARGV, i + 1, last))
-  return last + 1
+  call(unpack(ARGV, i + 1, last)) return last + 1
 end
 -- A part has the lifetime of its record.
 function words.part(i)
@@ -390,23 +395,19 @@ function words.write_timers(i) write_timers() return i end
 -- Notes in a counter whether turns wait in its queue.
 function words.queue(i)
   local waits, c = call('ZCARD', ARGV[i]) > 0, written(ARGV[i + 1])
-  if not (c.exists or waits) then return i + 2 end
-  change(c)
-  c.queued = waits
+  if c.exists or waits then change(c) c.queued = waits end
   return i + 2
 end
 function words.restart(i)
   local c = written(ARGV[i])
   if c.exists and not c.buckets and c.ends == ARGV[i + 2] + 0 then
-    change(c)
-    c.used, c.began = max_of(c.used - ARGV[i + 1], 0), now
+    change(c) c.used, c.began = max_of(c.used - ARGV[i + 1], 0), now
   end
   return i + 3
 end
 function words.delete_counter(i)
   local c = counters[ARGV[i] + 0]
-  change(c)
-  set_exists(c, false)
+  change(c) set_exists(c, false)
   c.used, c.ends, c.began, c.queued, c.buckets = 0, 0, 0, false, false
   return i + 1
 end

@@ -130,6 +130,10 @@ impl<'a> Numbered<'a> {
     }
 }
 
+/// The commands that the words of a batch name. Whoever commits needs the right to each.
+pub(crate) const CALLED: &[&str] =
+    &["DEL", "HDEL", "PERSIST", "PEXPIRE", "SET", "XACK", "XADD", "XDEL", "ZADD", "ZREM"];
+
 /// A batch as the arguments of `commit.lua`.
 pub(super) struct Encoded {
     /// The arguments after run ID, lease and epoch.
@@ -256,8 +260,9 @@ impl Encoder<'_> {
         self.words.join(&[self.prefix.as_bytes(), b"parts:", key.as_str().as_bytes()])
     }
 
-    /// A command with so many words.
+    /// A command with so many words, one of [`CALLED`].
     fn call(&mut self, words: usize, command: &str) -> &mut Self {
+        debug_assert!(CALLED.contains(&command), "{command}: no role has the right");
         self.words.push("call").show(words).push(command);
         self
     }

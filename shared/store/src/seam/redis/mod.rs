@@ -49,6 +49,7 @@ use crate::connection::question::Question;
 use crate::connection::url::target_of;
 use crate::script::Function;
 use crate::{Keys, Observer, StoreError};
+pub(crate) use encode::CALLED;
 use encode::{Encoded, encode};
 pub(crate) use reply::COMMIT;
 
