@@ -79,8 +79,12 @@ pub(super) async fn start_witnessed(plan: Plan) -> Fleet {
     let mut code: String = redis::from_redis_value(library["library_code"].clone()).unwrap();
     let removes = "local function delete_acknowledged(stream)\n";
     let keeps = format!("{removes}  if string.find(stream, ':ready:', 1, true) then return end\n");
+    let calls = "  call(unpack(ARGV, i + 1, last)) return last + 1\n";
+    let is_kept = "ARGV[i + 1] == 'XDEL' and string.find(ARGV[i + 2], ':ready:', 1, true)";
+    let keeps_called = format!("  if {is_kept} then return last + 1 end\n{calls}");
     for (text, witnessing, times) in [
         (removes, keeps.as_str(), 1),
+        (calls, keeps_called.as_str(), 1),
         ("entry = call('XADD', ARGV[i], '*', ", "entry = call('XADD', ARGV[i], now_text .. '-*', ", 1),
     ] {
         assert_eq!(code.matches(text).count(), times, "{text}");
