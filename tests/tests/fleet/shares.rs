@@ -201,7 +201,7 @@ async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
         // There is nothing to wait for but what Redis has.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_ne!(fleet.ask::<u64>("ZCARD", "lane:fair_share@acme", &[]).await, 0, "most wait on the lane");
+    assert_ne!(fleet.ask::<u64>("ZCARD", "throttle:fair_share@acme", &[]).await, 0, "most wait on the lane");
     let seen = backlog().await;
     assert_eq!((seen.ready + seen.running, seen.parked), (10 * SLOTS as u64, 0));
     gate.add_permits(10 * SLOTS);
