@@ -12,7 +12,7 @@ use tickfleet_model::{Outcome, TenantId};
 use tickfleet_store::{Addition, LogEntry, Store, StoreError};
 
 use crate::model_use::ModelUse;
-use crate::rules::{Did, field, looked_at};
+use crate::rules::{Did, field};
 
 /// Entries that are counted in one step: what a script then adds stays far below 10 ms.
 const STEP: usize = 1_000;
@@ -188,7 +188,6 @@ fn additions(entries: &[LogEntry]) -> Vec<Addition> {
         let Ok(logged) = serde_json::from_str::<Logged>(&entry.text) else { continue };
         let Some(tenant) = logged.tenant.filter(|_| logged.action == "TOOL_CALL") else { continue };
         let day = ms_of(&entry.id).div_euclid(DAY_MS);
-        *sums.entry((day, tenant.clone(), looked_at(&tenant), looked_at(&tenant))).or_default() += 1;
         for (did, rule) in logged.meta.rules() {
             *sums.entry((day, tenant.clone(), field(did, &tenant, rule), field(did, &tenant, OTHERS))).or_default() +=
                 1;
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_counted_once_as_one_whose_rules_were_looked_at() {
+    fn each_call_is_counted_once() {
         let entry = |outcome: &str| LogEntry {
             id: "1764130000000-0".into(),
             text: format!(
@@ -366,7 +365,6 @@ mod tests {
             counts.iter().filter(|one| is_so(&one.count)).map(|one| one.amount).sum()
         };
         assert_eq!(sum(&|field| call_of(field) == Some("demo")), 3);
-        assert_eq!(sum(&|field| field == looked_at("demo")), 3);
     }
 
     #[test]

@@ -280,7 +280,7 @@ async fn parts_of_the_slots_places_and_budgets_of_tasks_are_decided_as_they_were
     // does, and a limit beside that is not decided again.
     let (found, said) = other("more", "25%", "100%");
     let undecided = said.json()["summary"]["not_decidable"].to_string();
-    assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}", said.stdout);
+    assert!(found.is_empty() && undecided.contains("a limit and a cap both delayed"), "{}{}", said.stdout, log());
     // What a limit refuses leaves its place in the budget of the task to the next call.
     let (found, said) = other("never", "max: 9", "max: 0");
     let of_task = [("under/1", "capped", "limits.never"), ("under/2", "let_go", "task_budget")];
