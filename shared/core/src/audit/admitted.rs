@@ -65,12 +65,16 @@ fn debits(limits: &[(CounterKey, u64)], amounts: &[u64], debited: &[Debited]) ->
     if text.is_empty() { ";D0".to_owned() } else { text }
 }
 
-/// The note about a wait in a throttle queue. A turn whose slice has ended is only checked again: that is no wait.
+/// The note about a wait in a throttle queue. A turn whose slice has ended is only checked again, see
+/// [`crate::turn::throttle::undecided_queue`]: that is no wait.
 fn wait(note: &Note) -> Option<String> {
     let Note::Throttled { at_ms, counter, until_ms } = note else { return None };
-    if until_ms <= at_ms {
+    let is_known = until_ms > at_ms;
+    if &*counter.limit == limits::TICK && !is_known {
         return None;
     }
+    // Turns ahead, or calls that hold permits, end at any time.
+    let until_ms = if is_known { *until_ms } else { 0 };
     Some(match &*counter.limit {
         limits::TICK => format!(";W{at_ms},t,{until_ms}"),
         limits::DAY | limits::TENANT_DAY => format!(";W{at_ms},d,{until_ms}"),
@@ -122,6 +126,7 @@ mod tests {
             Note::Throttled { at_ms: 600, counter: tick.clone(), until_ms: 600 },
             Note::Throttled { at_ms: 700, counter: CounterKey::new("mails", "acme"), until_ms: 9_000 },
             Note::Throttled { at_ms: 900, counter: tick, until_ms: 1_000 },
+            Note::Throttled { at_ms: 950, counter: CounterKey::new("at_once", "~"), until_ms: 950 },
             Note::Admitted { at_ms: 1_000, calls: 2, limits, amounts: vec![2, 2, 2, 2], debited: Vec::new() },
             Note::Permits { at_ms: 1_100, calls: 1, taken: false },
         ];
@@ -129,11 +134,11 @@ mod tests {
         let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
         let debited = [debited(7, 0, 0), debited(12, 86_400_000, 0), debited(2, 5_000, 0), debited(4, 9_000, 3)];
         let text = admitted(&turn, &debited).unwrap();
-        assert_eq!(text, "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000");
+        assert_eq!(text, "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0");
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);
         assert_eq!(AdmissionMore::read(&text).task, Some((7, 50)));
         assert_eq!(DebitNotes::read(&text).debits.len(), 1);
-        assert_eq!(WaitNote::read_all(&text).len(), 2);
+        assert_eq!(WaitNote::read_all(&text).len(), 3);
         let entry = with_end(&Bytes::from(r#"{"meta":{"outcome":"ok"}}"#), &turn, 2_000);
         assert_eq!(entry, r#"{"meta":{"outcome":"ok","ended_ms":2000,"places":"G1100,1"}}"#);
         assert_eq!(PlacesNote::read_all("G1100,1").len(), 1);

@@ -270,6 +270,35 @@ async fn entries_whose_consumer_was_deleted_are_adopted_and_no_others() {
     .await;
 }
 
+/// Many acknowledged entries are deleted by a trim, but never beyond an entry that was lost with a deleted consumer.
+#[tokio::test]
+async fn a_trim_of_acknowledged_entries_takes_no_lost_ones() {
+    on_each(false, async |b| {
+        b.store.ensure_queues(&[queue("q")]).await.unwrap();
+        let trims = async || -> u64 {
+            let stats: String = b.command(&["INFO", "commandstats"]).await;
+            let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xtrim:calls=")?.split(',').next());
+            calls.map_or(0, |calls| calls.parse().unwrap())
+        };
+        let settle = async |count: usize| {
+            let held = b.take("q", count).await.into_iter();
+            let settles: Vec<_> = held.map(|entry| with(vec![Guard::Held(queue("q"), entry)], vec![])).collect();
+            assert!(b.commit_all(&settles).await.iter().all(Result::is_ok));
+        };
+        b.commit(with(vec![], (0..35).map(|_| enqueue("q", "v")).collect())).await.unwrap();
+        let before = trims().await;
+        settle(10).await;
+        assert_eq!(trims().await, before + 1);
+        let other = Take { consumer: "gone".into(), queues: vec![queue("q")], count: 3, wait_ms: 0 };
+        assert_eq!(b.store.take(&other).await.unwrap().len(), 3);
+        let _: u64 = b.command(&["XGROUP", "DELCONSUMER", &b.full("q"), "workers", "gone"]).await;
+        settle(20).await;
+        assert_eq!(trims().await, before + 1);
+        assert_eq!(b.store.adopt_lost(&queue("q"), "lost", 100).await.unwrap(), 3);
+    })
+    .await;
+}
+
 /// The form of [`Keep::read_upto`].
 fn number(id: &str) -> Option<u128> {
     let (ms, sequence) = id.split_once('-')?;
