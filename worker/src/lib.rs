@@ -37,8 +37,8 @@ use tickfleet_store::Store;
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
-use calls::call::Calls;
 pub use calls::governed::loops::LoopOptions;
+use calls::state::Calls;
 use calls::turn::Pipeline;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};

@@ -21,13 +21,13 @@ use tickfleet_store::seam::RunError;
 use tokio::time::Instant;
 
 use crate::batch::{BeginCall, WaitFor};
-use crate::calls::call::Calls;
 use crate::calls::effects;
 use crate::calls::governed::facts::FactsCheck;
 use crate::calls::governed::{consent, facts};
 use crate::calls::guards::{Admitted, Passed};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying, Waiting};
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, ToolSecrets, Toolbox};
 
@@ -35,19 +35,6 @@ use crate::tools::{CallContext, ToolSecrets, Toolbox};
 pub(super) const HOLD: Duration = Duration::from_millis(500);
 /// The end of an equal call wakes those that wait for it. If that is lost, they look again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
-/// A call that does not begin now.
-pub(super) struct Instead {
-    pub(super) disposition: Disposition,
-    /// True if its end is a call of its agent's streak.
-    pub(super) counts: bool,
-}
-
-impl Instead {
-    const fn of(disposition: Disposition) -> Self {
-        Self { disposition, counts: false }
-    }
-}
 
 /// What is known of an earlier attempt of a call that this one does not begin.
 pub(super) enum Earlier {
@@ -391,7 +378,10 @@ impl Calls {
         Instead::of(match refusal {
             Refusal::Streak { until_ms } => self.loops.refused(trying, until_ms),
             Refusal::Fact { condition, known } => match asks.facts {
-                Some(facts) => self.denied_by_fact(asks, facts, condition, known),
+                Some(facts) => {
+                    let tool = (&*asks.passed.tool, asks.wanted.tools);
+                    self.denied_by_fact(trying, tool, facts, condition, known)
+                }
                 None => Disposition::Lost,
             },
             Refusal::FactsFull => facts::full(trying, &asks.passed.tool.spec.name),
@@ -458,10 +448,10 @@ impl Calls {
 }
 
 /// A begin with its subjects, for the messages about its result.
-pub(super) struct Asks<'a> {
-    pub(super) trying: &'a Trying<'a>,
-    pub(super) wanted: &'a Wanted<'a>,
-    pub(super) passed: &'a Passed,
-    pub(super) facts: Option<&'a FactsCheck<'a>>,
-    pub(super) claim: Option<&'a ClaimEffect>,
+struct Asks<'a> {
+    trying: &'a Trying<'a>,
+    wanted: &'a Wanted<'a>,
+    passed: &'a Passed,
+    facts: Option<&'a FactsCheck<'a>>,
+    claim: Option<&'a ClaimEffect>,
 }

@@ -13,85 +13,27 @@ use tickfleet_core::turn::state::EndReason;
 use tickfleet_core::turn::{Cancellation, Destination, HandBackReason, Slice, Turn};
 use tickfleet_engine::report::Past;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
-use tickfleet_model::redaction::Redactor;
-use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{CallError, Durability, Effect, Outcome, Priority, TurnId};
-use tickfleet_ops::metrics::{Metrics, RuleAction};
+use tickfleet_model::retry::Verdict;
+use tickfleet_model::{CallError, Effect, Outcome, Priority, TurnId};
+use tickfleet_ops::metrics::RuleAction;
 use tickfleet_protocol::{about, cut_response, is_cut, text};
-use tickfleet_store::{Store, TurnName};
+use tickfleet_store::TurnName;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::Common;
 use crate::calls::attempt::{self, Judged, Ran};
-use crate::calls::begin::{Earlier, Instead, Wanted};
-use crate::calls::effects::Ledger;
-use crate::calls::governed::cache::Cache;
-use crate::calls::governed::loops::{LoopOptions, Loops};
-use crate::calls::guards::{self, Asked, Passed};
+use crate::calls::begin::{Earlier, Wanted};
+use crate::calls::guards::{Passed, passed_with};
 use crate::calls::inner::Begins;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::{Disposition, Trying, may_have_been_held};
-use crate::calls::waiting::breakers::{self, Breakers, Leave};
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Instead, Trying, may_have_been_held};
+use crate::calls::waiting::breakers::{self, Leave};
 use crate::calls::waiting::permit::Permit;
-use crate::journal::Journal;
-use crate::lease_clock::LeaseClock;
-use crate::outbox::Outbox;
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};
 
-/// Carries out calls, one try at a time.
-pub(crate) struct Calls {
-    pub(super) store: Store,
-    pub(super) lease_clock: Arc<LeaseClock>,
-    pub(super) journal: Arc<Journal>,
-    pub(super) outbox: Arc<Outbox>,
-    pub(super) ledger: Ledger,
-    pub(super) cache: Cache,
-    pub(super) loops: Loops,
-    pub(super) breakers: Breakers,
-    pub(super) metrics: Arc<Metrics>,
-    /// The waits between tries.
-    pub(super) ladder: Ladder,
-    /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
-    pub(in crate::calls) durable: (Durability, Duration),
-    /// Takes secrets out of messages.
-    pub(super) redactor: Arc<Redactor>,
-    /// Cancelled when running calls must stop at once.
-    pub(super) now: CancellationToken,
-}
-
 impl Calls {
-    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
-    /// that a call has begun, and for how long that is waited for; `loops` says when an agent goes in circles, if that is
-    /// looked for.
-    pub(crate) fn new(
-        common: &Common,
-        journal: &Arc<Journal>,
-        outbox: &Arc<Outbox>,
-        ladder: Ladder,
-        redactor: Arc<Redactor>,
-        durable: (Durability, Duration),
-        loops: Option<LoopOptions>,
-    ) -> Self {
-        Self {
-            store: common.store.clone(),
-            lease_clock: common.lease_clock.clone(),
-            journal: journal.clone(),
-            outbox: outbox.clone(),
-            ledger: Ledger::new(common),
-            cache: Cache::new(common),
-            loops: Loops::new(loops, &common.metrics),
-            breakers: common.breakers.clone(),
-            metrics: common.metrics.clone(),
-            ladder,
-            durable,
-            redactor,
-            now: common.now.clone(),
-        }
-    }
-
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
@@ -413,23 +355,6 @@ impl Calls {
             }
         }
     }
-}
-
-/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
-pub(super) async fn passed_with(
-    trying: &Trying<'_>,
-    tools: &Toolbox,
-    arguments: &str,
-) -> Result<Passed, Box<CallEnding>> {
-    let head = trying.head();
-    let asked = if trying.is_task() {
-        Asked::Task { handlers: &trying.config.task_handlers, agent: &head.agent }
-    } else {
-        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
-        let (strict, context, task) = (head.strict, &*trying.context, head.task.as_ref());
-        Asked::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
-    };
-    guards::pass(&asked, arguments, |_, _| {}).await
 }
 
 /// The problem of a call that cannot be read: it is one of a plain answer, or its response was cut off, so that its

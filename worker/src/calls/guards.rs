@@ -16,7 +16,7 @@ use tickfleet_rules::Ruling;
 use crate::agents::TaskHandlers;
 use crate::calls::governed::cache::Question;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::Disposition;
+use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 
 /// One guard.
@@ -278,6 +278,23 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
             Err(Box::new(CallEnding { outcome: Outcome::Internal, error: messages::internal() }))
         }
     }
+}
+
+/// The tool and its arguments, if the call passes every guard with these. A task's work is its agent's handler.
+pub(super) async fn passed_with(
+    trying: &Trying<'_>,
+    tools: &Toolbox,
+    arguments: &str,
+) -> Result<Passed, Box<CallEnding>> {
+    let head = trying.head();
+    let asked = if trying.is_task() {
+        Asked::Task { handlers: &trying.config.task_handlers, agent: &head.agent }
+    } else {
+        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
+        let (strict, context, task) = (head.strict, &*trying.context, head.task.as_ref());
+        Asked::Tool { tools, tenant, agent: &head.agent, name, strict, context, task }
+    };
+    pass(&asked, arguments, |_, _| {}).await
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! one decision that begins it), `governed` (its sections: people who have to agree, facts of its session, agents in loops,
 //! cached results), `effects` (equal calls of a tool with an effect key), `ends` (the sections of its end), `reconcile`
 //! (whether a call took effect of which nobody knows), `attempt` (one try), `trying` (what is known of one), `inner` (calls
-//! that a tool makes), `messages` (the texts that a model gets), `spans` (OpenTelemetry's names), [`trial`] (one call outside
+//! that a tool makes), `state` (what all of these need), `messages` (the texts that a model gets), `spans` (OpenTelemetry's names), [`trial`] (one call outside
 //! of a fleet), [`recalled`] (one of the audit log).
 
 mod attempt;
@@ -22,6 +22,7 @@ mod questions;
 pub mod recalled;
 mod reconcile;
 mod spans;
+pub(crate) mod state;
 pub mod trial;
 mod trying;
 pub mod turn;

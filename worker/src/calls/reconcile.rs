@@ -11,9 +11,9 @@ use tickfleet_model::{CallError, CallResult, Effect, Outcome, idempotency_key, l
 use tickfleet_protocol::bounded_output;
 
 use crate::calls::attempt::{self, Judged};
-use crate::calls::call::Calls;
 use crate::calls::messages;
 use crate::calls::questions::Questions;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::inner::Inner;
 use crate::tools::{RegisteredTool, Toolbox};

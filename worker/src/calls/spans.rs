@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use tickfleet_ops::gen_ai;
 use tracing::Span;
 
-use crate::calls::call::Calls;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying};
 use crate::tools::{RegisteredTool, wording};
 

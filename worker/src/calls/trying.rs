@@ -108,6 +108,19 @@ pub(crate) struct Progress {
     pub(crate) canceled: Option<String>,
 }
 
+/// A call that does not begin now.
+pub(super) struct Instead {
+    pub(super) disposition: Disposition,
+    /// True if its end is a call of its agent's streak.
+    pub(super) counts: bool,
+}
+
+impl Instead {
+    pub(super) const fn of(disposition: Disposition) -> Self {
+        Self { disposition, counts: false }
+    }
+}
+
 impl Disposition {
     /// The disposition as a span names it.
     pub(crate) fn word(&self) -> &'static str {

@@ -134,7 +134,10 @@ mod tests {
         let debited = |used, ends_ms, began_ms| Debited { used, ends_ms, began_ms };
         let debited = [debited(7, 0, 0), debited(12, 86_400_000, 0), debited(2, 5_000, 0), debited(4, 9_000, 3)];
         let text = admitted(&turn, &debited).unwrap();
-        assert_eq!(text, "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0");
+        assert_eq!(
+            text,
+            "A1000,2,2,10,5000,12,100;T7,50;Dmails@acme,2,4,5,9000,3;L700,mails,9000;W900,t,1000;L950,at_once,0"
+        );
         assert_eq!(AdmissionNote::read(&text).unwrap().tick_used, 2);
         assert_eq!(AdmissionMore::read(&text).task, Some((7, 50)));
         assert_eq!(DebitNotes::read(&text).debits.len(), 1);

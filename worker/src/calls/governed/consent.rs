@@ -22,11 +22,10 @@ use tickfleet_ops::metrics::ApprovalEvent;
 use tickfleet_protocol::bounded_output;
 
 use crate::batch::WaitFor;
-use crate::calls::begin::Instead;
-use crate::calls::call::{Calls, passed_with};
-use crate::calls::guards::Passed;
+use crate::calls::guards::{Passed, passed_with};
 use crate::calls::messages;
-use crate::calls::trying::{Disposition, Trying, Waiting};
+use crate::calls::state::Calls;
+use crate::calls::trying::{Disposition, Instead, Trying, Waiting};
 use crate::tools::Toolbox;
 
 /// A wait for a point in time is longer by this.

@@ -17,9 +17,8 @@ use tickfleet_model::policy::{FactCondition, FactRow, Permissions, ShadowDenial}
 use tickfleet_model::{CallError, CallResult, Effect, Outcome, limits};
 use tickfleet_ops::metrics::RuleAction;
 
-use crate::calls::begin::Asks;
-use crate::calls::call::Calls;
 use crate::calls::messages;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, Trying, may_have_been_held};
 use crate::config::WorkerConfig;
 use crate::tools::{RegisteredTool, Toolbox};
@@ -129,14 +128,13 @@ impl Calls {
     /// The end of a call whose session does not meet a condition.
     pub(in crate::calls) fn denied_by_fact(
         &self,
-        asks: &Asks<'_>,
+        trying: &Trying<'_>,
+        (tool, tools): (&RegisteredTool, &Toolbox),
         facts: &FactsCheck<'_>,
         condition: usize,
         known: KnownFact,
     ) -> Disposition {
-        let trying = asks.trying;
         let Some((condition, required)) = facts.conditions.get(condition).copied() else { return Disposition::Lost };
-        let (tool, tools) = (&*asks.passed.tool, asks.wanted.tools);
         let told = Told { trying, tool, tools, condition, required, known: Some(known) };
         self.metrics.rule_unmet(&told.rule(), RuleAction::Deny);
         let entered_ms = Some(if trying.attempt == 1 { self.store.state().now_ms } else { 0 });

@@ -7,8 +7,8 @@ use tickfleet_model::policy::Pause;
 use tickfleet_model::{CallResult, Effect, Outcome};
 use tickfleet_ops::metrics::BreakerEvent;
 
-use crate::calls::call::Calls;
 use crate::calls::messages;
+use crate::calls::state::Calls;
 use crate::calls::trying::{Disposition, RestingCall, Trying};
 use crate::calls::waiting::breakers::Leave;
 use crate::calls::waiting::permit::Permit;
