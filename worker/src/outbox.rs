@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_core::call::begin::BeginResult;
 use tickfleet_core::turn::{HandBackReason, Parked, Settled, Slice};
-use tickfleet_core::{Context, Decision as _, Step, Version, View};
+use tickfleet_core::{Decision as _, Step, Version, View};
 use tickfleet_model::Durability;
 use tickfleet_store::{Confirmed, Store};
 use tokio_util::sync::CancellationToken;
@@ -66,14 +66,7 @@ impl Outbox {
 
     /// The result of a begin that needs nothing from the store.
     fn begin_at_once(&self, begin: &BeginCall) -> Option<BeginResult> {
-        let state = self.store.state();
-        let context = Context {
-            now_ms: state.now_ms,
-            epoch: state.epoch,
-            epoch_began_ms: state.epoch_began_ms,
-            version: Version::new("-"),
-            conflicts: Vec::new(),
-        };
+        let context = self.store.state().context(Version::new("-"));
         match begin.begin(self.store.options().lease_ms).decide(&begin.view, &context) {
             Ok(Step::Return(result)) => Some(result),
             Ok(Step::Commit(..)) | Err(_) => None,

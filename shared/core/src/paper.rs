@@ -61,7 +61,14 @@ impl Paper {
     pub fn context(&mut self) -> Context {
         self.versions += 1;
         let version = Version::new(format!("v{}", self.versions));
-        Context { now_ms: self.now_ms, epoch: 1, epoch_began_ms: 0, version, conflicts: Vec::new() }
+        Context {
+            now_ms: self.now_ms,
+            epoch: 1,
+            epoch_began_ms: 0,
+            pressure: self.pressure,
+            version,
+            conflicts: Vec::new(),
+        }
     }
 
     /// Decides from the present contents.

@@ -250,14 +250,7 @@ impl Store {
         evaluate: impl Fn(&View, &Context) -> Result<T, Undecided> + Send,
     ) -> Result<T, RunError> {
         for _ in 0..READS_MAX {
-            let state = self.state_or_read().await?;
-            let context = Context {
-                now_ms: state.now_ms,
-                epoch: state.epoch,
-                epoch_began_ms: state.epoch_began_ms,
-                version: Version::new("-"),
-                conflicts: Vec::new(),
-            };
+            let context = self.state_or_read().await?.context(Version::new("-"));
             match evaluate(view, &context) {
                 Ok(value) => return Ok(value),
                 Err(Undecided::Unreadable { key, why }) => return Err(RunError::Unreadable { key, why }),

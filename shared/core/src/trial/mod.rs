@@ -124,7 +124,7 @@ impl Trial {
     pub fn context(&mut self) -> Context {
         let version = self.draw();
         let (epoch, epoch_began_ms) = (self.epoch, self.epoch_began_ms);
-        Context { now_ms: self.now_ms, epoch, epoch_began_ms, version, conflicts: Vec::new() }
+        Context { now_ms: self.now_ms, epoch, epoch_began_ms, pressure: self.pressure, version, conflicts: Vec::new() }
     }
 
     pub fn run<D: Decision>(&mut self, decision: &D) -> D::Output {

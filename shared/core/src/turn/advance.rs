@@ -202,6 +202,7 @@ impl Candidate<'_> {
             frame: &frame,
             bounds,
             now_ms,
+            pressure: context.pressure,
         };
         ending.add_to(transaction, view)?;
         Ok(Advanced::Ended { reason })

@@ -185,6 +185,8 @@ pub struct Ending<'a> {
     pub bounds: &'a Bounds,
     /// Shard time, ms.
     pub now_ms: i64,
+    /// True if memory is short: the record does not repeat a reply that an inbox has.
+    pub pressure: bool,
 }
 
 impl Ending<'_> {
@@ -199,9 +201,11 @@ impl Ending<'_> {
         }
         let entries = self.results.iter().skip(self.new_from).map(|result| &result.audit);
         append_call_audits(transaction, entries, (turn, self.new_from), self.debited, bounds, now_ms);
-        let reply = self.reply();
+        let mut reply = self.reply();
         if let Some(inbox) = &turn.head.reply_to {
-            transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.clone().into()));
+            let kept = if self.pressure { String::new() } else { reply.clone() };
+            let reply = std::mem::replace(&mut reply, kept);
+            transaction.write(Write::Reply(keys::inbox(&name.tenant, inbox), reply.into()));
         }
         let finished = Finished {
             admitted_ms: turn.admitted_ms,

@@ -125,6 +125,7 @@ impl Case<'_> {
             frame: &frame,
             bounds: due.bounds,
             now_ms,
+            pressure: self.context.pressure,
         };
         ending.add_to(&mut self.transaction, self.view)
     }

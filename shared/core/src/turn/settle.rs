@@ -80,7 +80,7 @@ impl Decision for Settle<'_> {
             self.leave_rest(&mut transaction, context.now_ms);
             Settled::Throttled
         } else {
-            self.end(&mut transaction, view, context.now_ms)?;
+            self.end(&mut transaction, view, context)?;
             Settled::Ended
         };
         holder::acknowledge(&mut transaction, slice, context);
@@ -115,7 +115,7 @@ impl Settle<'_> {
     }
 
     /// Ends the turn: all calls have results.
-    fn end(&self, transaction: &mut Transaction, view: &View, now_ms: i64) -> Result<(), Undecided> {
+    fn end(&self, transaction: &mut Transaction, view: &View, context: &Context) -> Result<(), Undecided> {
         let name = &self.slice.name;
         let mut turn = Cow::Borrowed(&self.slice.turn);
         if let Some(why) = self.canceled {
@@ -139,7 +139,8 @@ impl Settle<'_> {
             debited: &self.slice.debited,
             frame: self.frame,
             bounds: self.bounds,
-            now_ms,
+            now_ms: context.now_ms,
+            pressure: context.pressure,
         };
         ending.add_to(transaction, view)
     }

@@ -46,6 +46,21 @@ pub struct ShardState {
     pub pressure: bool,
 }
 
+impl ShardState {
+    /// The input of a decision in this state of the shard.
+    #[must_use]
+    pub const fn context(&self, version: Version) -> Context {
+        Context {
+            now_ms: self.now_ms,
+            epoch: self.epoch,
+            epoch_began_ms: self.epoch_began_ms,
+            pressure: self.pressure,
+            version,
+            conflicts: Vec::new(),
+        }
+    }
+}
+
 /// The result of a batch of transactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
@@ -369,13 +384,7 @@ async fn run_by<D: Decision>(
         .iter()
         .map(|decision| Pending {
             decision,
-            context: Context {
-                now_ms: shard.now_ms,
-                epoch: shard.epoch,
-                epoch_began_ms: shard.epoch_began_ms,
-                version: versions.draw(),
-                conflicts: Vec::new(),
-            },
+            context: shard.context(versions.draw()),
             conflicts: 0,
             overtaken: 0,
             rereads: 0,

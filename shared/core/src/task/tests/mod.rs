@@ -99,6 +99,7 @@ impl Decision for End {
             frame: &frame,
             bounds: &bounds,
             now_ms: context.now_ms,
+            pressure: context.pressure,
         };
         ending.add_to(&mut transaction, view)?;
         Ok(crate::Step::Commit(transaction, true))

@@ -328,7 +328,7 @@ mod tests {
 
     fn context() -> Context {
         let conflicts = Vec::new();
-        Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, version: Version::new("v"), conflicts }
+        Context { now_ms: 1_050, epoch: 1, epoch_began_ms: 0, pressure: false, version: Version::new("v"), conflicts }
     }
 
     fn plan(view: &View, context: &Context, waits: Option<(&CounterKey, u64)>, debits: &[Debit]) -> Planned {

@@ -8,7 +8,7 @@ mod park;
 mod settle;
 
 use bytes::Bytes;
-use tickfleet_model::{Priority, TurnId};
+use tickfleet_model::{InboxName, Priority, TurnId};
 
 use super::end::{EndedCall, Fate, Render, RenderedCall, ReplyFrame, parts};
 use super::state::{EndReason, Finished};

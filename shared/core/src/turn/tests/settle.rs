@@ -20,6 +20,20 @@ fn a_turn_of_one_slice_is_settled_without_a_read() {
 }
 
 #[test]
+fn while_memory_is_short_only_the_inbox_has_the_reply() {
+    for (has_inbox, kept) in [(true, ""), (false, "{\"results\":[\"ok\"]}")] {
+        let mut turn = admitted(1);
+        turn.head.reply_to = has_inbox.then(|| InboxName::new("box").unwrap());
+        let (mut trial, slice) = held(turn);
+        trial.pressure = true;
+        let (results, frame, bounds) = ([result("ok")], frame(), Bounds::default());
+        assert_eq!(trial.run(&settle(&slice, &results, &frame, &bounds)), Settled::Ended);
+        assert_eq!(reply(&trial), kept);
+        assert_eq!(trial.inboxes.values().map(Vec::len).sum::<usize>(), usize::from(has_inbox));
+    }
+}
+
+#[test]
 fn a_part_of_a_slice_is_committed_before_the_next_call_begins() {
     let (mut trial, mut slice) = held(admitted(3));
     let (results, frame, bounds) = ([result("a"), result("b")], frame(), Bounds::default());

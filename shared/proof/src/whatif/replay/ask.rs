@@ -57,7 +57,14 @@ fn decide(wanted: usize, sides: &[Side], now_ms: i64) -> (Verdict, Option<usize>
     for side in sides {
         view.insert(Query::Counter(side.debit.counter.clone()), Value::Counter(Some(side.state)));
     }
-    let context = Context { now_ms, epoch: 1, epoch_began_ms: 0, version: Version::new("-"), conflicts: Vec::new() };
+    let context = Context {
+        now_ms,
+        epoch: 1,
+        epoch_began_ms: 0,
+        pressure: false,
+        version: Version::new("-"),
+        conflicts: Vec::new(),
+    };
     let evaluator = Evaluator {
         view: &view,
         context: &context,
