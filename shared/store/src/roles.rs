@@ -39,7 +39,6 @@ const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster
 const COMMITTING: &[&str] = &["fcall", "function|load", "evalsha", "script|load"];
 /// Reads without the function, of whoever looks.
 const READS: &[&str] = &[
-    "exec",
     "exists",
     "get",
     "getrange",
@@ -50,7 +49,6 @@ const READS: &[&str] = &[
     "hscan",
     "lrange",
     "memory|usage",
-    "multi",
     "scan",
     "smembers",
     "sscan",

@@ -707,10 +707,15 @@ impl Game {
             let text = tickfleet_core::record::RecordText::parse(&stored).unwrap();
             let finished = Finished::decode(&text.content).unwrap();
             let of_turn = replies.get(turn).cloned().unwrap_or_default();
-            if of_turn != [finished.reply.clone()] {
+            // While memory is short, only the inbox has the reply.
+            let [reply] = of_turn.as_slice() else {
                 violations.push(format!("{turn}: replies {of_turn:?}, finished {}", finished.reply));
+                continue;
+            };
+            if !finished.reply.is_empty() && finished.reply != *reply {
+                violations.push(format!("{turn}: reply {reply}, finished {}", finished.reply));
             }
-            let reply: serde_json::Value = serde_json::from_str(&finished.reply).unwrap();
+            let reply: serde_json::Value = serde_json::from_str(reply).unwrap();
             let results = reply["results"].as_array().unwrap();
             if results.len() != *calls {
                 violations.push(format!("{turn}: {} results for {calls} calls", results.len()));

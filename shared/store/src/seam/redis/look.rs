@@ -19,6 +19,9 @@ use crate::script::reply::{into_text, number_of};
 use crate::seam::GROUP;
 use crate::seam::look::{Entry, Follow, QueueState, Range, StreamState, Vitals};
 
+/// A server runs pipelined commands at once, and seldom another's between them.
+const PAGE_READS_MAX: usize = 16;
+
 impl RedisStore {
     pub(super) async fn scan_set(
         &self,
@@ -75,31 +78,30 @@ impl RedisStore {
         Ok(entries(self.connection.query(Question::AuditLog, &self.range(stream, range)).await?))
     }
 
-    /// Both in one transaction, because callers compare the counts with the entries.
+    /// Callers compare the counts with the entries, so the stream must not change between the two reads. MULTI would prevent
+    /// that, but Redis refuses it when memory is full.
     pub(super) async fn page_of(
         &self,
         stream: &StreamKey,
         range: &Range,
     ) -> Result<(Vec<Entry>, StreamState), StoreError> {
-        let exists: bool = self.connection.query(Question::AuditLog, cmd("EXISTS").arg(self.key(stream))).await?;
-        if !exists {
-            return Ok((Vec::new(), StreamState::default()));
+        let mut ask = pipe();
+        ask.cmd("XINFO").arg("STREAM").arg(self.key(stream));
+        ask.add_command(self.range(stream, range));
+        ask.cmd("XINFO").arg("STREAM").arg(self.key(stream));
+        for _ in 0..PAGE_READS_MAX {
+            let mut answers = self.connection.answers(Question::AuditLog, &ask).await?.into_iter();
+            let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+            // A stream that does not exist has no state.
+            let (before, found, after) = (next(), next(), next());
+            let found = found.map_err(|source| StoreError::verb(Question::AuditLog.as_str(), source))?;
+            let (before, after) = (before.map(stream_state), after.map(stream_state));
+            if before.as_ref().ok() == after.as_ref().ok() {
+                return Ok((entries(found), after.unwrap_or_default()));
+            }
         }
-        let mut both = pipe();
-        both.atomic().add_command(self.range(stream, range));
-        both.cmd("XINFO").arg("STREAM").arg(self.key(stream));
-        let (found, about): (Value, Value) = self.connection.pipeline(Question::AuditLog, &both).await?;
-        let about = list(about);
-        let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
-        let first = field(&about, "first-entry").map(list).and_then(|entry| entry.into_iter().next());
-        let last = field(&about, "last-generated-id").and_then(into_text).filter(|last| last != "0-0");
-        let state = StreamState {
-            added: number("entries-added"),
-            length: number("length"),
-            first: first.and_then(into_text).map(EntryId::new),
-            last: last.map(EntryId::new),
-        };
-        Ok((entries(found), state))
+        let found = format!("{stream} changed during each of {PAGE_READS_MAX} reads");
+        Err(StoreError::Reply { verb: Question::AuditLog.as_str(), found })
     }
 
     pub(super) async fn follow_log(&self, follow: &Follow) -> Result<Vec<Entry>, StoreError> {
@@ -191,6 +193,20 @@ impl RedisStore {
             remove.cmd("HDEL").arg(format!("{}seqs:{tenant}", self.prefix)).arg(inbox);
         }
         self.connection.pipeline::<Vec<i64>>(Question::ForgetInbox, &remove).await.map(drop)
+    }
+}
+
+/// The counts of a stream, from XINFO STREAM.
+fn stream_state(about: Value) -> StreamState {
+    let about = list(about);
+    let number = |name: &str| field(&about, name).as_ref().and_then(number_of).map_or(0, i64::unsigned_abs);
+    let first = field(&about, "first-entry").map(list).and_then(|entry| entry.into_iter().next());
+    let last = field(&about, "last-generated-id").and_then(into_text).filter(|last| last != "0-0");
+    StreamState {
+        added: number("entries-added"),
+        length: number("length"),
+        first: first.and_then(into_text).map(EntryId::new),
+        last: last.map(EntryId::new),
     }
 }
 
