@@ -119,9 +119,9 @@ impl Recovery {
             match self.store.seam().adopt_lost(&queue, LOST, HELD_MAX).await {
                 Ok(0) => {}
                 Ok(lost) => {
-                    tracing::error!(%queue, entries = lost, "nobody held entries that were delivered; redelivering them");
+                    tracing::error!(%queue, entries = lost, "delivered entries lost their consumer; redelivering them");
                 }
-                Err(error) => tracing::warn!(%queue, %error, "failed to redeliver entries that nobody holds"),
+                Err(error) => tracing::warn!(%queue, %error, "failed to redeliver entries without a consumer"),
             }
             for holder in self.store.seam().consumers(&queue).await?.into_iter().filter(|one| one.held > 0) {
                 let Ok(consumer) = ConsumerId::new(&*holder.name) else { continue };
