@@ -198,8 +198,8 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
-    // Somebody deletes the key; whoever knows what was in it and looks first puts it back.
-    place.redis(&["DEL", "{tickfleet:0}:tenants"]).await;
+    // Somebody deletes the settings. The first process that looks restores them from its memory.
+    place.redis(&["DEL", "{tickfleet:0}:settings", "{tickfleet:0}:parts:settings"]).await;
     let put_back = "run-time tenant was missing from Redis; restoring";
     while scheduler.count(put_back) + worker.count(put_back) == 0 {
         pause();
@@ -210,7 +210,7 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
 
     // Nobody is left who knows what it was: nothing is decided about that tenant, and the other is as it was.
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
-    place.redis(&["HSET", "{tickfleet:0}:tenants", "demo", "{broken"]).await;
+    place.redis(&["HSET", "{tickfleet:0}:parts:settings", "tenant:demo", "{broken"]).await;
     let fleet = [place.start("scheduler"), place.start("worker")];
     fleet[0].says("unreadable declaration of a run-time tenant; admission for it stops");
     let refused = place.submit("demo", 1, &["--wait"]);
