@@ -240,7 +240,7 @@ pub(crate) async fn serve_probes(
 fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
     let wanted = durable::wanted(setup);
     let Ok(pool) = setup.pool() else { return };
-    if wanted.is_empty() {
+    if wanted.is_empty() || setup.is_in_memory() {
         return;
     }
     let asking = async move {

@@ -89,7 +89,7 @@ impl HereDesk {
                 return Ok(known);
             }
             let read = Setup::of(sources, &known.extensions, None)?;
-            Ok(Arc::new(read.at(known.url.clone()).sharing(&known.mcp, &known.knowledge)))
+            Ok(Arc::new(read.on_store_of(&known).sharing(&known.mcp, &known.knowledge)))
         });
         let read = read.await.unwrap_or_else(|error| Err(Failure::failed(error)));
         let setup = read.map_err(|failure| DeskError::Unavailable(failure.message().unwrap_or_default()))?;
