@@ -352,7 +352,10 @@ impl Begin<'_> {
         Ok(match claim.add_to(transaction, view, context, turn.head.deadline_ms)? {
             ClaimResult::Ours => Passage::Passes(()),
             ClaimResult::Ended { by, result } => Passage::returns(BeginResult::AnsweredBy { by, result }),
-            ClaimResult::Waits { by } if above::waits_for(view, &by.call, &self.slice.name, turn)? => {
+            ClaimResult::Waits { by }
+                if !mutant!("claim_knows_who_waits_for_it")
+                    && above::waits_for(view, &by.call, &self.slice.name, turn)? =>
+            {
                 Passage::returns(BeginResult::Refused(Refusal::EqualAbove { by: by.call }))
             }
             ClaimResult::Waits { by } => {

@@ -218,7 +218,6 @@ impl Admit<'_> {
         })
     }
 
-    /// The record of the turn's task.
     /// The task that the turn runs under.
     fn task(&self) -> Option<TurnName> {
         let (task, _) = self.head.task.as_ref()?;
@@ -232,10 +231,15 @@ impl Admit<'_> {
         let task = view.record::<Turn>(&name.record())?.map(|task| task.value);
         let goes_on = |task: &Turn| task.head.agent == self.head.agent && !matches!(task.state, State::Ending { .. });
         let Some(task) = task.filter(goes_on) else { return Ok(Budget::Unknown) };
-        let (Some(part), KnownCancel::None(guard)) = (&task.task, cancel_of(view, &name, task.admitted_ms)?) else {
-            return Ok(Budget::Unknown);
-        };
-        transaction.guard(Guard::Present(name.record())).guard(guard);
+        let Some(part) = &task.task else { return Ok(Budget::Unknown) };
+        match cancel_of(view, &name, task.admitted_ms)? {
+            KnownCancel::None(guard) => {
+                transaction.guard(guard);
+            }
+            _ if mutant!("admit_knows_the_cancel_of_the_task") => {}
+            _ => return Ok(Budget::Unknown),
+        }
+        transaction.guard(Guard::Present(name.record()));
         Ok(Budget::Granted(part.budget))
     }
 

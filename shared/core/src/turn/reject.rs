@@ -170,7 +170,7 @@ impl Reject<'_> {
         };
         if let Some(given) = given
             && given.value.state == GivenState::Queued
-            && given.value.digest == *digest
+            && (given.value.digest == *digest || mutant!("reject_keeps_the_id_of_another"))
         {
             transaction.guard(Guard::Version(key.clone(), given.version)).write(Write::Delete(key));
         }

@@ -827,17 +827,19 @@ fn a_turn_whose_calls_ran_before_a_restart_is_not_refused() {
 
 #[test]
 fn outcomes_detect_missing_guards() {
-    let guards: [(&str, fn()); 12] = [
+    let guards: [(&str, fn()); 14] = [
         ("refusals_look_at_marks", what_has_begun_is_never_refused),
         ("reject_guards_the_epoch", what_has_begun_is_never_refused),
         ("refuse_waits_for_the_lease", no_call_is_refused_within_the_lease_after_a_restart),
         ("admit_bounds_the_tenant", a_tenant_has_bounds),
         ("admit_holds_the_entry", an_entry_is_admitted_once),
         ("admit_knows_the_cancel", a_cancel_may_come_first),
+        ("admit_knows_the_cancel_of_the_task", no_turn_begins_under_a_canceled_task),
         ("dispatch_before_the_deadline", what_has_expired_does_not_go_out),
         ("end_waits_for_the_lease", nothing_ends_within_the_lease_after_a_restart),
         ("limits_guard_the_generation", a_stale_policy_decides_nothing),
         ("rearm_guards_the_first", who_joins_before_the_first_is_not_put_off),
+        ("reject_keeps_the_id_of_another", a_rejected_message_is_a_dead_letter_with_a_reply_and_frees_its_own_id),
         ("release_guards_the_version", a_stale_release_does_not_repeat_calls),
         ("submit_knows_the_id", accepted_ids_are_known),
     ];

@@ -486,23 +486,22 @@ fn a_mark_of_a_suspect_whose_answer_was_lost_is_repeated() {
 /// A call delegates a task, and a turn of the task makes the same call again. If it waited, both would wait for each other.
 #[test]
 fn a_call_does_not_wait_for_an_equal_call_that_waits_for_it() {
-    let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
-    let first = store.slice("a", &turn());
-    started(store.run(&Begin { claim: Some(claim("a")), ..once(&first, "n1") }));
-    let task = TaskId::new("k").unwrap();
-    for (position, expected) in [(0, "refused"), (1, "waits")] {
+    let result_below = |delegated_by: &str| {
+        let mut store = MiniStore { now_ms: 100, ..MiniStore::default() };
+        let first = store.slice("a", &turn());
+        started(store.run(&Begin { claim: Some(claim("a")), ..once(&first, "n1") }));
         let mut delegated = turn();
-        delegated.head.delegated_by = Some(format!("a/{position}"));
+        delegated.head.delegated_by = Some(delegated_by.into());
         delegated.task = Some(serde_json::from_str("{\"bu\":9}").unwrap());
         store.slice("k", &delegated);
         let mut below = turn();
-        below.head.task = Some((task.clone(), TaskGrant::default()));
+        below.head.task = Some((TaskId::new("k").unwrap(), TaskGrant::default()));
         let below = store.slice("b", &below);
-        let again = Begin { claim: Some(claim("b")), ..once(&below, "n2") };
-        let result = store.run(&again);
-        assert_eq!(result.word(), expected, "delegated by the call at {position}");
-        if let BeginResult::Refused(refusal) = result {
-            assert_eq!(refusal, Refusal::EqualAbove { by: call("a", 0) });
-        }
-    }
+        store.run(&Begin { claim: Some(claim("b")), ..once(&below, "n2") })
+    };
+    detects(
+        "claim_knows_who_waits_for_it",
+        || matches!(result_below("a/0"), BeginResult::Refused(Refusal::EqualAbove { by }) if by == call("a", 0)),
+    );
+    assert_eq!(result_below("a/1").word(), "waits");
 }
