@@ -172,6 +172,7 @@ pub enum WriteDraft {
     Delete(usize),
     Enqueue(usize, usize),
     Remove(usize, Pick),
+    DropQueue(usize),
     /// Due relative to shard time.
     Timer {
         timer: usize,
@@ -383,7 +384,7 @@ fn room(dice: &mut Dice<'_>) -> RoomDraft {
 }
 
 fn write(dice: &mut Dice<'_>) -> WriteDraft {
-    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1, 1]) {
+    match dice.weighted(&[8, 3, 1, 2, 6, 1, 3, 1, 4, 2, 3, 1, 2, 2, 1, 1, 1, 1]) {
         0 => WriteDraft::Put {
             record: dice.below(RECORDS.len()),
             content: dice.below(CONTENTS),
@@ -427,7 +428,8 @@ fn write(dice: &mut Dice<'_>) -> WriteDraft {
             amount: dice.below(5) as u64,
             window: dice.below(2),
         },
-        15 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
+        15 => WriteDraft::DropQueue(dice.below(QUEUES.len())),
+        16 => WriteDraft::PolicyGeneration(dice.within(-1, 3)),
         _ => WriteDraft::SettingsGeneration(dice.within(-1, 3)),
     }
 }

@@ -201,6 +201,7 @@ impl Known {
             WriteDraft::Delete(index) => Write::Delete(record(*index)),
             WriteDraft::Enqueue(index, of) => Write::Enqueue(queue(*index), fields(*of)),
             WriteDraft::Remove(index, entry) => Write::Remove(queue(*index), self.entry(&queue(*index), *entry)),
+            WriteDraft::DropQueue(index) => Write::DropQueue(queue(*index)),
             WriteDraft::Timer { timer, due, rule } => Write::Timer {
                 name: TIMERS[*timer].into(),
                 due_ms: self.shard.now_ms + due,
