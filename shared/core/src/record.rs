@@ -76,6 +76,7 @@ pub enum Unreadable {
 
 /// A counter after a debit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(from = "(u64, i64, i64)", into = "(u64, i64, i64)")]
 pub struct Debited {
     /// The amount used, including this debit.
     pub used: u64,
@@ -83,6 +84,18 @@ pub struct Debited {
     pub ends_ms: i64,
     /// The begin of the window, ms; 0 without a window.
     pub began_ms: i64,
+}
+
+impl From<(u64, i64, i64)> for Debited {
+    fn from((used, ends_ms, began_ms): (u64, i64, i64)) -> Self {
+        Self { used, ends_ms, began_ms }
+    }
+}
+
+impl From<Debited> for (u64, i64, i64) {
+    fn from(Debited { used, ends_ms, began_ms }: Debited) -> Self {
+        (used, ends_ms, began_ms)
+    }
 }
 
 impl Debited {

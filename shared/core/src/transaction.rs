@@ -71,11 +71,24 @@ text_key!(
 
 /// One counter of a limit: agent `kelly` under the limit `tick`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "(Arc<str>, Arc<str>)", into = "(Arc<str>, Arc<str>)")]
 pub struct CounterKey {
     /// The limit's name. All its counters are stored together.
     pub limit: Arc<str>,
     /// The counter within the limit.
     pub counter: Arc<str>,
+}
+
+impl From<(Arc<str>, Arc<str>)> for CounterKey {
+    fn from((limit, counter): (Arc<str>, Arc<str>)) -> Self {
+        Self { limit, counter }
+    }
+}
+
+impl From<CounterKey> for (Arc<str>, Arc<str>) {
+    fn from(CounterKey { limit, counter }: CounterKey) -> Self {
+        (limit, counter)
+    }
 }
 
 impl CounterKey {

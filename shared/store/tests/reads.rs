@@ -61,7 +61,7 @@ fn part(text: &str) -> Bytes {
 async fn a_throttled_turn_shows_its_queue_counter_and_calls() {
     let shard = Shard::new();
     let counter = CounterKey::new("mails", "acme:u1");
-    let state = json!({"s": "throttled", "counter": {"limit": "mails", "counter": "acme:u1"}, "since_ms": 500});
+    let state = json!({"s": "throttled", "counter": ["mails", "acme:u1"], "since_ms": 500});
     let name = shard.turn("t1", state).await;
     shard
         .write(|transaction| {

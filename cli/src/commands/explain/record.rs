@@ -425,7 +425,7 @@ mod tests {
     }
 
     fn throttled(limit: &str, counter: &str) -> LiveTurn {
-        turn(10, &json!({"s": "throttled", "counter": {"limit": limit, "counter": counter}, "since_ms": 500}))
+        turn(10, &json!({"s": "throttled", "counter": [limit, counter], "since_ms": 500}))
     }
 
     fn laned() -> LiveTurn {

@@ -280,7 +280,7 @@ mod tests {
         CounterKey::new("spend", "acme")
     }
 
-    pub(super) const THROTTLED: &str = r#"{"s":"throttled","counter":{"limit":"spend","counter":"acme"},"since_ms":1}"#;
+    pub(super) const THROTTLED: &str = r#"{"s":"throttled","counter":["spend","acme"],"since_ms":1}"#;
     pub(super) const READY: &str = r#"{"s":"ready","upto":1}"#;
 
     #[test]

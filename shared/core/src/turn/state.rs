@@ -396,21 +396,25 @@ pub enum Note {
     /// Calls were debited and dispatched.
     Admitted {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// Number of calls.
+        #[serde(rename = "c")]
         calls: usize,
         /// The counters, in the order of [`Debited`]: limit and maximum.
+        #[serde(rename = "l")]
         limits: Vec<(CounterKey, u64)>,
         /// The amounts, in the same order; only with `audit.admissions`.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(rename = "am", default, skip_serializing_if = "Vec::is_empty")]
         amounts: Vec<u64>,
         /// The counters' states, known once the slice is taken.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        #[serde(rename = "d", default, skip_serializing_if = "Vec::is_empty")]
         debited: Vec<Debited>,
     },
     /// The turn joined a throttle queue.
     Throttled {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The counter.
         counter: CounterKey,
@@ -420,6 +424,7 @@ pub enum Note {
     /// An attempt failed.
     Failed {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The call's position.
         position: usize,
@@ -433,6 +438,7 @@ pub enum Note {
     /// A call waited for a circuit breaker or a paused tool.
     Rested {
         /// Since when, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// The call's position.
         position: usize,
@@ -446,8 +452,10 @@ pub enum Note {
     /// Calls returned their permits or took them again. With `calls` 0, no further detail is noted.
     Permits {
         /// When, ms.
+        #[serde(rename = "t")]
         at_ms: i64,
         /// Number of calls.
+        #[serde(rename = "c")]
         calls: usize,
         /// True if the calls took them again.
         taken: bool,
