@@ -27,7 +27,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use chrono::Utc;
 use clap::Args;
 use tickfleet_config::Environment;
 use tickfleet_model::AgentId;
@@ -253,7 +252,8 @@ async fn configured(
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
     // A day that began in the middle of the demo would refill the day cap: its midnight is kept far away.
-    let now_ms = Utc::now().timestamp_millis();
+    let shards = setup.in_memory(None)?.stores()?;
+    let now_ms = shards.first().context("the demo has no shard")?.now_ms().await?;
     let hour = now_ms / 3_600_000 % 24;
     let tenant = setup.configuration.policy.tenants.get_mut(&day::tenant()?);
     let zone = if (6..18).contains(&hour) { "UTC" } else { "Etc/GMT-12" };
