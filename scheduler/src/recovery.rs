@@ -145,11 +145,8 @@ impl Recovery {
             let reap = Reap { consumer: consumer.as_str().into(), lease: lease.clone(), held, bounds: &bounds };
             match self.store.decide(reap).await?.result {
                 Reaped::Redelivered(turns) => recovered.redelivered += turns.len() as u64,
-                Reaped::Quarantined(turn) => {
-                    recovered.quarantined += 1;
-                    self.metrics.quarantined(1);
-                    tracing::error!(%turn, "a slice killed its workers and was quarantined");
-                }
+                // The end of its turn is counted and logged.
+                Reaped::Quarantined(_) => recovered.quarantined += 1,
                 Reaped::Removed { dead } => recovered.dead += dead as u64,
                 Reaped::Nothing => return self.bury(consumer).await,
                 // It lives, the store has restarted, or another scheduler was faster.
