@@ -74,10 +74,16 @@ impl Journal {
         self.reported.store(0, Ordering::Release);
     }
 
-    /// Records that a call begins. Must precede the commit of the begin.
-    pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool) {
+    /// Records that a call is about to run. Must follow the commit of the begin: a call that has not run must not be reported,
+    /// because its report would hide that of another worker, which has run it. Returns false if the store has restarted since
+    /// `epoch` and may have lost the begin: then the call must not run.
+    pub(crate) fn begin(&self, slice: &Slice, position: usize, by: &str, once: bool, epoch: u64) -> bool {
         let head = &slice.turn.head;
-        self.entries.lock().begin(JournalCall {
+        let mut entries = self.entries.lock();
+        if self.epoch() != epoch {
+            return false;
+        }
+        entries.begin(JournalCall {
             name: slice.name.clone(),
             digest: head.digest.clone(),
             position,
@@ -85,6 +91,7 @@ impl Journal {
             once,
             until_ms: head.deadline_ms.saturating_add(KEPT_AFTER_DEADLINE_MS),
         });
+        true
     }
 
     /// Records the result of a call that ran. Must precede the commit of the result.
@@ -149,7 +156,10 @@ impl Journal {
             }
             let reports: Vec<Report<Change>> = self.entries.lock().reports(state.now_ms).collect();
             self.report_all(reports, state.now_ms).await?;
-            self.reported.store(state.epoch, Ordering::Release);
+            let entries = self.entries.lock();
+            if !entries.has_unreported_effects() {
+                self.reported.store(state.epoch, Ordering::Release);
+            }
         }
     }
 

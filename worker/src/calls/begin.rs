@@ -165,12 +165,7 @@ impl Calls {
             if once && wanted.runs && !self.still_leased(trying).await {
                 return Err(Instead::of(Disposition::unsent()));
             }
-            let by = by.get_or_insert_with(|| {
-                let by = self.store.versions().draw().to_string();
-                // Before the commit: should the store restart, this is what it is told.
-                self.journal.begin(trying.slice, trying.id.position, &by, once);
-                by
-            });
+            let by = by.get_or_insert_with(|| self.store.versions().draw().to_string());
             let begin = BeginCall {
                 slice: Arc::clone(trying.slice),
                 position: trying.id.position,
@@ -198,7 +193,6 @@ impl Calls {
                 Ok(next) => next,
                 Err(instead) => {
                     trying.progress.lock().view.extend(view);
-                    self.journal.undo(&trying.slice.name, trying.id.position).await;
                     return Err(instead);
                 }
             };
@@ -217,7 +211,7 @@ impl Calls {
                     if let Some(claim) = &claim {
                         self.journal.claimed(effects::opened(claim), trying.head().deadline_ms);
                     }
-                    if self.journal.epoch() != trying.hold.epoch {
+                    if !self.journal.begin(trying.slice, trying.id.position, by, once, trying.hold.epoch) {
                         // The store may have lost the begin already.
                         return Err(Instead::of(trying.unsent()));
                     }

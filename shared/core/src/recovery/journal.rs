@@ -93,7 +93,7 @@ impl<E: Clone> Journal<E> {
         }
     }
 
-    /// Records that a call begins. Must precede the commit of the begin.
+    /// Records that a call begins to run.
     pub fn begin(&mut self, call: JournalCall) {
         let name = call.name.clone();
         let number = self.add(Entry {
@@ -199,6 +199,13 @@ impl<E: Clone> Journal<E> {
             Content::Change(change) => Report::Change(change.clone()),
             Content::Call(call, outcome) => Report::Call(journal.report(call, outcome.clone(), now_ms)),
         })
+    }
+
+    /// True if a `once` call has begun since [`Self::reports`].
+    #[must_use]
+    pub fn has_unreported_effects(&self) -> bool {
+        let is_effect = |entry: &Entry<E>| matches!(&entry.content, Content::Call(call, _) if call.once);
+        self.entries.values().any(|entry| !entry.reported && is_effect(entry))
     }
 
     /// The report of one call in flight, with its outcome in the journal.

@@ -252,3 +252,20 @@ fn a_journal_is_bounded_and_forgets_what_cannot_be_lost() {
     let undone = journal.undo(&named("c"), 0).unwrap();
     assert_eq!((undone.outcome, undone.name), (Outcome::Undone, named("c")), "it was reported as begun");
 }
+
+#[test]
+fn an_effect_that_begins_during_a_report_is_reported_before_the_epoch_counts_as_known() {
+    let mut journal: Journal<()> = Journal::new(1_000, 1_000);
+    let call = |turn: &str, once| {
+        let (digest, by) = ("d".to_owned(), "n1".to_owned());
+        JournalCall { name: named(turn), digest, position: 0, by, once, until_ms: 9 }
+    };
+    journal.begin(call("a", true));
+    assert!(journal.has_unreported_effects());
+    assert_eq!(journal.reports(1).count(), 1);
+    assert!(!journal.has_unreported_effects());
+    journal.begin(call("b", false));
+    assert!(!journal.has_unreported_effects(), "it may run again");
+    journal.begin(call("c", true));
+    assert!(journal.has_unreported_effects());
+}
