@@ -12,7 +12,6 @@ use tickfleet_core::view::Undecided;
 use tickfleet_core::{Context, Decision, Query, Receipt, Record, RecordKey, Stored, Value, Version, View};
 use tickfleet_model::Durability;
 
-use crate::seam::memory::MemoryStore;
 use crate::seam::redis::RedisStore;
 use crate::seam::{self, RunError, ShardState, Versions};
 use crate::{Confirmed, ShardClock, Store, StoreError};
@@ -21,12 +20,21 @@ use crate::{Confirmed, ShardClock, Store, StoreError};
 const READS_MAX: usize = 32;
 
 /// The store behind a shard.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) enum Backend {
     /// Redis.
     Redis(Arc<RedisStore>),
-    /// Memory of this process.
-    Memory(MemoryStore),
+    /// Memory of this process, perhaps with faults.
+    Memory(Arc<dyn seam::Store>),
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Redis(_) => "Redis",
+            Self::Memory(_) => "Memory",
+        })
+    }
 }
 
 /// What a process knows of a shard. All clones of a [`Store`] share it.
@@ -75,7 +83,7 @@ impl Store {
     pub fn seam(&self) -> &dyn seam::Store {
         match &self.backend {
             Backend::Redis(redis) => &**redis,
-            Backend::Memory(memory) => memory,
+            Backend::Memory(memory) => &**memory,
         }
     }
 
@@ -310,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::StoreOptions;
+    use crate::seam::memory::MemoryStore;
 
     #[tokio::test]
     async fn a_stream_with_too_many_bytes_takes_no_new_turn_and_knows_accepted_ids() {

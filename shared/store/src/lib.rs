@@ -64,7 +64,6 @@ use std::sync::Arc;
 use connection::no_redis::NoRedis;
 use connection::url::{Target, target_of};
 use decide::{Backend, Known};
-use seam::memory::MemoryStore;
 use seam::redis::RedisStore;
 
 /// The words of all that Redis may be asked, each once: as [`Observer`] hears them.
@@ -219,11 +218,12 @@ impl Store {
         }
     }
 
-    /// Shard `shard` in the memory of this process.
+    /// Shard `shard` in the memory of this process: a [`seam::memory::MemoryStore`], or a
+    /// [`seam::memory::faults::FaultyStore`] in simulations.
     #[must_use]
-    pub fn in_memory(memory: MemoryStore, shard: u32, options: Arc<StoreOptions>) -> Self {
+    pub fn in_memory(memory: impl seam::Store + 'static, shard: u32, options: Arc<StoreOptions>) -> Self {
         let none = Connection::over(Arc::new(NoRedis));
-        Self { backend: Backend::Memory(memory), ..Self::on(none, shard, options) }
+        Self { backend: Backend::Memory(Arc::new(memory)), ..Self::on(none, shard, options) }
     }
 
     /// The same shard with another source of time. For tests.

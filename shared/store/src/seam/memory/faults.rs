@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tickfleet_core::{CounterState, EntryId, Query, RecordKey, SetKey, StreamKey, Transaction, Value};
 use tickfleet_model::Durability;
+use tokio::sync::watch;
 
 use super::history::History;
 use super::shard::Shard;
@@ -40,10 +41,12 @@ struct Fate {
     unanswered: bool,
 }
 
-/// A shard in memory that fails. Cheap to clone; all clones are the same shard.
+/// A shard in memory that fails. Cheap to clone; all clones are the same shard, and share a connection.
 #[derive(Debug, Clone)]
 pub struct FaultyStore {
     store: MemoryStore,
+    /// True if the connection is severed.
+    severed: watch::Sender<bool>,
     lease_ms: i64,
     history_ms: i64,
     state: Arc<Mutex<State>>,
@@ -82,7 +85,19 @@ impl FaultyStore {
             kept.history = Some(History::new(kept.shard.contents.clone(), history_ms));
         }
         let state = State { faults: Faults::default(), chance: Chance(seed) };
-        Self { store, lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
+        Self { store, severed: watch::Sender::new(false), lease_ms, history_ms, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Another connection to the shard.
+    #[must_use]
+    pub fn connect(&self) -> Self {
+        Self { severed: watch::Sender::new(false), ..self.clone() }
+    }
+
+    /// Severs this connection: no call is answered from now on, and calls in progress may have been applied. The process
+    /// behind it is dead, or cut off.
+    pub fn sever(&self) {
+        self.severed.send_replace(true);
     }
 
     /// The same shard, without faults.
@@ -134,6 +149,18 @@ impl FaultyStore {
     }
 
     async fn call<T: Send>(&self, call: impl Future<Output = Result<T, StoreError>> + Send) -> Result<T, StoreError> {
+        let mut severed = self.severed.subscribe();
+        tokio::select! {
+            biased;
+            () = async { drop(severed.wait_for(|severed| *severed).await) } => std::future::pending().await,
+            answer = self.connected(call) => answer,
+        }
+    }
+
+    async fn connected<T: Send>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
         let fate = self.fate();
         pause(fate.before_ms).await;
         if fate.refused {
