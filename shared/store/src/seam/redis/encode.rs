@@ -439,6 +439,9 @@ impl Encoder<'_> {
             }
             Write::Remove(stream, entry) => self.remove(stream, entry),
             Write::DropQueue(queue) => {
+                // Later entries of the batch may get the IDs of acknowledged ones again.
+                self.words.push("delete_acknowledged");
+                self.key(queue.as_str());
                 self.call(2, "DEL").key(queue.as_str());
             }
             Write::Append { log, fields, max_entries } => {
