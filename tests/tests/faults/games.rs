@@ -62,6 +62,7 @@ fn tool(name: &'static str, effect: Effect, runs: &Runs) -> TypedTool {
         let runs = Arc::clone(&runs);
         async move {
             *runs.lock().unwrap().entry(context.call.to_string()).or_default() += 1;
+            // The tool's own time, which is virtual.
             sleep(Duration::from_millis(args["ms"].as_u64().unwrap_or_default())).await;
             if args["fails"].as_u64().unwrap_or_default() >= u64::from(context.attempt) {
                 return Err(ToolError::Transient("not yet".into()));
@@ -275,6 +276,7 @@ impl Game {
 async fn play(seed: u64, loses: bool) {
     let mut game = Game::start(seed).await;
     for _ in 0..120 {
+        // The time between two events of the game, which is virtual.
         sleep(Duration::from_millis(50 + game.dice.below(400))).await;
         match game.dice.below(8) {
             0 if !loses => game.replace().await,
